@@ -9,7 +9,7 @@ class Falling:
     """
 
     def __init__(self, epochs: int, **values: list[float]) -> None:
-        """Set when and from where to where the values fall.
+        """Set the range of each value, and how long it takes to fall.
 
         Args:
             epochs: number of epochs after which the last values are reached.

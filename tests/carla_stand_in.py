@@ -1,14 +1,13 @@
-"""A stand-in for a CARLA simulator: try an experiment with `tmrl_like.envs.carla` where no
-simulator runs.
+"""A stand-in for a CARLA simulator, to try an experiment with `tmrl_like.envs.carla` without one.
 
-Map, transforms, controls and settings are those of CARLA's own client (extra `carla`), offline. The
-rest is here: one car per vehicle actor, a bicycle that goes by its own clock or, in synchronous
-mode, by `tick`; walls to run into; camera, lidar, collision and lane-invasion sensors whose data
-come while it goes on. Classes, methods and arguments have CARLA's names, and do what CARLA's
-documentation says of them, for what `tmrl_like.envs.carla` uses.
+Map, transforms, controls and settings come from CARLA's own client (extra `carla`), used offline.
+The rest is here: one car per vehicle actor, a bicycle model that advances by the wall clock or, in
+synchronous mode, by `tick`; walls to run into; and camera, lidar, collision and lane-invasion
+sensors that deliver data as time passes. Classes, methods and arguments have CARLA's names and
+behave as CARLA's documentation says, as far as `tmrl_like.envs.carla` uses them.
 """
 
-from __future__ import annotations  # where there is no wheel of carla
+from __future__ import annotations  # for machines without a wheel of carla
 
 import contextlib
 import math
@@ -45,7 +44,7 @@ BLUEPRINTS = {
 
 
 def open_drive(straight_m=100.0, radius_m=60.0):
-    """A road of one lane as OpenDRIVE: straight along x, then a quarter turn to the left."""
+    """Return a road of one lane as OpenDRIVE: straight along x, then a quarter turn to the left."""
     curve_m = radius_m * math.pi / 2
     mark = (
         '<roadMark sOffset="0" type="{}" weight="standard" color="standard" width="0.12" '
@@ -85,13 +84,13 @@ def open_drive(straight_m=100.0, radius_m=60.0):
 
 
 class Simulator:
-    """The simulator's side, which real clients never see.
+    """The simulator's side, which clients of the real CARLA never see.
 
     Attributes:
-        actors: everything that is in the world, by id.
-        walls: places (x, y) in metres with a radius; cars stop there.
-        settings, timeout_s: as the clients made them.
-        version: what `get_server_version` says.
+        actors: all actors in the world, by id.
+        walls: obstacles (x, y, radius) in metres; cars stop there.
+        settings, timeout_s: as the clients set them.
+        version: what `get_server_version` returns.
         frame, time_s: the world's clock.
     """
 
@@ -99,7 +98,7 @@ class Simulator:
         """Start the world.
 
         Args:
-            period_s: between two frames, when it goes on by itself.
+            period_s: time between two frames outside of synchronous mode.
             walls: x, y and radius in metres.
 
         Raises:
@@ -120,7 +119,7 @@ class Simulator:
         ).start()
 
     def load(self, map_name):
-        """Begin a new world with settings as CARLA has them at first, and without actors."""
+        """Begin a new world with CARLA's default settings and without actors."""
         with self.lock:
             for actor in self.actors.values():
                 actor.is_alive = False
@@ -134,22 +133,22 @@ class Simulator:
         self.is_closed = True
 
     def die(self):
-        """Answer nobody any more; the newest frame stays the newest."""
+        """Stop answering clients and making frames."""
         self.is_dead = True
 
     def start_again(self):
-        """Answer again, with a new world."""
+        """Answer clients again, with a new world."""
         self.load("Straight")
         self.is_dead = False
 
     def answer(self):
-        """Take a call of a client: raise what CARLA raises if the simulator is dead."""
+        """Begin a client's call; if the simulator is dead, raise what CARLA raises."""
         if self.is_dead:
             time.sleep(self.timeout_s)
             raise _time_out(self.timeout_s)
 
     def add(self, blueprint, transform, parent):
-        """Make an actor, unless a vehicle is in its way."""
+        """Make and return an actor, or return None if a vehicle is in its way."""
         with self.lock:
             kind = Sensor if blueprint.id.startswith("sensor.") else Vehicle
             for other in self.actors.values() if kind is Vehicle else ():
@@ -163,7 +162,9 @@ class Simulator:
     # -- time --------------------------------------------------------------------------------------
 
     def live(self):
-        """Let the time pass that has passed, if the world goes on by itself."""
+        """Advance the world by the time passed since the last call, unless it is in synchronous
+        mode.
+        """
         with self.lock:
             now = time.monotonic()
             passed_s, self._passed_at = now - self._passed_at, now
@@ -172,7 +173,7 @@ class Simulator:
         time.sleep(self.period_s)
 
     def advance(self, step_s):
-        """One frame, of which listeners hear; returns its number."""
+        """Advance by one frame, notify listeners, and return the frame's number."""
         with self.lock:
             self.frame += 1
             self.time_s += step_s
@@ -197,7 +198,7 @@ def _time_out(seconds):
 
 
 def _offline_map(name):
-    """CARLA's own map; only its spawn points do not come from a simulator."""
+    """Return CARLA's own map, with spawn points that otherwise only a simulator has."""
 
     class Map(carla.Map):
         def get_spawn_points(self):
@@ -217,7 +218,7 @@ def _live(simulator):
 
 
 class Client:
-    """A client of a stand-in; it starts one of its own, if it is given none."""
+    """A client of a `Simulator`; without one, it starts its own."""
 
     def __init__(
         self,
@@ -244,7 +245,7 @@ class Client:
 
 
 class World:
-    """What `Client.get_world` returns."""
+    """The world as `Client.get_world` returns it."""
 
     def __init__(self, simulator):
         self._simulator = simulator
@@ -254,7 +255,7 @@ class World:
         return self._simulator.map
 
     def get_settings(self):
-        """A copy."""
+        """Return a copy of the settings."""
         self._simulator.answer()
         now = self._simulator.settings
         return carla.WorldSettings(now.synchronous_mode, False, now.fixed_delta_seconds or 0.0)
@@ -294,7 +295,7 @@ class World:
 
 
 class BlueprintLibrary:
-    """What can be made."""
+    """The blueprints of all actors that can be made."""
 
     def find(self, id):
         if id not in BLUEPRINTS:
@@ -303,7 +304,7 @@ class BlueprintLibrary:
 
 
 class ActorBlueprint:
-    """One kind of actor, with attributes."""
+    """A kind of actor, with its attributes."""
 
     def __init__(self, id):
         self.id = id
@@ -324,7 +325,7 @@ class ActorBlueprint:
 
 @dataclass(frozen=True)
 class WorldSnapshot:
-    """One frame."""
+    """The world in one frame."""
 
     timestamp: carla.Timestamp
     _actors: dict[int, ActorSnapshot]
@@ -339,7 +340,7 @@ class WorldSnapshot:
 
 @dataclass(frozen=True)
 class ActorSnapshot:
-    """One actor in one frame."""
+    """An actor in one frame."""
 
     id: int
     _transform: carla.Transform
@@ -364,7 +365,7 @@ class ActorSnapshot:
 
 
 class Actor:
-    """Something in the world."""
+    """An object in the world: a vehicle or a sensor."""
 
     def __init__(self, simulator, id, blueprint, at, parent):
         self._simulator, self.id, self.parent = simulator, id, parent
@@ -382,7 +383,7 @@ class Actor:
         return self._at.location
 
     def seen(self):
-        """As it is now."""
+        """Return a snapshot of this actor."""
         ahead = self._at.get_forward_vector()
         turn = carla.Vector3D(z=self._turn_deg_s)
         return ActorSnapshot(
@@ -390,10 +391,10 @@ class Actor:
         )
 
     def advance(self, step_s):
-        """Let time pass."""
+        """Move by `step_s` seconds."""
 
     def measure(self):
-        """Say what there is to say in this frame."""
+        """Deliver this frame's measurements to the listener."""
 
     def _check_alive(self):
         if not self.is_alive:
@@ -401,7 +402,7 @@ class Actor:
 
 
 class Vehicle(Actor):
-    """A bicycle model: throttle, brake, drag; two axles."""
+    """A car as a bicycle model with two axles, throttle, brake and drag."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -464,7 +465,9 @@ class Vehicle(Actor):
 
 
 class Sensor(Actor):
-    """Any of the four; its data have the attributes of CARLA's."""
+    """A camera, lidar, collision or lane-invasion sensor; its data have the attributes of
+    CARLA's.
+    """
 
     callback = None
 
@@ -495,15 +498,17 @@ class Sensor(Actor):
             self.callback(SensorData(self._simulator.frame, self._simulator.time_s, values))
 
     def _photograph(self, car):
-        """Blue counts the frames, green is 255 on the lane, red is the speed in m/s."""
+        """Deliver a picture: blue counts frames, green is 255 on the lane, red is the speed in
+        m/s.
+        """
         height, width = int(self.attributes["image_size_y"]), int(self.attributes["image_size_x"])
         green, red = 255 * car.is_on_lane(), min(255, int(car._speed_m_s))
         pixels = height * width * bytes([self._simulator.frame % 256, green, red, 255])
         self._say(width=width, height=height, raw_data=pixels)
 
     def _scan(self, car):
-        """The nearest point of each wall, and points on the road; a frame that is short sees half a
-        turn.
+        """Deliver the nearest point of each wall and points on the road; a frame that is too short
+        for a whole turn sees half a turn.
         """
         points = [(5.0, 0.0, -2.1, 1.0), (-5.0, 0.0, -2.1, 1.0)]
         for x, y, radius in self._simulator.walls:
@@ -519,7 +524,7 @@ class Sensor(Actor):
 
 
 class SensorData:
-    """One measurement."""
+    """A measurement of a sensor."""
 
     def __init__(self, frame, timestamp, values):
         self.frame, self.timestamp = frame, timestamp

@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, settings
 from kit import waiting
 from small_disk import small_disk
 
-# Before torch is imported: threads that wait for each other on a busy machine make small networks
-# 30 times slower.
+# Set before torch is imported: on a busy machine, threads that wait for each other make small
+# networks 30 times slower.
 os.environ.update(
     dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 )
-# Compiled once, and not by each process that a test starts: half of the time of collecting, too.
+# Keep compiled modules, so that the processes which tests start need not compile them again.
+# Collecting takes half the time, too.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -29,7 +30,7 @@ settings.load_profile("any load")
 
 
 _TESTS, _unfreeze = itertools.count(), gc.unfreeze
-FIGURES = {}  # of each test, of each of its parameters, what was measured
+FIGURES = {}  # measurements, by test and by its parameters
 
 
 def pytest_addoption(parser):
@@ -40,7 +41,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture
 def figure(request):
-    """Keeps a line about what the test measured."""
+    """Return a function that records a line about what the test measured."""
     test, _, parameters = (
         request.node.nodeid.removeprefix("tests/").removesuffix("]").partition("[")
     )
@@ -67,7 +68,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture(autouse=True, scope="session")
 def home_of_fixtures(tmp_path_factory):
-    """Fixtures of a wider scope than a test leave the user's data folder alone, too."""
+    """Keep fixtures of a wider scope than a test away from the user's data folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMRL_LIKE_HOME", str(tmp_path_factory.mktemp("home")))
         yield
@@ -75,7 +76,7 @@ def home_of_fixtures(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path, monkeypatch):
-    """Each test has a data folder of its own and leaves the user's alone."""
+    """Give each test its own data folder, and leave the user's untouched."""
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("USERPROFILE", str(home))
@@ -87,8 +88,8 @@ def own_home(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def log_handlers_stay():
-    """A handler that a test leaves behind writes to that test's captured output, which is closed by
-    then.
+    """Fail a test that leaves a log handler behind: it would write to the test's captured output,
+    which is closed by then.
     """
     handlers = list(logging.getLogger().handlers)
     yield
@@ -99,32 +100,30 @@ def log_handlers_stay():
 
 @pytest.fixture(autouse=True)
 def what_was_imported_is_not_searched(monkeypatch):
-    """A control loop that begins collects garbage: a third of a second, where pytest and torch are
-    searched, too.
+    """Keep garbage collections short by freezing everything that was imported.
 
-    A loop that ends leaves frozen what it found so; what tests leave in circles is freed every
-    hundred tests.
+    A control loop collects garbage when it starts, which takes a third of a second if all of pytest
+    and torch is searched. A loop also unfreezes objects when it ends; here that does nothing, and
+    cyclic garbage of tests is freed every hundred tests.
     """
     if next(_TESTS) % 100 == 0:
         gc.unfreeze()
-    gc.collect()  # what the test before left, and hardly more: all else is frozen
+    gc.collect()  # searches little more than the objects of the test before: the rest is frozen
     gc.freeze()
     monkeypatch.setattr(gc, "unfreeze", lambda: None)
 
 
 @pytest.fixture
 def unfrozen(what_was_imported_is_not_searched, monkeypatch):
-    """Nothing is frozen, and a control loop that ends unfreezes what it froze, as outside of
-    tests.
-    """
+    """Freeze nothing, and let a control loop unfreeze objects when it ends, as outside of tests."""
     _unfreeze()
     monkeypatch.setattr(gc, "unfreeze", _unfreeze)
 
 
 @pytest.fixture(autouse=True)
 def denormals_stay():
-    """Flushing denormals is a state of the processor; left on, it changes the arithmetic of later
-    tests.
+    """Stop flushing denormals after each test: it is a state of the processor, and would change the
+    arithmetic of later tests.
     """
     yield
     if "torch" in sys.modules:
@@ -133,7 +132,9 @@ def denormals_stay():
 
 @pytest.fixture
 def command_line(monkeypatch, signals_stay):
-    """Run a command in this process, and take back what it did to it."""
+    """Return a function that runs a command in this process; undo afterwards what it changed
+    here.
+    """
     import torch
 
     from tmrl_like.cli import main
@@ -160,14 +161,14 @@ def signals_stay():
 
 @pytest.fixture
 def until():
-    """Wait for a condition. The deadline is there for what hangs, not for what is slow."""
+    """Return the function that waits for a condition. Its deadline ends a hang, not slow work."""
     return waiting.until
 
 
 @pytest.fixture
 def full_disk(tmp_path):
-    """A file system of 4 MB, in tmp_path / "disk"; call it to fill the disk. Skipped where none can
-    be made.
+    """Mount a file system of 4 MB at `tmp_path / "disk"`; return a function that fills it. Skip the
+    test if mounting is not possible.
     """
     with small_disk(tmp_path / "disk") as fill:
         if fill is None:
@@ -178,7 +179,7 @@ def full_disk(tmp_path):
 
 
 def house_on(transport):
-    from house import House  # after the number of threads is set
+    from house import House  # only after the number of threads is set
 
     with contextlib.ExitStack() as stack:
         yield House(transport, stack)
@@ -196,5 +197,5 @@ def zmq_house():
 
 @pytest.fixture
 def inproc_house():
-    """Where the transport does not matter: the faster one."""
+    """A `House` on the faster transport, for tests to which the transport does not matter."""
     yield from house_on("inproc")

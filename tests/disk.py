@@ -1,16 +1,16 @@
-"""A disk whose power may fail: what is written through `tmrl_like.base.files.disk`, and what a cut
-may leave of it.
+"""A simulated disk whose power may fail: it records writes through `tmrl_like.base.files.disk`, and
+draws what a power cut may leave of them.
 
     with PowerDisk(folder) as power:
-        ...                             # the parts write to files below `folder`, which are real
+        ...                             # the code under test writes real files below `folder`
         power.cut(random.Random(1))     # `folder` as a power cut may leave it
 
-Until `sync` has returned, what was written to a file may be missing in part, or be zeros, in any
-order. Until `sync_folder` has, the same holds for the names in a folder: new files, removed ones,
-renames, of which each is whole or not there. What is written in another way than through the seam
-(locks, mapped files) is left as it is.
+Data written to a file may be missing in part, or read as zeros, in any order, until `sync` has
+returned. The same holds for the names in a folder (new files, removals, renames) until
+`sync_folder` has returned; each rename happens completely or not at all. Writes that bypass
+`tmrl_like.base.files.disk` (locks, mapped files) are left as they are.
 
-`end_at_each_operation` ends the same work at each of its changes in turn.
+`end_at_each_operation` repeats the same work and ends it at each of its operations in turn.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ SECTOR = 512
 @dataclass(eq=False)
 class File:
     synced: bytes = b""
-    pending: list = field(default_factory=list)  # where, and what; None: cut off there
+    pending: list = field(default_factory=list)  # (position, data); data None: truncated there
 
     def content(self):
-        """As a process sees it."""
+        """Return the content that a process reads."""
         return self._with(self.pending)
 
     def sync(self):
@@ -81,10 +81,10 @@ class Folder:
 
 
 class State:
-    """What is on the disk, and what a process sees there."""
+    """The content of the disk, and the content that a process sees."""
 
     def __init__(self, tree):
-        """All of `tree` is on the disk: what is in each file by its path; None: a folder."""
+        """Begin with all of `tree` on the disk: content by path, None for a folder."""
         self.root = Folder()
         self.files = {}
         self._pending = []
@@ -102,7 +102,7 @@ class State:
                 node.sync()
 
     def _folder(self, path):
-        """One that was made in another way than through the seam counts as on the disk."""
+        """Return the folder at a path. If it was made without `disk`, count it as synced."""
         folder = self.root
         for part in path.parts:
             if part not in folder.names:
@@ -137,7 +137,7 @@ class State:
                 self._change([(*self._place(path), None)])
 
     def _place(self, path):
-        """The folder that a path is in, and its name there."""
+        """Return the folder that contains a path, and the name in it."""
         return self._folder(Path(path).parent), Path(path).name
 
     def _at(self, path):
@@ -145,7 +145,7 @@ class State:
         return folder.names.get(name)
 
     def _change(self, changes):
-        """Names that change in one step: folder, name, and what that is then; None: it is gone."""
+        """Change names in one atomic step: tuples of folder, name and new node (None: removed)."""
         for folder, name, node in changes:
             _put(folder.names, name, node)
         self._pending.append(changes)
@@ -160,11 +160,11 @@ class State:
                 self._pending.append(changes)
 
     def seen(self):
-        """What a process finds that is started after the one before was killed."""
+        """Return the tree that a new process finds after the one before was killed."""
         return _tree(self.root, lambda folder: folder.names, File.content)
 
     def after_a_cut(self, rng):
-        """What a process may find that is started after a power cut."""
+        """Draw a tree that a new process may find after a power cut."""
         share = rng.choice((0.0, 0.5, 1.0))
         names = {}
         for changes in self._pending:
@@ -202,11 +202,13 @@ def write_tree(tree, root):
         (target.parent if content is not None else target).mkdir(parents=True, exist_ok=True)
         if content is not None:
             target.write_bytes(content)
-            target.chmod(0o600)  # keys are their owner's alone
+            target.chmod(0o600)  # keys must be private to their owner
 
 
 def age(root, by_s=100_000.0):
-    """What is there was written so long ago, by default before the processes that live now."""
+    """Make all files look older by `by_s` seconds; the default puts them before any live
+    process.
+    """
     for path in [root, *root.rglob("*")]:
         then = path.stat().st_mtime - by_s
         os.utime(path, (then, then))
@@ -221,20 +223,22 @@ def read_tree(root):
 
 
 class PowerDisk:
-    """Records what the parts write below `root`. Several, of different roots, may be in use at
+    """Records operations on files below `root`. Several, with different roots, may be in use at
     once.
 
     Attributes:
-        operations: all there were, in order: the kind, and what it was done to, paths below the
-            root, files by number.
-        state: the disk now.
-        before: called before each operation with its number, from 0; what it raises keeps the
-            operation from happening.
-        is_off: what is written now reaches nobody, as of a process that is dead already.
+        operations: all operations so far, in order: the kind, then its targets; paths are relative
+            to the root, files are numbered.
+        state: the present `State` of the disk.
+        before: called before each operation with its number, from 0; if it raises, the operation
+            does not happen.
+        is_off: discards all further writes, as of a process that is already dead.
     """
 
     def __init__(self, root, really_syncs=False):
-        """`really_syncs`: else a sync is noted, and takes no time."""
+        """`really_syncs`: perform each sync; by default it is only recorded, which takes no
+        time.
+        """
         self.root = root
         self.operations = []
         self.before = lambda number: None
@@ -246,13 +250,13 @@ class PowerDisk:
         self.begin()
 
     def begin(self):
-        """Count from here: what is in the folder is on the disk."""
+        """Start recording anew, and regard the present content of the folder as synced."""
         self.operations = []
         self.state = State(read_tree(self.root))
 
     def cut(self, rng):
-        """Cut the power: leave the folder as the next process may find it. Nobody may use what was
-        open.
+        """Cut the power: leave the folder as the next process may find it. Files that were open
+        must not be used any more.
         """
         tree = self.state.after_a_cut(rng)
         for path in reversed(self.state.seen()):
@@ -285,7 +289,7 @@ class PowerDisk:
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else None
 
     def _do(self, name, operation, *arguments):
-        """Do and note it; None: it is not ours."""
+        """Perform an operation and record it; `operation` is None outside of the root."""
         with self._lock:
             if operation is None:
                 self._before_us[name](*arguments)
@@ -326,7 +330,7 @@ class PowerDisk:
             at = file.tell()
             try:
                 self._before_us["write"](file, data)
-            finally:  # of what failed a part may be there
+            finally:  # a failed write may have written a part
                 self._note(("write", number, at, bytes(data[: file.tell() - at])))
 
     def _on_file(self, name, file, *more):
@@ -338,7 +342,7 @@ class PowerDisk:
         self._do(name, None if None in ours else (name, *ours), *paths)
 
     def _make_folder(self, path, mode=0o777):
-        """As the real one, which calls this one for what is above."""
+        """Make a folder as `disk.make_folder` does, and record each of its operations."""
         if not path.is_dir():
             self._make_folder(path.parent)
             self._do_make(path, mode)
@@ -355,7 +359,7 @@ class PowerDisk:
 
 
 class Ended(BaseException):
-    """The power fails, or the process is killed."""
+    """Raised in the work where the power fails or the process is killed."""
 
 
 def end_at_each_operation(
@@ -365,11 +369,11 @@ def end_at_each_operation(
     is_cut,
     seed=7,
 ):
-    """End `work(root, promise)` at each of its operations and behind the last; `check(root,
-    promised)` what it leaves.
+    """Run `work(root, promise)` again and again, ended before each of its operations in turn, at
+    last not at all; call `check(root, promised)` after each.
 
     Returns:
-        How many operations there are.
+        How many operations the work has.
     """
     rng = random.Random(seed)
     at, is_over = 0, False
@@ -388,7 +392,7 @@ def end_at_each_operation(
                 work(root, promised.append)
                 is_over = True
             power.before, power.is_off = lambda number: None, False
-            gc.collect()  # who is dead holds no lock
+            gc.collect()  # release the locks of the ended work
             if is_cut:
                 power.cut(rng)
             check(root, promised)

@@ -1,4 +1,4 @@
-"""Server, workers and trainers of one test."""
+"""The server, workers and trainers of one test."""
 
 import dataclasses
 import threading
@@ -16,7 +16,7 @@ from tmrl_like.worker.options import WorkerOptions
 
 
 def with_worker_options(arguments):
-    """Arguments of a worker, with those that are options on their page."""
+    """Return the arguments of a worker, with its options gathered in `WorkerOptions`."""
     names = {field.name for field in dataclasses.fields(WorkerOptions)}
     page = WorkerOptions(**{name: value for name, value in arguments.items() if name in names})
     return {name: value for name, value in arguments.items() if name not in names} | {
@@ -25,7 +25,9 @@ def with_worker_options(arguments):
 
 
 class House:
-    """Starts parts on one transport, a server first, and closes all of them at the end."""
+    """Starts server, workers and trainers on one transport, the server first, and closes all at the
+    end.
+    """
 
     def __init__(self, transport, stack):
         self.transport = transport
@@ -61,7 +63,7 @@ class House:
             )
         )
         if worker.link is not None:
-            # nobody takes the last samples: don't wait for that
+            # the last samples may never be acknowledged: do not wait for that
             self._stack.callback(worker.link.close, 0.0)
         return worker
 
@@ -109,14 +111,14 @@ class House:
 
 
 def alone(env_cls=CountingEnv, actor_cls=LinearActor, **options):
-    """A worker without a connection."""
+    """Return a worker without a connection."""
     return RolloutWorker(
         env_cls, actor_cls, standalone=True, **{"model_path": None} | with_worker_options(options)
     )
 
 
 def publish(trainer, trained=False):
-    """The agent's policy as it is, or after a training step; returns its version."""
+    """Publish the agent's policy (`trained`: after one training step); return its version."""
     if trained:
         trainer.training.agent.train(Batch(*(torch.zeros(1) for _ in range(6))))
     return trainer.link.broadcast_model(trainer.training.agent.get_actor())
@@ -132,8 +134,8 @@ def linear_actor(cls=LinearActor, bias=0.0, weight=0.0):
 
 
 def take(trainer, enough, within_s=60.0):
-    """What comes to a trainer until `enough(taken)`, confirmed: samples, those of each stream, and
-    episodes.
+    """Confirm and collect deliveries to a trainer until `enough(taken)`; return all samples, the
+    samples of each stream, and the episodes.
     """
     taken = SimpleNamespace(samples=[], streams={}, episodes=[])
 
@@ -153,7 +155,9 @@ def take(trainer, enough, within_s=60.0):
 
 
 def buffers_of(traffic):
-    """What was taken; the stream is the number of breaks before the samples."""
+    """Return the samples of some traffic as buffers; a stream's name is the number of breaks before
+    it.
+    """
     breaks = [str(packet.breaks) for packet, _ in traffic.packets if packet.samples]
     return [
         Buffer(stream=stream, blocks=[block])

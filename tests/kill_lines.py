@@ -1,16 +1,16 @@
-"""Kills what runs in this process at a line of the package."""
+"""Kill a call in this process at a line of the package."""
 
 import sys
 from pathlib import Path
 
 
 class Killed(BaseException):
-    """Ends what runs, as a signal would."""
+    """Ends the running code as a signal would."""
 
 
 def kill_after(lines, call, package):
-    """Run a call, and kill it at its so-manyth line of a package; returns whether it came to
-    that.
+    """Run a call, and kill it after it has run `lines` lines of a package; return whether it was
+    killed.
     """
     left, room = lines, str(Path(package.__file__).parent)
 

@@ -1,6 +1,4 @@
-"""A link that misbehaves on command: a TCP proxy that cuts, freezes, refuses, delays and
-corrupts.
-"""
+"""A TCP proxy that, on command, cuts, freezes, refuses, delays or corrupts its connections."""
 
 import asyncio
 import contextlib
@@ -11,26 +9,26 @@ import socket
 import threading
 
 _CHUNK_BYTES = 1 << 16
-# pieces, per direction of a connection; a sender that is faster waits, as on a slow link
+# pieces in each direction of a connection; beyond that the sender waits, as on a slow link
 _MAX_WAITING = 16
 _WITHIN_S = 10.0
 
 
 class LinkProxy:
-    """Listens on a port of this machine and passes every connection on to a target. Use it as a
-    context manager.
+    """Listens on a local port and forwards each connection to a target. Use it as a context
+    manager.
 
-    Each method works on all connections, those that stand and those to come, and has taken effect
-    when it returns. Any thread may call them.
+    Each method affects all connections, present and future, and has taken effect when it returns.
+    Any thread may call them.
 
     Attributes:
-        accepted: how many connections were made through it so far.
-        port: that it listens on.
+        accepted: number of connections accepted so far.
+        port: the port it listens on.
     """
 
     def __init__(self, target_host, target_port):
-        """Listen on a free port of 127.0.0.1 (see `address`); the target is dialled when somebody
-        connects.
+        """Listen on a free port of 127.0.0.1 (see `address`); dial the target for each new
+        connection.
         """
         self._target = target_host, target_port
         self.accepted = 0
@@ -49,26 +47,24 @@ class LinkProxy:
 
     @property
     def address(self):
-        """Host and port that it listens on."""
+        """The host and port it listens on."""
         return "127.0.0.1", self.port
 
     @property
     def corrupted(self):
-        """How many bits it has flipped since the last `corrupt`."""
+        """Number of bits flipped since the last `corrupt`."""
         return self._noise.flips
 
     def cut(self):
-        """Break all connections; new ones are accepted."""
+        """Break all connections; continue to accept new ones."""
         self._order(self._cut())
 
     def freeze(self):
-        """Pass nothing on and say nothing: connections stay open, new ones are made and get no
-        answer.
-        """
+        """Forward nothing: connections stay open, and new ones are accepted but get no answer."""
         self._order(self._set_thawed(False))
 
     def thaw(self):
-        """Go on where `freeze` stopped; nothing was lost in between."""
+        """Resume after `freeze`; nothing is lost."""
         self._order(self._set_thawed(True))
 
     def refuse(self):
@@ -80,27 +76,29 @@ class LinkProxy:
         self._order(self._listen(self._refusing))
 
     def delay(self, seconds):
-        """Let every byte that arrives from now on take so much longer, per direction; 0: none."""
+        """Delay all data that arrives from now on by `seconds` in each direction; 0 ends the
+        delay.
+        """
         self._delay_s = seconds
 
     def limit(self, bytes_per_s):
-        """Pass on no more than this, per direction of each connection; `math.inf`: all there is."""
+        """Limit each direction of each connection to this rate; `math.inf` removes the limit."""
         self._bytes_per_s = bytes_per_s
 
     def corrupt(self, every_bytes, seed=None):
         """Flip single bits at random places.
 
         Args:
-            every_bytes: mean distance between two flips, over all connections; `math.inf`: none.
-            seed: of the places; None: other ones each time.
+            every_bytes: mean distance of two flips, over all connections; `math.inf`: no flips.
+            seed: seed of the places; None draws one.
         """
         self._noise = _Noise(every_bytes, seed)
 
     def close(self):
-        """Break all connections and free the port. Twice is fine."""
+        """Break all connections and free the port. Calling it twice is fine."""
         if self._thread.is_alive():
             self._order(self._refuse())
-            self._order(self._cut())  # who was about to be accepted
+            self._order(self._cut())  # connections accepted meanwhile
             self._refusing.close()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_WITHIN_S)
@@ -126,7 +124,7 @@ class LinkProxy:
         await self._cut()
 
     async def _cut(self):
-        await asyncio.sleep(0.01)  # asyncio takes some turns to accept, and to close
+        await asyncio.sleep(0.01)  # asyncio needs some turns to accept and to close
         connections = dict(self._connections)
         for task, writer in connections.items():
             task.cancel()
@@ -147,19 +145,19 @@ class LinkProxy:
         task.add_done_callback(self._connections.pop)
 
     async def _serve(self, reader, writer):
-        """One connection, until one of its sides ends it."""
+        """Serve one connection until one of its sides ends it."""
         writers, parts = [writer], []
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
             writers.append(far_writer)
             for source, sink in ((reader, far_writer), (far_reader, writer)):
-                # when each is due, and what; the last one is empty
+                # (due time, data); empty data ends it
                 pieces = asyncio.Queue(_MAX_WAITING)
                 parts.append(asyncio.ensure_future(self._take(source, pieces)))
                 parts.append(asyncio.ensure_future(self._give(pieces, sink)))
             await asyncio.wait(parts[1::2], return_when=asyncio.FIRST_COMPLETED)
         except (OSError, asyncio.CancelledError):
-            pass  # the target does not answer; the proxy cuts
+            pass  # the target does not answer, or the proxy cuts
         finally:
             for part in parts:
                 part.cancel()
@@ -167,7 +165,7 @@ class LinkProxy:
                 each.transport.abort()
 
     async def _take(self, source, pieces):
-        data, free_at = b"any", 0.0  # when a limited link has passed on what it has
+        data, free_at = b"any", 0.0  # when a limited link has forwarded all earlier data
         while data:
             data = b""
             with contextlib.suppress(OSError):
@@ -189,7 +187,7 @@ class LinkProxy:
 
 
 class _Noise:
-    """Flips bits, `every_bytes` apart on average."""
+    """Flips single bits, on average one in `every_bytes` bytes."""
 
     def __init__(self, every_bytes=math.inf, seed=None):
         self.flips = 0
@@ -214,7 +212,7 @@ class _Noise:
 
 
 def _bound(port):
-    """A socket that keeps the port; it refuses connections until it listens."""
+    """Return a socket that reserves the port; until it listens, it refuses connections."""
     sock = socket.socket()
     if os.name == "posix":
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,15 +1,15 @@
-"""A memory as a user of the library writes it: lists, and index arithmetic over earlier samples."""
+"""A memory such as a user might write: lists, and index arithmetic over earlier samples."""
 
 from tmrl_like.replay.contract import MemoryDataloading
 
 
 class ListMemory(MemoryDataloading):
-    """Knows nothing of resets, workers or contexts."""
+    """A memory that ignores resets, workers and streams."""
 
     act_buf_len = 4
 
     def __len__(self):
-        # the older observation of a transition needs act_buf_len actions
+        # a transition's older observation needs act_buf_len actions before it
         return max(0, len(self.data[0]) - max(1, self.act_buf_len)) if self.data else 0
 
     def append_buffer(self, buffer):

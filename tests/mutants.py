@@ -1,14 +1,14 @@
-"""Breaks the code on purpose, one expression at a time, and tells which breaks no test notices:
-`make mutants`.
+"""Mutation testing: break the code one expression at a time, and list the mutants that no test
+notices. Run it with `make mutants`.
 
-mutmut makes the mutants; which modules and which tests is in pyproject.toml, [tool.mutmut]. What
-mypy refuses counts as noticed, because `make test` runs it. Every other mutant meets the tests that
-call its function, the fastest first, until one fails. Test modules are imported once; each mutant
-runs in a fork of that process (so not on Windows).
+mutmut makes the mutants; pyproject.toml, [tool.mutmut], names the modules and tests. A mutant that
+mypy rejects counts as noticed, because `make test` runs mypy. For every other mutant the tests that
+call its function are run, fastest first, until one fails. Test modules are imported once; each
+mutant runs in a fork of that process (so not on Windows).
 
-Results are in mutants/: `mutmut show NAME` shows a mutant, mutants/survivors.diff all that
-survived. What a test calls is measured when its file is new or has changed; remove mutants/ to
-measure all of them again.
+Results are in mutants/: `mutmut show NAME` shows a mutant, and mutants/survivors.diff all
+survivors. Which functions a test calls is measured when its file is new or has changed; remove
+mutants/ to measure all of them again.
 """
 
 import argparse
@@ -34,24 +34,24 @@ WORK = ROOT / "mutants"
 KILLED = ("mypy", "killed", "timeout")
 EXIT_CODES = {"killed": 1, "survived": 0, "no tests": 33, "timeout": 36, "mypy": 37}  # mutmut's
 FAILED, HITS = 1, "hits.json"
-SECONDS = 60.0  # of tests for each mutant, as measured without it
+SECONDS = 60.0  # of tests for each mutant, as measured on the original code
 CHILDREN = os.cpu_count() or 1  # mutants at a time
-OF_COPIES = ("has-type", "no-redef")  # what mypy finds because a function is there many times
+OF_COPIES = ("has-type", "no-redef")  # mypy's errors because each function is defined many times
 
 
 @dataclass
 class Job:
-    """Tests to run with a mutant, in a process of its own."""
+    """Tests to run with one mutant in its own process."""
 
     name: str
     items: list[pytest.Item]
     limit_s: float
-    folder: Path = Path()  # for what its tests write
+    folder: Path = Path()  # for files that its tests write
     started_at: float = 0.0
 
 
 class Forks:
-    """A pytest plugin that runs its tests in forks, as often as asked."""
+    """A pytest plugin that collects tests and runs jobs of them in forked processes."""
 
     def __init__(self, children, work):
         self.items = []
@@ -68,7 +68,7 @@ class Forks:
         self._failed |= report.failed
 
     def run(self, jobs):
-        """Run jobs, and say of each how it ended: killed, survived or timeout."""
+        """Run jobs, and yield how each ended: killed, survived or timeout."""
         waiting, running = iter(jobs), {}
         try:
             while True:
@@ -95,7 +95,7 @@ class Forks:
             ended, status = os.waitpid(pid, os.WNOHANG)
             is_late = not ended and time.monotonic() - job.started_at > job.limit_s
             if ended or is_late:
-                _kill(pid)  # and what its tests have started
+                _kill(pid)  # and the processes that its tests started
                 if is_late:
                     os.waitpid(pid, 0)
                 yield pid, "timeout" if is_late else "killed" if status else "survived"
@@ -151,7 +151,7 @@ def main():
     paths = _generate(CHILDREN)
     refused = _refused_by_mypy(paths)
     chosen = {path: names for path in paths if (names := _choose(path, arguments))}
-    os.environ["OMP_NUM_THREADS"] = "1"  # no threads before the fork, and equal numbers
+    os.environ["OMP_NUM_THREADS"] = "1"  # no threads before the fork, and reproducible numbers
 
     def work(forks):
         import torch._dynamo  # noqa: F401 - what the first optimiser imports otherwise, in each fork again
@@ -179,9 +179,7 @@ def main():
 
 
 def _generate(children):
-    """Copy sources and tests to `WORK`, sources with all their mutants; returns the mutated
-    ones.
-    """
+    """Copy tests and mutated sources to `WORK`; return the paths of the mutated sources."""
     from mutmut import __main__ as mutmut
     from mutmut.configuration import config
     from mutmut.utils import file_utils
@@ -194,9 +192,9 @@ def _generate(children):
             copy.unlink()
     for path in map(Path, config().only_mutate):
         if not _results(path).meta_path.exists():
-            # copied before it was listed: mutmut takes it for mutated,
+            # copied before pyproject.toml listed it: mutmut would take it for mutated,
             (WORK / path).unlink(missing_ok=True)
-            # and nobody has measured who calls its functions
+            # and it is not measured which tests call its functions
             (WORK / "tests.json").unlink(missing_ok=True)
     os.environ["MUTANT_UNDER_TEST"] = "mutant_generation"
     with contextlib.redirect_stdout(None):
@@ -223,7 +221,7 @@ def _module(path):
 
 
 def _refused_by_mypy(paths):
-    """Mutants in which mypy finds a mistake that it does not find in the original."""
+    """Return the mutants in which mypy finds an error that the original does not have."""
     command = [
         sys.executable,
         "-m",
@@ -266,8 +264,8 @@ def _choose(path, arguments):
 
 
 def _measure(forks):
-    """Which functions each test calls, and how long it takes; those that fail without a mutant are
-    left out.
+    """Measure which functions each test calls and how long it takes. Leave out tests that fail
+    without a mutant.
     """
     cache = WORK / "tests.json"
     known = json.loads(cache.read_text()) if cache.exists() else {}

@@ -1,4 +1,4 @@
-"""Samples with numbers, and an audit: what was lost, doubled or out of order on their way to a
+"""Numbered samples, and an audit of which were lost, doubled or out of order on their way to a
 memory.
 """
 
@@ -20,12 +20,13 @@ NUMBERED_SPACES = (
 
 
 class NumberedEnv(gymnasium.Env):
-    """Numbers every sample: the observation is (worker, incarnation, number), float32 [3].
+    """An environment that numbers its samples: the observation is (worker, incarnation, number),
+    float32 [3].
 
-    Number 0 is the first reset's observation; resets count like steps. Each environment that is
-    made for a worker is one incarnation: 1, 2, … The count survives a kill at any moment, in a
-    small file of `tally`, see `produced`. `ballast_bytes` of noise in `info` make the samples
-    larger.
+    Number 0 is the observation of the first reset; resets count like steps. Each environment made
+    for a worker is one incarnation: 1, 2, … The count is kept in a small file in the folder
+    `tally`, which survives a kill at any moment; see `produced`. `ballast_bytes` of noise in `info`
+    make samples larger.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class NumberedEnv(gymnasium.Env):
 
 
 def counter(path):
-    """A new file of eight bytes that keeps a number, little-endian, through a kill; see
+    """Return a new mapped file of eight bytes for a little-endian counter that survives a kill; see
     `produced`.
     """
     path.write_bytes(bytes(8))
@@ -83,7 +84,7 @@ def counter(path):
 
 
 def produced(tally):
-    """How many samples each (worker, incarnation) has produced so far; see `NumberedEnv`."""
+    """Return how many samples each (worker, incarnation) has produced; see `NumberedEnv`."""
     counts = {}
     for path in Path(tally).glob("*-*.count"):
         worker, incarnation = path.stem.split("-")
@@ -92,9 +93,9 @@ def produced(tally):
 
 
 class Ledger(MemoryDataloading):
-    """In front of a memory class: keeps a record of every sample that the memory was given.
+    """A mixin in front of a memory class that records every sample given to the memory.
 
-    That of a restarted trainer begins with what its log holds.
+    After a restart of the trainer, the record begins with the samples read from its store.
     """
 
     def __init__(self, *args, **kwargs):
@@ -107,23 +108,24 @@ class Ledger(MemoryDataloading):
             self._recorded.append(np.array([sample.obs for sample in buffer.memory], np.float32))
 
     def rows(self):
-        """(worker, incarnation, number) of all samples, in the order in which they came: float32
-        [N, 3].
+        """Return (worker, incarnation, number) of all samples in order of arrival, float32 [N,
+        3].
         """
         return np.concatenate(self._recorded)
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found, as (worker, incarnation, number) of samples. `str()` is one line.
+    """The result of an audit; samples are given as (worker, incarnation, number). `str()` is one
+    line.
 
     Attributes:
         produced: how many samples the environments produced.
-        lost: samples that were produced and are not in the record.
-        lost_at_end: how many of them come after the last recorded one of their incarnation: of a
-            worker that was killed, what it had produced last.
-        doubled: samples that are in the record once more.
-        out_of_order: samples that come after one that was produced later.
+        lost: samples that were produced but not recorded.
+        lost_at_end: how many of these come after the last recorded sample of their incarnation; for
+            a killed worker, its last samples.
+        doubled: samples recorded more than once, one item for each repetition.
+        out_of_order: samples recorded after one that was produced later.
     """
 
     produced: int
@@ -134,7 +136,7 @@ class Audit:
 
     @property
     def exactly_once(self):
-        """Whether every sample is there once, in order."""
+        """Whether every sample was recorded exactly once, in order."""
         return not (self.lost or self.doubled or self.out_of_order)
 
     def __str__(self):
@@ -151,7 +153,7 @@ class Audit:
 
 
 def audit(rows, counts):
-    """Compare what a memory was given, `Ledger.rows()`, with what the environments made,
+    """Compare the samples given to a memory, `Ledger.rows()`, with those produced,
     `produced(tally)`.
     """
     seen = set()

@@ -1,15 +1,15 @@
-"""The table of docs/reliability.md: the faults that tests put in, what is promised, and what was
+"""The tables of docs/reliability.md: faults that tests inject, what is promised, and what was
 measured.
 
-    python tests/reliability.py        prints it; docs/_extensions/reference.py puts it on its page
+    python tests/reliability.py        prints them; docs/_extensions/reference.py uses them
 
-A test says what it puts in and what holds all the same::
+A test states the fault that it injects and what holds nevertheless::
 
     @pytest.mark.fault("disk", "the trainer's disk is full", "training goes on; nothing acknowledged
     is lost")
 
-What it measured is the line that it gave to the fixture `figure` in the last run with
-`--keep-figures`, which tests/figures.json keeps. tests/peer_faults.json says what tmrl 0.7.1 does,
+The measurement is the line that the test gave to the fixture `figure` in the last run with
+`--keep-figures`, kept in tests/figures.json. tests/peer_faults.json says what tmrl 0.7.1 does,
 where that was tried.
 """
 
@@ -39,7 +39,7 @@ COMMANDS = {
 
 
 class Proof(NamedTuple):
-    """A test that puts a fault in."""
+    """A test that injects a fault."""
 
     area: str
     fault: str
@@ -49,7 +49,7 @@ class Proof(NamedTuple):
 
 
 def proofs():
-    """Of all tests that are marked, by file and line."""
+    """Yield the proofs of all marked tests, in order of file and line."""
     for path in sorted(TESTS.rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
         if "mark.fault(" not in text:
@@ -72,7 +72,7 @@ def proofs():
 
 
 def table(area):
-    """In Markdown: a row for each fault of an area."""
+    """Return an area's table in Markdown, with a row for each fault."""
     figures, peer = (json.loads(path.read_text(encoding="utf-8")) for path in (FIGURES, PEER))
     rows = {}
     for proof in proofs():

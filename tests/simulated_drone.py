@@ -1,11 +1,11 @@
-"""rtgym's dummy RC drone in simulated time: the same task and delays, thousands of steps per
+"""rtgym's dummy RC drone in simulated time: the same task and delays at thousands of steps per
 second.
 
-`SimulatedDroneEnv` repeats `rtgym.tuto` behind `real-time-gym-ts-v1` event by event: the drone's 10
-ms loop, commands and observations that each travel 20 to 50 ms and are dropped when a newer one
-came first, an action that is applied one time-step after it was chosen, and an action buffer in the
-observation. Nothing sleeps, no thread runs, and one seed gives one history: agents are developed
-and tested on it.
+`SimulatedDroneEnv` reproduces `rtgym.tuto` behind `real-time-gym-ts-v1` event by event: the drone's
+10 ms loop, commands and observations that each take 20 to 50 ms and are dropped when a newer one
+arrived first, actions that are applied one time-step after they were chosen, and an action buffer
+in the observation. Nothing sleeps and no thread runs. A seed determines the whole history, so that
+agents can be developed and tested on it.
 """
 
 import math
@@ -21,7 +21,7 @@ TICK_S = 0.01
 DELAY_MIN_S = 0.02
 DELAY_MAX_S = 0.05
 MAX_VELOCITY = 2.0  # per second, Euclidean norm
-WORLD_SIZE = 1.0  # the drone stays in [-1, 1] on both axes
+WORLD_SIZE = 1.0  # the drone stays within [-1, 1] on both axes
 TARGET_RANGE = 0.5
 REACHED = 0.01  # distance below which the episode terminates
 
@@ -40,16 +40,16 @@ class Link:
         self._value = (0.0, 0.0)
 
     def send(self, now_s, x, y):
-        """Put a message on its way."""
+        """Send a message."""
         arrival_s = now_s + self._uniform(self._delay_min_s, self._delay_max_s)
         flying = self._flying
-        # overtaken: it will be dropped when it arrives
+        # overtaken by this one, so they will be dropped
         while flying and flying[-1][0] >= arrival_s:
             flying.pop()
         flying.append((arrival_s, x, y))
 
     def read(self, now_s):
-        """Return the newest message that has arrived, (0, 0) before the first."""
+        """Return the newest message that has arrived, or (0, 0) before the first."""
         flying = self._flying
         while flying and flying[0][0] <= now_s:
             _, x, y = flying.popleft()
@@ -58,7 +58,7 @@ class Link:
 
 
 class SimulatedDrone:
-    """`rtgym.DummyRCDrone` with a clock that is moved by hand."""
+    """`rtgym.DummyRCDrone` with a clock that `advance` moves."""
 
     def __init__(self, rng):
         self.position = (0.0, 0.0)
@@ -80,7 +80,7 @@ class SimulatedDrone:
         return self._observations.read(self.now_s)
 
     def advance(self, duration_s):
-        """Let `duration_s` pass."""
+        """Advance the clock by `duration_s`."""
         self.now_s += duration_s
         while self._next_tick_s <= self.now_s:
             self._tick(self._next_tick_s)
@@ -96,13 +96,13 @@ class SimulatedDrone:
 class SimulatedDroneEnv(gymnasium.Env):
     """Fly a delayed drone to a random target.
 
-    Observation: Tuple of x, y (float32 [1], what has arrived of the position), target x, target y
-    (float32 [1]) and the last `act_buf_len` actions (float32 [2] each), newest last. Action:
+    Observation: Tuple of x, y (float32 [1], the newest position that has arrived), target x, target
+    y (float32 [1]) and the last `act_buf_len` actions (float32 [2] each), newest last. Action:
     velocity per axis, float32 [2] in [-2, 2]. Reward: minus the distance to the target. Terminated
     below a distance of 0.01, truncated after `ep_max_length` steps. One step is 50 ms.
 
-    As with the real one, the drone and the delays go on across episodes, and the action of an
-    episode's last step is never applied: `reset` puts the default action in its place.
+    As in `rtgym`, the drone and the delays continue across episodes, and the action of an episode's
+    last step is never applied: `reset` puts the default action in its place.
     """
 
     def __init__(self, seed=None, ep_max_length=100, act_buf_len=4):
@@ -129,8 +129,8 @@ class SimulatedDroneEnv(gymnasium.Env):
         self._running = False
 
     def reset(self, *, seed=None, options=None):
-        """Start an episode where the drone is. With a seed, everything starts over, from the
-        origin.
+        """Start an episode at the drone's present position. With a seed, restart everything from
+        the origin.
         """
         super().reset(seed=seed)
         if seed is not None:
@@ -144,7 +144,7 @@ class SimulatedDroneEnv(gymnasium.Env):
         return obs, {}
 
     def step(self, action):
-        """Return what the running time-step gave; `action` is applied in the next one.
+        """Return the result of the current time-step; `action` is applied in the next one.
 
         Raises:
             RuntimeError: the episode is over, or `reset` was never called.

@@ -1,4 +1,4 @@
-"""A disk that can be filled."""
+"""A small disk that a test can fill."""
 
 import contextlib
 import shutil
@@ -7,8 +7,8 @@ import subprocess
 
 @contextlib.contextmanager
 def small_disk(disk):
-    """A file system of 4 MB at `disk`; call what it gives to fill it. None: it cannot be mounted
-    here.
+    """Mount a file system of 4 MB at `disk`, and yield a function that fills it, or None if
+    mounting is not possible.
     """
     disk.mkdir()
     mount = shutil.which("mount")
@@ -21,7 +21,7 @@ def small_disk(disk):
         with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
-        return disk / "ballast"  # to be removed where the disk shall have room again
+        return disk / "ballast"  # remove this file to free the disk again
 
     yield fill
     subprocess.run(["umount", "-l", str(disk)], check=True)

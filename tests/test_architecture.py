@@ -1,4 +1,6 @@
-"""Who may import whom, and what an import may do: docs/architecture.md as a test."""
+"""The rules of docs/architecture.md as tests: which module may import which, and what an import may
+do.
+"""
 
 import ast
 import graphlib
@@ -13,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tmrl_like"
 _GROUND = ("types", "errors", "base")
 _PAGES = ("engine.options", "server.options", "trainer.options", "worker.options")
-MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and none may do more
+MAY_IMPORT = {  # all rooms, from the ground floor up; these imports are allowed, and no others
     "errors": (),
     "base": ("errors",),
     "types": ("errors", "base"),
@@ -80,8 +82,8 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
         ),
     ),
 }
-EVERY_ROOM = ("cli", "testing")  # may import all of them
-DOORS = {  # paths that users import from: they lead to a room, and no room uses them
+EVERY_ROOM = ("cli", "testing")  # these may import all rooms
+DOORS = {  # public import paths: each leads to a room, and no room uses them
     "actor": "policies",
     "memory_dataloading": "replay",
     "networking": "base engine in_process server worker trainer",
@@ -91,7 +93,7 @@ DOORS = {  # paths that users import from: they lead to a room, and no room uses
     "util": "base",
 }
 
-ENVIRONMENTS = {  # whose parts each is made of, other than its own and the machinery's
+ENVIRONMENTS = {  # environments whose parts each uses, besides its own and the shared machinery
     **dict.fromkeys(("carla", "desktop", "doom", "drone", "racing", "robot"), ()),
     "trackmania": ("desktop",),
 }
@@ -106,7 +108,7 @@ def _modules():
 
 
 def _imports(file):
-    """Names of tmrl_like's modules that a file imports, inside functions too."""
+    """Yield the names of the modules that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -124,7 +126,7 @@ def _rooms_imported(file):
 
 
 def _room_of(module):
-    """A page of options is a room of its own, below that of its owner."""
+    """Return a module's room. A module of options is its own room, below that of its owner."""
     first_two = ".".join(module.split(".")[:2])
     return first_two if first_two in MAY_IMPORT else module.split(".")[0]
 
@@ -165,7 +167,7 @@ def test_no_files_import_each_other_in_a_circle():
 
 
 def _imports_within(room):
-    """Of each module of a room, or of all, the modules there that it imports."""
+    """Return, for each module of a room (or of all), the modules there that it imports."""
     files = {name: file for name, file in _modules() if not room or _is_in(name, room)}
     graph = {}
     for name, file in files.items():
@@ -207,7 +209,7 @@ assert main(["server", "config/drone.yaml", "--server.port", "0"]) == 130
 """
 
 
-WATCHED = {  # by their import names: what the package depends on, and what is slow to import
+WATCHED = {  # import names of the package's dependencies, and of what is slow to import
     *(
         "torch",
         "numpy",
@@ -256,7 +258,7 @@ def test_each_part_imports_only_what_it_uses(way, needed):
 
 
 def loaded_by(way):
-    """The modules that are loaded when this has run."""
+    """Return the modules that are loaded after some code has run."""
     printed, _ = python("-c", f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))")
     return {*json.loads(printed.splitlines()[-1])}
 
@@ -279,7 +281,7 @@ with prepare(arguments, "worker", TO_COLLECT).make_worker() as worker:
         ("import tmrl_like.policies.network", "torch gymnasium"),
         ("import tmrl_like.policies.weight_file", "torch gymnasium"),
         ("import tmrl_like.agents", "torch numpy"),
-        # it says first how many threads there shall be
+        # it first sets the number of threads
         ("import tmrl_like.cli.work", "torch numpy"),
         (
             "import tmrl_like.worker.link_process",
@@ -333,7 +335,9 @@ def test_no_file_of_the_repository_names_this_machine_or_a_package_registry():
 
 
 def test_no_two_files_of_tests_outside_of_packages_have_one_name():
-    """Of two such, pytest takes the second for the first, and collects nothing."""
+    """With two such files, pytest takes the second one for the first, and collects nothing of
+    it.
+    """
     names = [
         file.name
         for file in (ROOT / "tests").rglob("test_*.py")

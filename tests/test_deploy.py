@@ -1,4 +1,4 @@
-"""The example files of docs/deploy, and the commands that one begins with."""
+"""The example files of docs/deploy, and the commands of the first pages."""
 
 import os
 import re
@@ -28,8 +28,8 @@ GUIDES = [
 
 
 def commands(text):
-    """The arguments of every `tmrl-like` and `-m tmrl_like` in lines of a shell; a variable is
-    x.
+    """Yield the arguments of every `tmrl-like` and `-m tmrl_like` in shell lines, with x for each
+    variable.
     """
     text = re.sub(r"\$(\w+|\(\w+\)|\{[^}]*\})", "x", re.sub(r"\s*\\\n\s*", " ", text))
     for found in re.findall(r"(?:tmrl-like|-m tmrl_like) ((?:(?!  )[^|;&`\n])+)", text):
@@ -37,8 +37,8 @@ def commands(text):
 
 
 def texts(path):
-    """Where a file's commands are: in YAML in comments, and in strings, which may go over several
-    lines.
+    """Yield the texts of a file that contain commands. In YAML these are comments and strings,
+    which may span several lines.
     """
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".yaml":
@@ -74,7 +74,7 @@ def test_yaml_is_yaml_and_names_what_is_there():
         assert set(services) == parts
         for service in services.values():
             assert set(service.get("depends_on", ())) <= parts
-            # the one that it is, or the one that it dials
+            # it is the server itself, or names the one to which it connects
             assert "engine" in parts or "server" in service["command"]
     objects = list(
         yaml.safe_load_all((DOCS / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8"))

@@ -1,6 +1,4 @@
-"""The documentation says what the package does: its code runs, its links lead somewhere, nothing is
-left out.
-"""
+"""The documentation is correct: its code runs, its links lead somewhere, and nothing is missing."""
 
 import ast
 import importlib
@@ -47,7 +45,7 @@ def page(name):
 
 
 def read(path):
-    """A page as Markdown."""
+    """Return a page as Markdown."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
         return text
@@ -64,7 +62,7 @@ def fences(text, language):
 
 
 def test_every_area_of_faults_section_and_command_has_its_table():
-    """Which is made while the pages are built."""
+    """The tables themselves are made while the pages are built."""
     assert {proof.area for proof in reliability.proofs()} == set(reliability.AREAS)
     for area, title in reliability.AREAS.items():
         assert f"\n## {title}\n\n```{{reference}} faults {area}\n" in page("reliability.md")
@@ -86,7 +84,7 @@ def headings(text):
 
 
 def anchors(text):
-    """Anchors as MyST and GitHub make them from headings."""
+    """Return the anchors that MyST and GitHub make from headings."""
     return {
         re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
         for heading in headings(text)
@@ -94,7 +92,7 @@ def anchors(text):
 
 
 def table_names(text, heading):
-    """What stands in backticks in the first column of the table below a heading."""
+    """Return the names in backticks in the first column of the table below a heading."""
     section = re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.M)[0]
     rows = re.findall(r"^\| (`.*?) \|", section, re.M)
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
@@ -108,7 +106,7 @@ def test_the_script_in_the_readme_trains(tmp_path):
     assert len(script.splitlines()) < 25
     shorter = {
         '"rounds": 20, "steps": 500': '"epochs": 1, "rounds": 1, "steps": 20',
-        '"start_training": 400': '"start_training": 120',  # the steps of an episode
+        '"start_training": 400': '"start_training": 120',  # one episode
         '"test_episode_interval": 10': '"test_episode_interval": 0',
         "    trainer={": f'    server={{"port": {free_port()}}},\n    trainer={{',
     }
@@ -133,11 +131,11 @@ def rounds_in(path):
     return [record for record in records if record["kind"] == "round"]
 
 
-# a browser shows what it draws
+# figures are shown by a browser
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_the_cells_of_a_notebook_run_from_top_to_bottom(path, tmp_path, monkeypatch, capsys):
-    """And it was saved after it had done so."""
+    """The notebook was also saved after such a run."""
     cells = [
         cell
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -204,10 +202,10 @@ def test_every_page_is_in_the_table_of_contents():
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    """What a short real training writes."""
+    """The records that a short real training writes."""
     path = tmp_path_factory.mktemp("metrics") / "metrics.jsonl"
     env_cls = partial(CountingEnv, episode_steps=40, step_s=0.002)
-    # twice the 500 after which the diagnosis measures, however few samples come
+    # twice the 500 training steps after which the diagnosis measures, however few samples come
     schedule = {"rounds": 24, "steps": 45}
     parts = {
         "env_cls": env_cls,
@@ -227,10 +225,10 @@ def records(tmp_path_factory):
 
 
 SUMMED = {figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed}
-"""What of the fleet is explained where workers count it."""
+"""Metrics of the fleet that are documented where workers count them."""
 
 
-SECTIONS_OF_METRICS = {  # of the page, with their groups in TensorBoard
+SECTIONS_OF_METRICS = {  # sections of the page, with their groups in TensorBoard
     "The schedule": {"schedule"},
     "Freshness and timing": {"timing"},
     "Episodes": {"episodes"},
@@ -291,7 +289,7 @@ def test_the_sweep_of_the_guide_changes_keys_of_its_experiment_and_compares_a_me
 
 
 def test_the_tree_of_errors_is_that_of_the_classes():
-    """It is drawn at the top of their file, and on their page."""
+    """The tree is drawn at the top of `errors.py`, and on its page."""
     drawn, above = [], []
     for line in tmrl_like.errors.__doc__.splitlines():
         if branch := re.match(r"    ([│ ]*(?:├── |└── )?)(\w+Error)\b", line):
@@ -323,7 +321,7 @@ def test_the_package_uses_every_word_of_the_glossary():
 
 
 def test_every_text_has_the_secret_line_of_a_key_read_from_standard_input():
-    """An argument would stay in the shell's history and show in the list of processes."""
+    """An argument would remain in the shell's history and be visible in the list of processes."""
     texts = [*PAGES, *sorted((ROOT / "tmrl_like").rglob("*.py"))]
     found = [
         f"{path.name}: {join}"

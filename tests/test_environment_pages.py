@@ -1,5 +1,5 @@
-"""The pages of the environments, and the first screens of their files, say what the experiments
-that ship make.
+"""The tables on the environments' pages and at the top of their files match the environments that
+the shipped experiments make.
 """
 
 import ast
@@ -28,7 +28,7 @@ NAME = re.compile(r"`(\w+)`")
 
 @cache
 def tables_of(page):
-    """Its tables, headers first; cells without blanks around them."""
+    """Return the tables of a page, headers first, with stripped cells."""
     text = page.read_text(encoding="utf-8")
     return [
         [
@@ -40,7 +40,7 @@ def tables_of(page):
 
 
 def tables_of_spaces():
-    """What of which experiment, and its rows."""
+    """Yield (observation or action, experiment, rows) for each table of spaces."""
     for page in (*PAGES, *FILES):
         for (header, *_), *rows in tables_of(page):
             if header.startswith(("observation of", "action of")):
@@ -63,7 +63,9 @@ def tables_of_facts():
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The environment of an experiment, by its name; a module without its extra is skipped."""
+    """Return a function that makes the environment of a named experiment; skip if its extra is
+    missing.
+    """
     folder = tmp_path_factory.mktemp("my_game")
     text = next(page for page in PAGES if page.stem == "desktop").read_text(encoding="utf-8")
     for language, suffix in (("python", "py"), ("yaml", "yaml")):
@@ -88,7 +90,7 @@ def made(tmp_path_factory):
 
 
 def described(space):
-    """Shape, dtype and range as the tables have them."""
+    """Return a space's shape, dtype and range in the tables' notation."""
     shape = str(list(space.shape or ()))
     if isinstance(space, spaces.Discrete):
         return [shape, str(space.dtype), f"{space.start} to {space.start + space.n - 1}"]

@@ -1,4 +1,4 @@
-"""An experiment in a script: nothing is said twice, and server, worker and trainer are made from
+"""An experiment in a script: nothing is written twice, and server, worker and trainer are made from
 it.
 """
 

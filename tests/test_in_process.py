@@ -1,5 +1,5 @@
 """Server, environments and trainer in one thread: equal seeds give equal parameters, and a debugger
-sees all of it.
+can follow everything.
 """
 
 import json
@@ -22,18 +22,18 @@ TINY = Path(__file__).parent / "cli" / "tiny.yaml"
 
 
 class Noting:
-    """What the environments and agents of a test note."""
+    """Observations recorded by the environments and agents of a test."""
 
     def __init__(self):
         self.seeds = []  # of resets
-        self.threads = set()  # that step or train
-        self.others = set()  # that there are meanwhile
-        self.cores = set()  # that torch computes with
+        self.threads = set()  # threads that step or train
+        self.others = set()  # other threads that exist meanwhile
+        self.cores = set()  # numbers of threads that torch uses
         self.trained = 0
 
 
 class Seeds(CountingEnv):
-    """Notes the seeds of its resets, and the threads that step it."""
+    """An environment that records the seeds of its resets, and the threads that step it."""
 
     notes: Noting
     time_step_s = 0.0
@@ -48,7 +48,7 @@ class Seeds(CountingEnv):
 
 
 class Threads(CountingAgent):
-    """Notes the threads that train it, those that there are, and how many torch computes with."""
+    """An agent that records the threads that train it, other threads, and how many torch uses."""
 
     notes: Noting
 
@@ -62,7 +62,7 @@ class Threads(CountingAgent):
 
 @pytest.fixture
 def four_cores(monkeypatch):
-    """What the machine has; torch's own number comes back."""
+    """Simulate a machine with four cores; restore torch's number of threads afterwards."""
     before = torch.get_num_threads()
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     yield
@@ -134,7 +134,7 @@ def test_training_leaves_a_core_to_others_unless_it_was_said_how_many(
 
 
 def test_the_newest_policy_chooses_the_next_action(tmp_path, notes):
-    """A `CountingAgent` counts its training steps in the actor's bias."""
+    """The bias of a `CountingAgent`'s actor is its number of training steps."""
     actions = []
 
     class Watched(Seeds):
@@ -209,7 +209,7 @@ def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, signal
                 signal.raise_signal(signal.SIGINT)
             return super().step(action)
 
-    # ignored where tests run in the background
+    # SIGINT is ignored if tests run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stopped = run(tmp_path, Interrupted, checkpoint=tmp_path / "checkpoint")
     assert 10 < stopped.total_updates < 40

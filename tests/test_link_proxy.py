@@ -1,4 +1,4 @@
-"""The proxy does what it says, with nothing of the pipeline in between."""
+"""The proxy alone, without a pipeline."""
 
 import math
 import socket
@@ -12,7 +12,7 @@ from link_proxy import LinkProxy
 
 @contextmanager
 def echo_server():
-    """Sends back what it gets; closes when the other side closes."""
+    """Run a server that returns all data, and closes when the other side closes."""
 
     def serve():
         while True:
@@ -115,7 +115,7 @@ def test_noise_flips_single_bits_about_as_often_as_asked_and_the_same_ones_again
     answer, flips = noisy()
     ones = sum(bin(byte).count("1") for byte in answer)
     assert flips == ones
-    assert 130 < flips < 270  # of 200 kB
+    assert 130 < flips < 270  # in 200 kB
     assert noisy()[0] == answer
     proxy.corrupt(math.inf)
     assert ask(connection) == b"hello"

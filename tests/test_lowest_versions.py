@@ -1,8 +1,8 @@
-"""The lowest versions that pyproject.toml states are versions that work.
+"""The lowest versions in pyproject.toml work.
 
-torch is the exception: of its lowest version package indexes have the build for CUDA alone,
-gigabytes with its libraries, so the version of constraints.txt stands for it. `make audit` looks
-for known holes; it asks advisory services, which tests have no way to.
+The exception is torch: of its lowest version, package indexes only have the CUDA build, which is
+gigabytes with its libraries, so the version in constraints.txt is tested instead. `make audit`
+looks for known vulnerabilities; it asks advisory services, which tests cannot reach.
 """
 
 import os
@@ -32,7 +32,7 @@ TESTS = (
 
 
 def requirements():
-    """What the package needs to be installed."""
+    """Return the package's required dependencies."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [Requirement(line) for line in project["dependencies"]]
 
@@ -43,8 +43,8 @@ def lowest(requirement):
 
 
 def test_no_lower_bound_admits_a_known_hole():
-    """torch: CVE-2025-32434, CVE-2026-24747. filelock: 3.20.3 ends its races with symbolic
-    links.
+    """These are CVE-2025-32434 and CVE-2026-24747 of torch, and races of filelock with symbolic
+    links, which 3.20.3 ends.
     """
     bounds = {r.name: tuple(map(int, re.findall(r"\d+", lowest(r)))) for r in requirements()}
     assert bounds["torch"] >= (2, 10)

@@ -1,6 +1,4 @@
-"""What numbers samples, and audits them, does what it says, with nothing of the pipeline in
-between.
-"""
+"""Numbered samples and their audit alone, without a pipeline."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""What `make release` makes is what its commit says: the same bytes each time, with all that it
-brings on one list.
+"""`make release` builds exactly what its commit contains: the same bytes each time, with everything
+in one list.
 """
 
 import hashlib

@@ -1,4 +1,6 @@
-"""Constructors take what the user's document names, in its order by position, with its defaults."""
+"""Constructors accept the documented arguments, in the documented positional order, with the
+documented defaults.
+"""
 
 import functools
 import inspect
@@ -36,15 +38,15 @@ ORDER = {
         "env_cls": NEEDED,
         "actor_module_cls": NEEDED,
         "sample_compressor": None,
-        "device": None,  # as the options say: the CPU
+        "device": None,  # by the options: the CPU
         "server_ip": None,
-        "min_samples_per_worker_packet": None,  # as the options say: 1
-        "max_samples_per_episode": None,  # as the options say: as many as there are
+        "min_samples_per_worker_packet": None,  # by the options: 1
+        "max_samples_per_episode": None,  # by the options: unlimited
         "model_path": RunPath.OF_RUN,
         "obs_preprocessor": None,
         "crc_debug": False,
         "model_path_history": RunPath.OF_RUN,
-        "model_history": None,  # as the configuration says
+        "model_history": None,  # by the configuration
         "standalone": False,
     },
     Trainer: {

@@ -35,8 +35,8 @@ def test_a_proportional_controller_scores_what_it_scores_on_the_real_drone(gain,
 
 
 def test_an_action_is_applied_one_step_after_it_was_chosen():
-    """Chosen before step 1, sent at its end: it moves the drone 20 to 50 ms (and a tick) into step
-    2.
+    """It is chosen before step 1 and sent at its end, and moves the drone 20 to 50 ms (and a tick)
+    into step 2.
     """
     for seed in range(20):
         env = SimulatedDroneEnv(seed=seed)

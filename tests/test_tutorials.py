@@ -1,4 +1,4 @@
-"""The tutorials run as they stand, in a short form."""
+"""The tutorials run unchanged, with options that shorten them."""
 
 import importlib
 import re
@@ -62,7 +62,7 @@ print(f"the value rose: {value() > before + 0.5} ({before:.2f} -> {value():.2f})
 
 
 def test_the_drone_tutorial_runs_with_crc_debugging_and_its_agent_learns(own_home):
-    """What the agent must learn: every episode ends at once with the first action as its reward."""
+    """It must learn that every episode ends at once, with the first action as its reward."""
     shown = run(own_home, "-c", _THEN_CLIMB, str(TUTORIAL), "--crc-debug", "--steps", "5")
     assert "flights reached the target" in shown
     assert "CRC check" in shown
@@ -96,7 +96,7 @@ def test_a_data_set_of_lerobot_becomes_one_that_a_memory_begins_with(tmp_path):
     assert found == [
         (0.0, 0.0, 0.0, 1.0, 0.0, False, False),
         (0.0, 1.0, 0.0, 2.0, 1.0, False, False),
-        (0.0, 2.0, 0.0, 2.0, 2.0, True, False),  # after the last action nothing was observed
+        (0.0, 2.0, 0.0, 2.0, 2.0, True, False),  # nothing was observed after the last action
         (1.0, 0.0, 1.0, 1.0, 0.0, False, False),
         (1.0, 1.0, 1.0, 2.0, 1.0, False, True),
     ]
@@ -154,8 +154,8 @@ def arm_tutorial(monkeypatch):
 
 
 class _Robot:
-    """Three joints of LeRobot, which go where they are sent at once but for a limit of its own: 2
-    units in a step.
+    """A stand-in for a robot of LeRobot with three joints, which move at once, but by at most 2
+    units per step.
     """
 
     def __init__(self):
@@ -206,7 +206,7 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
         assert np.abs(way).max() < arm_tutorial.REACHED
         assert np.abs(position).max() < arm_tutorial.LIMIT + arm_tutorial.REACHED
         assert reward == pytest.approx(-np.abs(way).mean() / arm_tutorial.LIMIT - 0.1)
-        robot.at[0] = -100.0  # somebody holds it far from its goal, which comes after it
+        robot.at[0] = -100.0  # held far from its goal, which follows it
         task.get_obs_rew_terminated_info()
         task.send_control(np.ones(3, np.float32))
         assert robot.at[0] <= -100.0 + arm_tutorial.MAX_LEAD
@@ -214,7 +214,7 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
         before = list(robot.at)
         task.send_control(np.ones(3, np.float32))
         task.stop()
-        assert robot.at == before  # where it was seen last
+        assert robot.at == before  # the position seen last
     task.close()
     assert not robot.is_connected
 

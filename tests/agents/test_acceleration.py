@@ -1,4 +1,4 @@
-"""Steps on flat parameters; graphs with a stand-in for CUDA's."""
+"""Training steps on flat parameters, and in graphs of a stand-in for CUDA."""
 
 import copy
 
@@ -12,9 +12,7 @@ from tmrl_like.agents.acceleration import Flat, Graphed, accelerate, adam_step
 
 
 class StandIn:
-    """Records a call and repeats it, as a CUDA graph does: with the tensors it was recorded
-    with.
-    """
+    """A stand-in for CUDA graphs: records a call and repeats it with the same tensors."""
 
     def __init__(self):
         self.captures = self.warm_ups = 0
@@ -30,7 +28,7 @@ class StandIn:
 
 @pytest.fixture
 def backend(monkeypatch):
-    """What agents that are made with acceleration replay their steps from."""
+    """Let accelerated agents replay their steps from a stand-in, which this returns."""
     backend = StandIn()
 
     def replayed(step, device, optimizers, numbers):

@@ -1,7 +1,7 @@
-"""A hundred training steps on fixed batches and noise give the losses and parameters that were once
-recorded.
+"""A hundred training steps on fixed batches and noise must reproduce recorded losses and
+parameters.
 
-`python tests/agents/test_as_before.py` records those of the code as it is.
+`python tests/agents/test_as_before.py` records those of the present code.
 """
 
 import json
@@ -131,7 +131,7 @@ COMPILED = {"SAC", "smooth SAC", "plain SAC", "REDQ", "CrossQ", "smooth CrossQ"}
 
 
 def fill(module, seed):
-    """Parameters that do not depend on the order in which a module makes them."""
+    """Set parameters to values that do not depend on the order in which a module makes them."""
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(module.named_parameters()):
@@ -145,7 +145,7 @@ def fill(module, seed):
 
 
 def batches(act):
-    """Two in three with a discount of their own."""
+    """Yield batches; two in three have their own discounts."""
     random = np.random.default_rng(0)
     act.seed(0)
 
@@ -166,14 +166,14 @@ def batches(act):
 
 
 def trained(case, acceleration):
-    """The losses of some steps, and of each parameter and statistic the sum and the norm after all
-    of them.
+    """Train an agent; return the losses of some steps, and the final sum and norm of each parameter
+    and statistic.
     """
-    torch.manual_seed(0)  # for parameters of one number, which `fill` leaves alone
+    torch.manual_seed(0)  # for scalar parameters, which `fill` skips
     agent = CASES[case](acceleration=acceleration)
     modules = modules_of(agent)
     for name, module in modules.items():
-        fill(module, seed=len(name.split("_")[0]))  # an average begins as what it is the average of
+        fill(module, seed=len(name.split("_")[0]))  # an average begins equal to its original
     if "target" in modules:
         modules["target"].load_state_dict(modules["actor"].state_dict())
     torch.manual_seed(1)

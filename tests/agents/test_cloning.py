@@ -1,4 +1,4 @@
-"""Behaviour cloning, against distributions of torch and against who was imitated."""
+"""Behaviour cloning, compared with torch's distributions and with the imitated behaviour."""
 
 import math
 
@@ -50,7 +50,7 @@ def test_an_actor_does_what_was_shown_and_says_how_likely_that_was(low):
     space = spaces.Box(low, -low, (3,))
     directions = torch.rand(2000, 3) * 2 - 1
     act = torch.stack((1.5 * directions[:, 0], torch.full((2000,), 0.5)), dim=1)
-    obs = directions * (50.0 if low < -1.0 else 1.0)  # without bounds: of any size
+    obs = directions * (50.0 if low < -1.0 else 1.0)  # without bounds, any magnitude
     actor = SquashedGaussianActor(space, ACT, hidden_sizes=(32,))
     learnt, held_out = shown(obs, act, episodes=20).split(0.2)
     before, *_, after = clone(actor, learnt, held_out, 300)
@@ -60,8 +60,8 @@ def test_an_actor_does_what_was_shown_and_says_how_likely_that_was(low):
 
 
 def test_past_actions_are_not_imitated_in_the_place_of_the_observation():
-    """What was done goes on for long: an actor that looks at it alone is nearly always right, and
-    never turns.
+    """Actions persist for long: an actor that only looks at the last action is nearly always right,
+    but never turns.
     """
     target = torch.rand(40, 1).repeat_interleave(25, 0) * 2 - 1
     last = torch.cat((target[:1], target[:-1]))

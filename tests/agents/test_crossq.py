@@ -1,4 +1,4 @@
-"""CrossQ against a slow reference, and the policy that it publishes."""
+"""CrossQ compared with a slow reference, and the policy that it publishes."""
 
 import copy
 from functools import partial
@@ -26,7 +26,7 @@ def crossq(acceleration="off", **options):
 
 
 def shaken(network):
-    """The same network with normalisations that are not as at the start."""
+    """Return the network with random normalisations instead of initial ones."""
     with torch.no_grad():
         for gain, (mean, var) in zip(network.gains, network.running(), strict=True):
             gain.uniform_(0.5, 2.0)
@@ -82,7 +82,7 @@ def test_a_batch_is_normalised_by_itself_and_moves_what_is_running(is_renormed):
 
 def test_usual_values_are_those_of_the_robot_s():
     made = CrossQAgent(OBS, BOX, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(8, 7)))
-    assert made.target_entropy == -1.5  # half a nat for each dimension
+    assert made.target_entropy == -1.5  # minus half a nat per dimension
     # as wide as the actor
     assert [weight.shape[-1] for weight in made.critic.network.weights] == [8, 7, 1]
 
@@ -130,7 +130,7 @@ def test_a_policy_of_another_training_is_refused():
 
 
 class Own(SquashedGaussianActor):
-    """May do anything with what it sees."""
+    """A user's own actor, which may process observations in any way."""
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_what_it_cannot_train_is_refused(obs, options, said):
 
 
 def test_a_value_that_a_reward_tells_is_learnt():
-    """One step to the end: the value of an action is its reward, 1 for the first action at its
-    largest.
+    """Episodes have one step, so that an action's value is its reward, which is 1 for the largest
+    first number.
     """
     obs, act = spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, (1,))
     fast = {"entropy_coef": 0.1, "lr_actor": 3e-3, "lr_critic": 3e-3}

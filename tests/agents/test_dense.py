@@ -1,5 +1,5 @@
-"""The compiled training step against the page: equal losses and parameters on equal batches and
-noise.
+"""The compiled training step compared with the readable one: equal losses and parameters on equal
+batches and noise.
 """
 
 import copy
@@ -28,7 +28,7 @@ NEAR = {"rtol": 1e-3, "atol": 1e-4}
 
 
 def both(cls=SACAgent, observation_space=FREE, action_space=BOX, **options):
-    """An agent that trains by the page, and its compiled twin."""
+    """Return an agent that trains without acceleration, and its compiled twin."""
     page, compiled = (
         small(cls, (observation_space, action_space), acceleration=how, **options)
         for how in ("off", "auto")
@@ -187,7 +187,7 @@ def threads_of_torch():
 
 def test_matrix_products_use_as_many_threads_as_torch_is_told_to(threads_of_torch):
     made = small(SACAgent, (FREE, BOX))
-    train(made, 1)  # loads the library
+    train(made, 1)  # loads the BLAS library
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
     assert libraries
     for threads in (1, 2, 1):

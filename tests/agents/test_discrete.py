@@ -1,4 +1,4 @@
-"""SAC for choices: a categorical policy, critics of all values, exact expectations."""
+"""SAC for discrete actions: a categorical policy, critics of all values, exact expectations."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_a_test_action_is_the_likeliest_and_others_are_drawn_by_their_probabilit
 
 @pytest.mark.parametrize("space", [ONE, SEVERAL], ids=str)
 def test_a_policy_that_has_gone_astray_gives_no_action_that_looks_right(space):
-    """NaN is what the worker replaces by its safe action."""
+    """It returns NaN, which the worker replaces by its safe action."""
     actor = CategoricalActor(OBS, space, **HIDDEN)
     torch.nn.init.constant_(actor.head.bias, torch.nan)
     for test in (True, False):
@@ -95,7 +95,7 @@ def test_the_usual_target_is_half_of_the_largest_entropy():
 
 @pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.MultiDiscrete([4, 2])], ids=str)
 def test_it_finds_the_best_arm_in_each_state_of_a_bandit(space):
-    """The state says, by its sign, which arm pays; a second choice pays with its value 1."""
+    """The sign of the state determines which arm pays; a second choice pays if it is 1."""
     fast = {"lr_actor": 1e-2, "lr_critic": 1e-2, "entropy_coef": 0.05, "learn_entropy_coef": False}
     agent = agent_for(space, **fast)
     for step in range(150):

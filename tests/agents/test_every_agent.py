@@ -1,4 +1,4 @@
-"""What every agent that ships does, whatever it learns by."""
+"""Behaviour common to all agents that ship."""
 
 import copy
 import math
@@ -30,7 +30,7 @@ WAYS = [*((case, "off") for case in AGENTS), *((case, "auto") for case in sorted
 
 @pytest.fixture(params=WAYS, ids=" ".join)
 def make(request):
-    """Make an agent, always the same one."""
+    """Return a function that makes an agent, always with the same initial state."""
     case, acceleration = request.param
 
     def made():
@@ -48,7 +48,7 @@ def test_a_training_goes_on_from_its_state_and_so_does_a_copy_of_the_agent(make)
     agent, resumed = make(), make()
     setattr(agent, "lr" if "lr" in agent.tunable else "lr_actor", 1e-2)
     train(agent, 3)
-    train(resumed, 1, first=50)  # has state of its own, which goes
+    train(resumed, 1, first=50)  # its own state, which loading replaces
     load_object_state(resumed, copy.deepcopy(object_state(agent)))
     copied, before = copy.deepcopy(agent), tensors_of(agent)
     for other in (resumed, copied):

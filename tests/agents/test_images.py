@@ -1,4 +1,4 @@
-"""Observations with images: alone, in histories, beside vectors."""
+"""Observations with images: alone, in histories, or beside vectors."""
 
 from copy import deepcopy
 from functools import partial
@@ -124,8 +124,8 @@ def test_all_networks_see_by_one_encoder(agent_cls, act_space, options):
 
 
 def test_a_step_is_what_the_losses_say():
-    """The encoder's gradient is that of the critics' loss alone, by features of this step; the
-    target's are without one. What is held out is seen without shifts.
+    """The encoder's gradient comes from the critics' loss alone, with this step's features; targets
+    are computed without gradients. Held-out batches are not shifted.
     """
     agent, batch = make_agent(actor_polyak=0.0, smoothness=0.3), make_batch()
     twin = deepcopy(agent)
@@ -193,7 +193,7 @@ def test_each_picture_of_a_batch_is_shifted_by_itself_and_its_edge_repeated():
     torch.manual_seed(0)
     moved = shifted(picture.expand(300, 2, 8, 8).contiguous(), 2)
     assert moved.dtype == torch.uint8
-    assert torch.equal(moved[:, 0], moved[:, 1])  # a history, and colours, as one
+    assert torch.equal(moved[:, 0], moved[:, 1])  # histories and colours are shifted together
     assert {possible.index(found) for found in moved[:, 0].tolist()} == {*range(25)}
 
 
@@ -201,7 +201,7 @@ def test_each_picture_of_a_batch_is_shifted_by_itself_and_its_edge_repeated():
 
 
 def level_of(size, generator):
-    """Pictures of one brightness each."""
+    """Return observations whose pictures have one brightness each."""
     level = torch.rand(size, 1, generator=generator)
     picture = (255 * level).byte().view(-1, 1, 1, 1).expand(size, 16, 16, 3)
     return {"camera": picture, "speed": torch.zeros(size, 1)}

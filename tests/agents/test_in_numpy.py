@@ -1,4 +1,4 @@
-"""The shipped actors in numpy: they answer as those in torch do."""
+"""The shipped actors in numpy act as those in torch do."""
 
 import sys
 
@@ -71,7 +71,7 @@ CASES = [
 
 
 def both(name, obs_space, act_space, **options):
-    """An actor in torch with random parameters and statistics, and its twin."""
+    """Return an actor in torch with random parameters and statistics, and its twin in numpy."""
     torch.manual_seed(0)
     np.random.seed(0)
     obs_space.seed(0)
@@ -107,9 +107,9 @@ def test_both_have_the_same_parameters_and_act_alike_in_another_process_too(
         assert act_space.contains(action)
     kept = action.copy()
     twin.act_(obs_space.sample())
-    assert (kept == action).all()  # it is the caller's own
+    assert (kept == action).all()  # the array belongs to the caller
     actor.load_weights(getattr(agents, name)(obs_space, act_space, **options).weights())
-    assert twin.weights() == actor.weights()  # the memory is one
+    assert twin.weights() == actor.weights()  # both share one memory
 
 
 def test_exploring_draws_from_the_same_gaussian_within_its_bounds():

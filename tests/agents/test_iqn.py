@@ -1,6 +1,4 @@
-"""Implicit quantiles: the losses, what is learnt of a known distribution, and how it
-explores.
-"""
+"""Implicit quantiles: the losses, learning a known distribution, and exploration."""
 
 import numpy as np
 import pytest
@@ -36,7 +34,7 @@ def test_quantiles_of_a_known_distribution_are_learnt_and_cvar_takes_the_safe_ar
     tau = torch.linspace(0.1, 0.9, 9)
     with torch.no_grad():
         of_both = actor.quantiles(actor.features(zeros[:1]), tau[None])[0]
-    expected = torch.stack((tau, torch.full((9,), 0.4)), dim=1)  # a uniform distribution's, 0.4
+    expected = torch.stack((tau, torch.full((9,), 0.4)), dim=1)  # uniform; always 0.4
     torch.testing.assert_close(of_both, expected, rtol=0, atol=0.06)
     obs = np.zeros(3, np.float32)
     assert actor.act_(obs, test=True) == 0  # 0.5 on average
@@ -53,7 +51,7 @@ def test_what_is_held_out_has_the_same_quantiles_each_time():
 
 
 def act_often(actor, test=False, n=400):
-    """Actions and what was said of each."""
+    """Return actions of an actor, each with its extras."""
     obs = np.zeros(3, np.float32)
     return [(int(actor.act_(obs, test)), actor.extras) for _ in range(n)]
 
@@ -72,7 +70,7 @@ def test_exploration_travels_with_the_weights():
     taken = act_often(actor_that_likes_the_third(epsilon=0.5))
     assert {action for action, _ in taken} == {10, 11, 12, 13}
     share = sum(action == 12 for action, _ in taken) / len(taken)
-    assert share == pytest.approx(0.5 + 0.5 / 4, abs=0.1)  # a random action may be the best one
+    assert share == pytest.approx(0.5 + 0.5 / 4, abs=0.1)  # random actions may be the best one, too
     assert all(said["greedy"] == (action == 12) for action, said in taken)
 
 
@@ -101,7 +99,7 @@ def test_a_test_is_greedy_and_what_is_said_has_one_form():
 
 
 class Mean(torch.nn.Module):
-    """A picture's mean."""
+    """An encoder that returns a picture's mean."""
 
     size = 1
 
@@ -198,7 +196,7 @@ def test_the_loss_is_that_of_the_equation(kappa):
 
 
 def test_an_action_is_worth_the_mean_of_its_quantiles():
-    """Those of fractions that are equally far apart, of the worst half with cvar 0.5."""
+    """The quantiles are equally spaced and, with a cvar of 0.5, those of the worse half."""
     torch.manual_seed(0)
     actor = SMALL(NUMBERS, spaces.Discrete(3))
     actor.behaviour[3] = 0.5

@@ -1,4 +1,4 @@
-"""Observations that are choices: Discrete, MultiDiscrete, MultiBinary, alone and in structures."""
+"""Discrete observations: Discrete, MultiDiscrete and MultiBinary, alone and in structures."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,7 @@ def test_numbers_without_useful_bounds_are_standardised_over_all_batches_and_oth
     for batch in raw:
         norm.update(batch)
     raw = torch.cat(raw)
-    # at the end are five numbers and a choice, one raw number, which is two features
+    # at the end are five numbers and a choice, which is one raw number and two features
     free = raw[:, raw.shape[1] - 6 + torch.tensor(WITHOUT_BOUNDS)].double()
     expected = plain(raw)
     expected[:, encoder.size - 7 + torch.tensor(WITHOUT_BOUNDS)] = (

@@ -1,4 +1,4 @@
-"""Rewards divided by how large returns are."""
+"""Rewards are divided by the scale of returns."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""SAC and REDQ as the page has them: the losses, what is learnt, and what options do."""
+"""SAC and REDQ: the losses, what is learnt, and the effects of options."""
 
 import copy
 import math
@@ -74,7 +74,7 @@ def test_truncated_episodes_keep_their_value_and_terminated_ones_end_it():
 
 @pytest.mark.parametrize("acceleration", ["off", "auto"])
 def test_the_loss_of_what_is_held_out_is_that_of_training_on_it(acceleration):
-    bounded = spaces.Box(-1.0, 1.0, (4,)), ACT  # so that no statistics move
+    bounded = spaces.Box(-1.0, 1.0, (4,)), ACT  # so that no statistics change
     agent = small(SACAgent, bounded, acceleration=acceleration)
     train(agent, 4)
     torch.manual_seed(50)
@@ -85,8 +85,8 @@ def test_the_loss_of_what_is_held_out_is_that_of_training_on_it(acceleration):
 
 
 def test_it_solves_a_tiny_problem():
-    """Reward is highest for the action that mirrors the state; the agent must find it in 500
-    steps.
+    """The reward is highest for the action that mirrors the state; the agent must find it within
+    500 steps.
     """
     both = spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-3.0, 3.0, (1,))
     agent = small(SACAgent, both, lr_actor=3e-3, lr_critic=3e-3, entropy_coef=0.05)
@@ -147,7 +147,7 @@ def test_entropy_does_not_depend_on_the_units_of_the_actions():
 
 def test_critics_have_the_actor_s_hidden_layers_where_they_are_given_none():
     class Silent(LinearActor):
-        """Does not say how wide it is."""
+        """An actor without `hidden_sizes`."""
 
     own = partial(SquashedGaussianActor, hidden_sizes=(8, 12))
     given = partial(EnsembleCritic, hidden_sizes=(5,))
@@ -246,7 +246,7 @@ def test_all_networks_normalise_by_the_statistics_of_the_batches_and_what_was_pu
     train(agent, 3)
     raw = torch.cat([torch.cat(batch_of(SPACES, step).obs, 1) for step in range(3)])
     expected = (raw - raw.mean(0)) / raw.std(0, correction=0)
-    expected[:, 2] = 3.0 * raw[:, 2]  # it has bounds
+    expected[:, 2] = 3.0 * raw[:, 2]  # this number has bounds
     for network in (agent.actor, agent.actor_ema, agent.critic, agent.critic_target):
         torch.testing.assert_close(network.encoder(raw), expected, rtol=1e-4, atol=1e-4)
     assert published["encoder.rescale.scale"].tolist() == pytest.approx([1.0, 1.0, 3.0])

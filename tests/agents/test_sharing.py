@@ -1,4 +1,4 @@
-"""Copies that share parameters."""
+"""Copies of modules that share parameters."""
 
 import torch
 

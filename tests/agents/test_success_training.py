@@ -1,4 +1,4 @@
-"""A network that learns what success looks like, judged as an environment would judge."""
+"""A network that learns to recognise success, judged as an environment would judge it."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,9 @@ from tmrl_like.policies.weights import copied
 
 
 def an_episode(random, success, steps=12):
-    """A bright square somewhere, which in the last four pictures of a success has a dark middle."""
+    """Return an episode of pictures with a bright square, which has a dark middle in the last four
+    pictures of a success.
+    """
     pictures = np.zeros((steps, 20, 24), np.uint8)
     for step in range(steps):
         row, column = random.integers(0, 12), random.integers(0, 16)
@@ -43,7 +45,7 @@ def test_success_is_learnt_wherever_it_is():
 def test_the_form_without_torch_computes_the_same(shape, tmp_path):
     network, file = SuccessNetwork(shape), tmp_path / "a.safetensors"
     write_success_model(file, network.spec, copied(network.state_dict()).content)
-    for camera, newest in ((shape, ()), ((3, *shape), (-1,))):  # a picture, and a history of them
+    for camera, newest in ((shape, ()), ((3, *shape), (-1,))):  # one picture, and a history
         box = spaces.Box(0, 255, camera, np.uint8)
         space = spaces.Dict({"arm": spaces.Box(-1.0, 1.0, (2,)), "camera": box})
         obs = space.sample()
@@ -52,7 +54,7 @@ def test_the_form_without_torch_computes_the_same(shape, tmp_path):
 
 
 class Known(SuccessNetwork):
-    """Knows the probability: the first pixel, in percent."""
+    """A network whose answer is known: the first pixel is the probability in percent."""
 
     def __init__(self):
         super().__init__((8, 8))
@@ -65,7 +67,7 @@ class Known(SuccessNetwork):
     ("percents", "success", "positives", "negatives"),
     [
         ([0, 0, 0, 0, 0, 0, 95, 95], True, 0, 0),
-        ([0, 0, 0, 0, 95, 95, 0, 0], True, 0, 0),  # as long before the end as nobody knows
+        ([0, 0, 0, 0, 95, 95, 0, 0], True, 0, 0),  # before the last 2, but not too early
         ([0, 0, 95, 95, 0, 0, 95, 95], True, 1, 0),  # too early
         ([0, 0, 0, 0, 95, 0, 95, 80], True, 0, 1),
         ([95, 0, 95, 0, 95, 0, 95, 80], False, 0, 0),

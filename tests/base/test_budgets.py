@@ -1,4 +1,4 @@
-"""What one peer may take of what it shares with others."""
+"""Limits on what one peer may take of a shared resource."""
 
 import logging
 
@@ -50,7 +50,7 @@ def test_lines_about_one_name_are_counted_beyond_its_budget_and_others_are_writt
 
 
 class Work:
-    """Turns of items that take their time, and what was served."""
+    """Turns of items that take time, and the items served so far."""
 
     def __init__(self):
         self.clock, self.served = Clock(100.0), []
@@ -109,7 +109,7 @@ def test_what_waits_of_one_peer_and_of_all_is_bounded():
     assert turns.add("bad2", iter([1]), 100)
     assert turns.add("good", iter([1]), 50)
     for i in range(10):
-        assert turns.add(f"n{i}", iter([1]), 20)  # each may have one
+        assert turns.add(f"n{i}", iter([1]), 20)  # each name may have one
         assert not turns.add(f"n{i}", iter([1]), 100)
     turns.work(lambda item: None, 1e9)
     assert not turns

@@ -1,4 +1,4 @@
-"""Threads beside others."""
+"""Calls in a thread beside the caller's."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""A device in a process of its own: its clock, its newest state, and how it ends."""
+"""A device in its own process: its clock, its newest state, and how it ends."""
 
 from __future__ import annotations
 

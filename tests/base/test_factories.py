@@ -1,4 +1,4 @@
-"""What factories take, and what a memory's knows from others."""
+"""The arguments of factories, and those that a memory's factory gets from other parts."""
 
 from functools import partial
 from typing import Any

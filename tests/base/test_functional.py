@@ -1,4 +1,4 @@
-"""Partials and small helpers."""
+"""Partial functions and small helpers."""
 
 from copy import deepcopy
 

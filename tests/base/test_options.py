@@ -1,4 +1,4 @@
-"""Pages of options."""
+"""Dataclasses of options."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a process starts ends with it."""
+"""Processes end with the process that started them."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ time.sleep(3600)
 
 @pytest.fixture
 def stubborn():
-    """A process that does not end when it is asked to."""
+    """A process that ignores requests to end."""
     process = stubborn_child()
     yield psutil.Process(process.pid)
     process.kill()

@@ -1,4 +1,4 @@
-"""Text for people."""
+"""Text for human readers."""
 
 from tmrl_like.base.gone import GONE
 from tmrl_like.base.text import clock, counted, duration, name_of, one_line, suggestion

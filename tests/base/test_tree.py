@@ -1,4 +1,4 @@
-"""Walks over nested values."""
+"""Functions over nested values."""
 
 from typing import NamedTuple
 

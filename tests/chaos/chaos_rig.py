@@ -1,4 +1,4 @@
-"""A pipeline to break: parts on this machine, numbered samples, one ledger."""
+"""A pipeline to break: its parts on this machine, numbered samples, and a ledger of them."""
 
 import contextlib
 import logging
@@ -41,7 +41,7 @@ MANY_S = 1800
 
 
 def counts(short, zmq, tlspyo):
-    """Runs a test with a few repetitions by default (0: not), and with many over each transport in
+    """Parametrise a test: `short` repetitions by default (0: not run), many over each transport in
     `make chaos`.
     """
     many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
@@ -57,12 +57,12 @@ def counts(short, zmq, tlspyo):
 
 
 class LedgerMemory(Ledger, ListMemory):
-    """A small memory to train on, with a record of everything."""
+    """A small memory to train on, with a record of all its samples."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a pipeline is: everything that a part in a process of its own has to know."""
+    """The location of a pipeline: all that a part needs in order to run in its own process."""
 
     transport: str
     folder: Path
@@ -92,7 +92,7 @@ class Place:
 
     @property
     def listening(self):
-        """Each server that listens adds a line: when."""
+        """A file to which each server adds a line with the time when it begins to listen."""
         return self.folder / "listening"
 
     def make_worker(self, number, port=None, env=None, **options):
@@ -107,7 +107,7 @@ class Place:
     def make_trainer(self, port=None, training=None, **options):
         fields = {
             "env_cls": NUMBERED_SPACES,
-            # its log keeps as many samples
+            # the store keeps as many samples
             "memory_cls": partial(LedgerMemory, batch_size=2, memory_size=10**7),
             "training_agent_cls": CountingAgent,
             "epochs": math.inf,
@@ -155,7 +155,7 @@ def work(place, number, options):
 
 
 def note_appended(worker, folder):
-    """Count the samples that `append` returned from, as `NumberedEnv` counts those that it
+    """Count samples after `append` has returned, in files as `NumberedEnv` counts those
     produced.
     """
     append = worker.loop.samples.append
@@ -180,12 +180,12 @@ def train(place, options):
 
 
 class Part:
-    """A function in a process of its own that is killed, frozen and started again. Use it as a
+    """Runs a function in its own process, which can be killed, frozen and restarted. Use it as a
     context manager.
 
-    The process is forked from one that has the package (and torch) imported already, where the
-    system can fork: it is up within 0.1 s. Kill and freeze reach it and none of its children;
-    leaving the context ends all of them.
+    Where the system can fork, the process is forked from one that has already imported the package
+    (and torch), so that it is up within 0.1 s. Kill and freeze affect only the process itself, not
+    its children; leaving the context ends all of them.
     """
 
     def __init__(self, log, run, *arguments):
@@ -196,11 +196,11 @@ class Part:
         if method == "forkserver":
             self._context.set_forkserver_preload(IMPORTED_ONCE)
         self._run = (dict(os.environ), log, run, arguments)
-        self._family = set()  # every process of this part that was ever seen
+        self._family = set()  # all processes of this part that were ever seen
         self.start()
 
     def start(self):
-        """Start it (again). Returns at once; it may not be ready yet."""
+        """Start the process (again). Return at once; it may not be ready yet."""
         self._process = self._context.Process(target=run_part, args=self._run)
         self._process.start()
         self._main = psutil.Process(self._process.pid)
@@ -229,11 +229,11 @@ class Part:
         self._main.resume()
 
     def rss_bytes(self):
-        """Memory of the process and its children that is in RAM."""
+        """Return the resident memory of the process and its children."""
         return sum(process.memory_info().rss for process in (self._main, *self.children()))
 
     def children(self):
-        """Those that run, also when the process itself was killed."""
+        """Return the child processes that still run, even after the process itself was killed."""
         if self.alive:
             self._family.update(self._main.children(recursive=True))
         return [process for process in self._family if is_alive(process)]
@@ -249,8 +249,8 @@ class Part:
 
 
 def run_part(environment, log, run, arguments):
-    """In the part's process: set up what the parent asked for, and end with the parent."""
-    os.environ.clear()  # of the process that all parts are forked from
+    """Run a part in its process: take over environment and log, and end when the parent ends."""
+    os.environ.clear()  # drop the environment of the process that all parts are forked from
     os.environ.update(environment)
     with log.open("ab", buffering=0) as stream:
         os.dup2(stream.fileno(), 1)
@@ -265,8 +265,8 @@ def end_with_parent():
 
 
 class Rig:
-    """One pipeline: parts as threads of the test, as processes, or some of each. Everything ends
-    with `stack`.
+    """A pipeline with parts as threads of the test, as processes, or both. All of them end with
+    `stack`.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class Rig:
         self.workers = []
         self._runs = []
         self._trainings = {}
-        KeyFolder(self.place.keys).server_keys()  # before several parts want to make them at once
+        KeyFolder(self.place.keys).server_keys()  # before several parts make them at the same time
 
     # threads of the test
 
@@ -326,25 +326,25 @@ class Rig:
     def proxy(self):
         return self._stack.enter_context(LinkProxy("127.0.0.1", self.place.port))
 
-    # what came of it
+    # results
 
     def produced(self):
         return produced(self.place.tally)
 
     def appended(self):
-        """Of the workers that are processes: those of their samples that `append` returned from."""
+        """Return how many samples were appended, for workers in their own processes."""
         return produced(self.place.appended)
 
     def arrived(self, trainer):
         return len(trainer.training.memory.rows())
 
     def wait_for_samples(self, trainer, more=1, within_s=20.0):
-        """Until `more` samples than now are in the memory."""
+        """Wait until `more` new samples are in the memory."""
         wanted = self.arrived(trainer) + more
         wait_until(lambda: self.arrived(trainer) >= wanted, within_s, "samples arrive")
 
     def succeed(self, trainer, more=1, within_s=20.0):
-        """Kill the part that trains; returns the next trainer, which has what was stored, when
+        """Kill the trainer's part; return its successor, which has the stored samples, once new
         samples arrive.
         """
         trainer.kill()
@@ -353,10 +353,11 @@ class Rig:
         return last
 
     def settle(self, trainer, within_s=60.0, made=None):
-        """Let the workers end, and what they produced arrive (of processes: what they had
-        appended); then compare.
+        """Stop the workers, wait until all that they produced has arrived (for processes: all that
+        they had appended), and return the audit.
 
-        `made`: how many samples of each there are, where others than the rig's workers make them.
+        `made`: number of samples of each (worker, incarnation), where other workers than the rig's
+        make them.
         """
         for worker in self.workers:
             worker.stop()
@@ -364,26 +365,26 @@ class Rig:
             run.join(20)
             assert not run.is_alive(), "a worker does not stop"
         made = made or self.produced() | self.appended()
-        with contextlib.suppress(AssertionError):  # the audit says what is missing
+        with contextlib.suppress(AssertionError):  # the audit will name what is missing
             wait_until(
                 lambda: self.arrived(trainer) >= sum(made.values()), within_s, "everything arrives"
             )
-        time.sleep(0.5)  # what would come twice
+        time.sleep(0.5)  # time for duplicates to arrive
         trainer.link.session.check()
         return audit(trainer.training.memory.rows(), made)
 
 
 def link_of(worker):
-    """The link process of a worker: a `Part`, or a process; None: there is none."""
+    """Return the link process of a worker (a `Part` or a process), or None."""
     for child in worker.children():
-        with contextlib.suppress(psutil.Error):  # it has just ended
+        with contextlib.suppress(psutil.Error):  # the child has just ended
             if "link_process" in " ".join(child.cmdline()):
                 return child
     return None
 
 
 def wait_until(condition, within_s, what, every_s=0.01):
-    """Returns how long it took."""
+    """Wait for a condition; return how long it took, in seconds."""
     started = time.monotonic()
     while not condition():
         assert time.monotonic() < started + within_s, f"not within {within_s} s: {what}"
@@ -392,18 +393,18 @@ def wait_until(condition, within_s, what, every_s=0.01):
 
 
 def wait_for_checkpoint(place, within_s=60.0):
-    """Until the trainer has written one (more)."""
+    """Wait until the trainer has written another checkpoint."""
     before = checkpoint_of(place)
     wait_until(lambda: checkpoint_of(place) != before, within_s, "a checkpoint")
 
 
 def checkpoint_of(place):
-    """The number of the newest one; 0: there is none."""
+    """Return the number of the newest checkpoint, or 0."""
     return max((int(path.name[11:]) for path in place.checkpoint.glob("checkpoint-*")), default=0)
 
 
 def all_at_once(*calls):
-    """Run calls beside each other, until all have ended; raises what the first of them raised."""
+    """Run calls in parallel until all have ended; raise the error of the first that failed."""
     with ThreadPoolExecutor(len(calls)) as threads:
         running = [threads.submit(call) for call in calls]
     for each in running:
@@ -411,7 +412,7 @@ def all_at_once(*calls):
 
 
 def trouble(actions, seed, count, pause_s):
-    """Call actions, drawn at random, with random pauses in between; each gets the random
+    """Call `count` actions drawn at random, with random pauses before them; each gets the random
     generator.
     """
     rng = random.Random(seed)
@@ -423,9 +424,7 @@ def trouble(actions, seed, count, pause_s):
 
 
 def log_uniform(rng, low, high):
-    """A number between two, small ones as likely as large ones: as many in 0.1 to 1 as in 1 to
-    10.
-    """
+    """Draw a log-uniform number: as many between 0.1 and 1 as between 1 and 10."""
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 

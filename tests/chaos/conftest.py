@@ -10,7 +10,7 @@ SEED_VARIABLE = "TMRL_LIKE_CHAOS_SEED"
 
 @pytest.fixture
 def seed():
-    """Of everything that a test draws; shown with a failure."""
+    """Return the seed of all that a test draws; a failure shows it."""
     seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1 << 32))
     print(f"to run it again: {SEED_VARIABLE}={seed}")
     return seed
@@ -18,7 +18,7 @@ def seed():
 
 @pytest.fixture
 def rigs(tmp_path):
-    """Makes pipelines, each in a folder of its own."""
+    """Return a function that makes pipelines, each in its own folder."""
     with ExitStack() as stack:
         made = []
 
@@ -31,5 +31,5 @@ def rigs(tmp_path):
 
 @pytest.fixture
 def figure(figure, seed):
-    """Keeps a line for the end of the run, with the seed that leads to it."""
+    """Return a function that records a line about what the test measured, with the seed."""
     return lambda line: figure(f"{line} (seed {seed})")

@@ -1,4 +1,6 @@
-"""Many light workers in one process; no environment, but numbers as of `NumberedEnv`."""
+"""Many light workers in one process, without environments; samples are numbered as by
+`NumberedEnv`.
+"""
 
 import random
 import threading
@@ -19,7 +21,7 @@ _LOG_BYTES = 1 << 20
 
 
 def light_worker(number, ports, keys):
-    """One of them, of which a sample is a packet, and leaves at once."""
+    """Return a light worker that sends each sample at once, in its own packet."""
     addresses = addresses_of([f"127.0.0.1:{port}" for port in ports], 0)
     ring = connect_to_one("zmq", addresses, f"w{number}", KeyFolder(keys))
     spaces = describe_spaces(*NUMBERED_SPACES)
@@ -29,7 +31,7 @@ def light_worker(number, ports, keys):
 
 
 class LightFleet:
-    """Workers that make samples until `stop`, each `hz` a second. Use it as a context manager."""
+    """Workers that each make `hz` samples per second until `stop`. Use it as a context manager."""
 
     def __init__(self, workers, ports, keys, hz=10.0, ballast_bytes=0):
         self.workers = [light_worker(number, ports, keys) for number in range(workers)]
@@ -47,7 +49,7 @@ class LightFleet:
             turn += 1
 
     def _append(self, number):
-        """Have a worker make a sample; its observation is (worker, 1, number)."""
+        """Make and append a sample of a worker; its observation is (worker, 1, number)."""
         obs = np.array([number, 1, self.workers[number].made], np.float32)
         info = {"ballast": random.randbytes(self._ballast_bytes)} if self._ballast_bytes else {}
         self.workers[number].append(
@@ -55,19 +57,19 @@ class LightFleet:
         )
 
     def produced(self):
-        """As `numbered_samples.produced`."""
+        """Return how many samples were produced, in the form of `numbered_samples.produced`."""
         return {(number, 1): worker.made for number, worker in enumerate(self.workers)}
 
     def marks(self):
-        """How many samples each has made."""
+        """Return how many samples each worker has made."""
         return [worker.made for worker in self.workers]
 
     def is_stored(self, marks):
-        """Whether more than these are stored, of each."""
+        """Whether each worker has more samples stored than its mark."""
         return all(worker.stored > mark for worker, mark in zip(self.workers, marks, strict=True))
 
     def stop(self):
-        """Make no more samples; those that are made still arrive."""
+        """Stop making samples; those already made still arrive."""
         self._stopping.set()
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""A trainer of several, as torchrun starts it: `rank_part.py TRANSPORT FOLDER PORT KEYS`."""
+"""One of several trainers, as torchrun starts it: `rank_part.py TRANSPORT FOLDER PORT KEYS`."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ from tmrl_like.testing.fakes import CountingAgent
 
 
 class AveragingAgent(CountingAgent):
-    """Counts by gradients that all ranks have."""
+    """A `CountingAgent` whose weights change by gradients averaged over all ranks."""
 
     def train(self, batch):
         self.steps += 1

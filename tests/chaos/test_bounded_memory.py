@@ -1,4 +1,4 @@
-"""What server and worker keep while the trainer stands still."""
+"""The memory that server and worker use while the trainer is frozen."""
 
 import time
 
@@ -11,7 +11,7 @@ from chaos_rig import SMALL, counts, wait_for_checkpoint, wait_until
 )
 @counts(short=0, zmq=60, tlspyo=30)
 def test_memory_is_flat_while_the_trainer_stands_still(rigs, seed, figure, transport, count):
-    """`count`: times 10 MB of samples, after the outbox is full."""
+    """`count`: how often 10 MB of samples are produced after the outbox is full."""
     rig = rigs(transport)
     server = rig.server_part()
     trainer = rig.trainer_part()
@@ -20,14 +20,14 @@ def test_memory_is_flat_while_the_trainer_stands_still(rigs, seed, figure, trans
     trainer.freeze()
 
     def produce(size_bytes):
-        """Wait until as much was produced; returns how long it took."""
+        """Wait until `size_bytes` more were produced; return how long it took."""
         enough = sum(rig.produced().values()) + size_bytes / 20_000
         return wait_until(
             lambda: sum(rig.produced().values()) > enough, 60 + count * 5, "the worker collects"
         )
 
     produce(4 * SMALL.max_bytes)  # the outbox is full
-    # its link keeps in the server's memory what goes to the trainer, until it is cut
+    # its link keeps data for the trainer in the server's memory until it is cut
     if transport == "tlspyo":
         time.sleep(7.0)
     before = {"server": server.rss_bytes(), "worker": worker.rss_bytes()}

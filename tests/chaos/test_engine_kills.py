@@ -1,7 +1,8 @@
-"""Nodes, gateways and trainers of an engine are killed, at random, under load.
+"""Nodes, gateways and trainers of an engine are killed at random under load.
 
-The workers are light ones (`light_fleet`), each with two gateways to choose from. How long a kill
-is felt is measured at them: until of each worker a packet is stored that it made after the kill.
+The workers are light ones (`light_fleet`), each with two gateways to choose from. The effect of a
+kill is measured at the workers: the time until each has a packet stored that it made after the
+kill.
 """
 
 import random
@@ -27,7 +28,7 @@ STREAM = stream_name(RUN)
 
 
 class EngineRig:
-    """Nodes, two gateways and light workers; a trainer where the test starts one."""
+    """Nodes, two gateways and light workers; the tests start trainers."""
 
     def __init__(self, folder, stack, nodes, max_bytes=8 << 30):
         self.nodes = stack.enter_context(Nodes(folder / "engine", nodes, is_open=True))
@@ -38,7 +39,7 @@ class EngineRig:
         self._stack = stack
 
     def fleet(self, workers, ballast_bytes=0, hz=HZ, trained=True):
-        """`trained`: a trainer is there, and has samples of all workers at the end of the call."""
+        """Start light workers. `trained`: wait until a trainer has samples of all of them."""
         fleet = LightFleet(workers, self.ports, self.rig.place.keys, hz, ballast_bytes)
         self._stack.enter_context(fleet)
         if trained:
@@ -48,12 +49,12 @@ class EngineRig:
         return fleet
 
     def waiting_bytes(self):
-        """What the stream holds, as its leader says."""
+        """Return the size of the stream according to its leader."""
         leader = self.nodes.leader(STREAM)
         assert leader is not None
         return self.nodes.streams(leader)[STREAM]["state"]["bytes"]
 
-    # what is broken, each of them back by the end of the call or of `mend`
+    # faults: each is repaired by the end of the call, or by the function `mend` that it returns
 
     def kill_leader(self, rng):
         self._kill(rng, [self._leader(rng)])
@@ -68,7 +69,7 @@ class EngineRig:
         self._kill(rng, [0, 1, 2])
 
     def kill_a_gateway_and_all_nodes(self, rng):
-        """The gateway with what it has taken and no node has."""
+        """Kill all nodes, then a gateway with packets that it has received and no node has."""
         for i in range(3):
             self.nodes.kill(i)
         time.sleep(0.5)
@@ -97,7 +98,7 @@ class EngineRig:
 
 
 def feel(fleet, rng, count, act, within_s=60.0, pause_s=2.0):
-    """Break something `count` times; returns for how long the workers felt each, in seconds."""
+    """Break something `count` times; return how long each affected the workers, in seconds."""
     took = []
     for _ in range(count):
         time.sleep(rng.uniform(0.0, pause_s))
@@ -132,7 +133,7 @@ many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
 @pytest.mark.parametrize(
     ("victim", "count", "limit_s"),
     [
-        # how long it takes is for the long form
+        # the long form below measures the time
         pytest.param("kill_a_gateway_and_all_nodes", 1, 60.0),
         pytest.param("kill_leader", 20, 5.0, marks=many),
         pytest.param("kill_any_node", 20, 5.0, marks=many),
@@ -165,8 +166,8 @@ def test_killed_nodes_and_gateways_cost_no_sample(engines, seed, figure, victim,
 def test_a_full_stream_and_dead_workers_cost_no_sample(
     engines, seed, figure, workers, max_bytes, ballast_bytes
 ):
-    """The trainer is away until the stream is full. What it confirmed of workers that are gone
-    since is not lost.
+    """The trainer is away until the stream is full. Samples that it acknowledged to workers which
+    have ended since are not lost.
     """
     engine = engines(1, max_bytes)
     first = engine.rig.trainer(checkpoint_path=engine.rig.place.checkpoint)

@@ -1,4 +1,4 @@
-"""All kinds of trouble on one pipeline, several at a time."""
+"""Faults of all kinds on one pipeline, several at a time."""
 
 import contextlib
 import math
@@ -20,9 +20,10 @@ WORKERS = (1, 2, 3)
 
 
 class Pipeline:
-    """A trainer and workers with spools, each at a link of its own, and what befalls them.
+    """A trainer and workers with spools, each behind its own `LinkProxy`, and the faults that hit
+    them.
 
-    What is frozen, slow or damaged stays so until `mend`; a part that is killed comes back at once.
+    A frozen, slow or damaged link stays so until `mend`; a killed part restarts at once.
     """
 
     def __init__(self, rig):
@@ -33,7 +34,7 @@ class Pipeline:
         self.workers = {
             n: rig.worker_part(n, port=self.links[n].port, spool=self.spool) for n in WORKERS
         }
-        # of each worker, the lives before the one that it has
+        # number of lives of each worker before its present one
         self._before = dict.fromkeys(WORKERS, 0)
 
     def _lives(self, number):
@@ -45,15 +46,17 @@ class Pipeline:
         return not self.workers[number].alive or (is_new and lives <= self.rig.appended().keys())
 
     def end_worker(self, number):
-        """Kill it once it has appended something: of one that had not, nobody knows how far it
-        came.
+        """Kill a worker, but only after it has appended a sample: otherwise its progress would be
+        unknown.
         """
         wait_until(lambda: self._has_appended(number), 60, f"worker {number} appends")
         self.workers[number].kill()
         self._before[number] = len(self._lives(number))
 
     def revive(self, part):
-        """On a link that breaks every handshake it took the server for another one, and ended."""
+        """Restart a part that has ended: when its link broke every handshake, it took the server
+        for a wrong one.
+        """
         if not part.alive:
             part.start()
 
@@ -78,7 +81,7 @@ class Pipeline:
         part = rng.choice([self.trainer, *self.workers.values()])
         self.revive(part)
         part.freeze()
-        time.sleep(log_uniform(rng, 0.1, 6.0))  # the server gives a seat away after 5
+        time.sleep(log_uniform(rng, 0.1, 6.0))  # the server gives a seat away after 5 s
         part.thaw()
 
     def cut_link(self, rng):
@@ -104,8 +107,8 @@ class Pipeline:
             link.limit(math.inf)
 
     def settle(self):
-        """Kill all, and start others, which have what was left and stored; compare what arrived
-        with what was made.
+        """Kill trainer and workers, start successors that take over what was left and stored, and
+        return the audit.
         """
         self.mend()
         for part in (self.trainer, *self.workers.values()):

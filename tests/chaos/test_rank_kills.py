@@ -1,4 +1,4 @@
-"""One of several trainers is killed, at random; torchrun starts all of them again."""
+"""One of several trainers is killed at random; torchrun restarts all of them."""
 
 import random
 import time
@@ -11,7 +11,7 @@ WORKERS = 4
 
 
 def kill_ranks(rig, rng, count):
-    """Returns how long the others lived on each time, and what all ranks have in the end."""
+    """Kill ranks; return how long the others survived each time, and the final audit."""
     rig.server()
     for number in range(1, WORKERS + 1):
         rig.worker(number)

@@ -1,4 +1,4 @@
-"""What a killed worker or trainer leaves behind: nothing, soon."""
+"""A killed worker or trainer soon leaves nothing behind at the server."""
 
 import pytest
 from chaos_rig import MANY_S, all_at_once, counts, wait_until
@@ -45,7 +45,7 @@ def kill_who_sits(rig, role, count):
 
 
 def sitting(server, role):
-    """Which processes of a role have a seat."""
+    """Return the incarnations of a role's peers that have a seat."""
     relay = server._relay
     seats = relay.workers if role == "worker" else relay.ranks
     return {seat.hello.incarnation for seat in list(seats.values())}

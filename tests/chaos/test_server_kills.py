@@ -1,4 +1,4 @@
-"""The server is killed, at random, under load."""
+"""The server is killed at random under load."""
 
 import random
 import statistics
@@ -59,5 +59,5 @@ def lines(rig):
 
 
 def seen_workers(trainer, start):
-    """Whose samples came after the first `start`."""
+    """Return the workers whose samples came after the first `start` samples."""
     return set(trainer.training.memory.rows()[start:, 0].astype(int).tolist())

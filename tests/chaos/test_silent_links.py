@@ -1,4 +1,4 @@
-"""A link that falls silent."""
+"""A link falls silent."""
 
 import random
 import time
@@ -8,7 +8,7 @@ from chaos_rig import all_at_once, counts, wait_until
 
 
 @pytest.mark.fault("network", "a link is silent", "both ends notice within 10 s")
-@counts(short=1, zmq=3, tlspyo=3)  # one that is silent again within a minute is given more time
+@counts(short=1, zmq=3, tlspyo=3)  # a link that is silent again within a minute is given more time
 def test_a_silent_link_is_noticed_within_ten_seconds_by_worker_and_trainer(
     rigs, seed, figure, transport, count
 ):

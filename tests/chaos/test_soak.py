@@ -1,4 +1,4 @@
-"""A day in compressed time: workers come and go, what is kept is flat."""
+"""A day in compressed time: workers come and go, and the use of resources stays flat."""
 
 import gc
 import os
@@ -15,20 +15,20 @@ from house import House
 from tmrl_like.base.functional import partial
 from tmrl_like.testing.fakes import CountingEnv, ListMemory
 
-UNFREEZE = gc.unfreeze  # which does nothing while a test runs: see conftest.py
+UNFREEZE = gc.unfreeze  # the real one: conftest.py disables it while a test runs
 BOUNDS = (
     "trainer.round_metrics._VERSIONS_KEPT",
     "delivery.receiver._MAX_PROCESSES",
     "replay.demonstrations._REMEMBERED_STREAMS",
     "replay.streams._REMEMBERED_STREAMS",
 )
-"""Which a day in seconds does not reach."""
+"""Limits that a compressed day would not reach: the test lowers them."""
 EPISODE_STEPS = 20
 COMINGS_OF_AN_HOUR = 3
 
 
 def slope_per_hour(values):
-    """Of the straight line through what was counted each hour."""
+    """Return the slope of the straight line through values counted each hour."""
     return float(np.polyfit(range(len(values)), values, 1)[0])
 
 
@@ -44,8 +44,8 @@ def counted():
 
 
 class Day:
-    """A trainer that stays, a worker that is replaced after each episode, and a server that is each
-    hour.
+    """A trainer that stays, a worker that is replaced after each episode, and a server that is
+    replaced each hour.
     """
 
     def __init__(self, folder, stack):
@@ -67,7 +67,7 @@ class Day:
 
     @contextmanager
     def _open(self):
-        """A house at the same address, for parts that are closed, and forgotten, before the day
+        """Open a house at the same address, for parts that are closed and released before the day
         ends.
         """
         with ExitStack() as stack:
@@ -76,7 +76,9 @@ class Day:
             yield house
 
     def pass_an_hour(self):
-        """What is there at its end, when all that was sampled is trained for."""
+        """Run one hour; return what `counted` finds when training has caught up with all
+        samples.
+        """
         with self._open() as house:
             house.server()
             for _ in range(COMINGS_OF_AN_HOUR):
@@ -121,7 +123,7 @@ def test_what_a_day_leaves_behind_is_flat(tmp_path, monkeypatch, figure, hours_n
     slopes = {name: slope_per_hour([hour[name] for hour in hours]) for name in hours[0]}
     found = ", ".join(f"{name} {slope:+.1f}" for name, slope in slopes.items())
     figure(f"{found} per hour, in which {COMINGS_OF_AN_HOUR} workers come")
-    assert abs(slopes["descriptors"]) < 0.5  # a worker that stays has three
+    assert abs(slopes["descriptors"]) < 0.5  # a leaked worker would have three
     assert abs(slopes["threads"]) < 0.5
     assert slopes["objects"] < 100
-    assert slopes["bytes"] < 40_000  # a worker that stays has twice that
+    assert slopes["bytes"] < 40_000  # a leaked worker would have twice that

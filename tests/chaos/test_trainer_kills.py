@@ -1,4 +1,4 @@
-"""The trainer is killed, at random: while it starts, resumes, trains and writes its checkpoint."""
+"""The trainer is killed at random: while it starts, resumes, trains or writes its checkpoint."""
 
 import random
 import time
@@ -29,7 +29,7 @@ def test_a_killed_trainer_costs_no_sample(rigs, seed, figure, transport, count):
 
 
 def kill_trainers(rig, rng, count):
-    """Returns what the last one's memory holds."""
+    """Kill trainers; return the audit of the last one's memory."""
     rig.server()
     for number in (1, 2):
         rig.worker(number)

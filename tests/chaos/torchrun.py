@@ -1,4 +1,4 @@
-"""Trainers that learn as one, in processes that torchrun starts again."""
+"""Trainers that learn as one, in processes that torchrun restarts."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ RANKS = 2
 
 
 class Torchrun:
-    """The ranks of one training. Use it as a context manager: on leaving, none is alive."""
+    """The ranks of one training. Use it as a context manager, which ends all of them."""
 
     def __init__(self, place):
         self._log = (place.folder / "torchrun.log").open("ab")
@@ -38,7 +38,7 @@ class Torchrun:
         return found
 
     def kill(self, rng):
-        """Kill one of them; returns how long the others lived on."""
+        """Kill one rank; return how long the others survived, in seconds."""
         wait_until(lambda: len(self.ranks()) == RANKS, 60, "all ranks are there")
         ranks = self.ranks()
         rng.choice(ranks).kill()

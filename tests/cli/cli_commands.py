@@ -1,4 +1,4 @@
-"""Commands in processes of their own, that end with the test."""
+"""Commands as separate processes, which end with the test."""
 
 import os
 import shlex
@@ -24,13 +24,15 @@ DEADLINE_S = 60.0
 
 
 def words(*typed):
-    """The words of what is typed, piece by piece; TINY, DRONE and ROBOT are experiments."""
+    """Return the words of a command line given in pieces; TINY, DRONE and ROBOT stand for
+    experiments.
+    """
     pieces = (shlex.split(part) if isinstance(part, str) else [str(part)] for part in typed)
     return [_MEANT.get(word, word) for piece in pieces for word in piece]
 
 
 class Command:
-    """A running `tmrl-like …`, started by a `module`; its output goes to a file."""
+    """A running `tmrl-like …`, perhaps started through a `module`; its output goes to a file."""
 
     def __init__(self, arguments, folder, module=()):
         self._file = folder / f"output-{time.monotonic_ns()}.txt"
@@ -49,7 +51,7 @@ class Command:
         return self._file.read_text(encoding="utf-8", errors="replace")
 
     def wait_for(self, words):
-        """Wait until the output holds `words`; returns the line."""
+        """Wait until the output contains `words`; return that line."""
 
         def is_said():
             assert words in self.output or self.process.poll() is None, (
@@ -61,19 +63,19 @@ class Command:
         return next(line for line in self.output.splitlines() if words in line)
 
     def ends(self):
-        """Wait for the end; returns the exit code."""
+        """Wait for the end; return the exit code."""
         return self.process.wait(DEADLINE_S)
 
     def family(self):
-        """The processes that it started."""
+        """Return all processes that the command has started."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def part(self, name):
-        """The process of one of its parts."""
+        """Return the process of one of the command's parts."""
         return next(p for p in self.family() if name in p.cmdline())
 
     def kill(self):
-        """End it and what it started, if it is alive."""
+        """Kill the command and all that it started, if it is alive."""
         if self.process.poll() is None:
             for process in (*self.family(), self.process):
                 process.kill()

@@ -9,7 +9,9 @@ from tmrl_like.policies.policy_store import PolicyStore
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a command in a process of its own; what is still alive after the test is ended."""
+    """Return a function that starts a command as a separate process; kill what is alive after the
+    test.
+    """
     commands = []
 
     def run(*arguments, **how):
@@ -23,8 +25,8 @@ def start(tmp_path):
 
 @pytest.fixture
 def typed(command_line, capsys):
-    """Run a command in this process, which ends with `code`; returns what it printed, as `out` and
-    `err`.
+    """Return a function that runs a command in this process, checks its exit code, and returns what
+    it printed (`out`, `err`).
     """
 
     def run(*said, code=0):
@@ -39,7 +41,7 @@ def typed(command_line, capsys):
 
 @pytest.fixture
 def refused(typed):
-    """Run a command that cannot be; returns the one line that says why."""
+    """Return a function that runs an impossible command, and returns the line that says why."""
 
     def run(*said, code=2):
         *before, last = typed(*said, code=code).err.splitlines()
@@ -59,7 +61,7 @@ def free_port():
 
 @pytest.fixture
 def store():
-    """The policies of the run tiny, versions 1 to 3; the third one reaches the goal."""
+    """The policy store of the run `tiny`, with versions 1 to 3; only version 3 reaches the goal."""
     from tiny import TinyActor, TinyEnv
 
     from tmrl_like.policies.policy_file import describe

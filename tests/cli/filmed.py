@@ -1,4 +1,4 @@
-"""Environments of the tests with pictures and with laps."""
+"""Environments for tests of films and of laps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiny import TinyEnv
 
 
 class Filmed(TinyEnv):
-    """Its picture brightens with each step; it can be driven around."""
+    """An environment whose rendered picture brightens with each step."""
 
     time_step_s = 0.1
 
@@ -18,7 +18,7 @@ class Filmed(TinyEnv):
 
 
 class Left:
-    """A driver."""
+    """A driver that always goes left."""
 
     def __init__(self, action_space, default_action):
         pass
@@ -31,14 +31,14 @@ class Left:
 
 
 class Idle(Left):
-    """One that takes over never."""
+    """A driver that never takes over."""
 
     def __call__(self, obs):
         return None
 
 
 class Circle(Filmed):
-    """Driven to the left it goes around once in 100 steps, 10 m from the middle."""
+    """A circle with a radius of 10 m; 100 steps to the left make a lap."""
 
     lap_drivers: ClassVar[dict[str, Any]] = {"script": Left}
     lap_arguments: ClassVar[dict[str, Any]] = {"step_s": 0.001}
@@ -62,6 +62,6 @@ class Circle(Filmed):
 
 
 class Still(Circle):
-    """Nobody drives it."""
+    """A circle whose driver never drives."""
 
     lap_drivers: ClassVar[dict[str, Any]] = {"script": Idle}

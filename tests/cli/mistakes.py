@@ -1,5 +1,5 @@
-"""Mistakes that a new user makes, and what is said of each; the tests and
-`tests/benchmarks/mistakes.py` make them.
+"""Mistakes of new users, and the messages for each, for the tests and for
+`tests/benchmarks/mistakes.py`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from tmrl_like.wire import messages as m
 
 @dataclass
 class Machine:
-    """What a mistake can be prepared on."""
+    """The surroundings in which a mistake is prepared."""
 
     folder: Path
     patch: pytest.MonkeyPatch
@@ -31,8 +31,8 @@ class Machine:
 
 
 def home_is_a_file(machine):
-    """As one that cannot be written to; root, who runs tests in containers, may write everywhere
-    else.
+    """Make the data folder unwritable, also for root, who runs tests in containers and can write
+    into any folder.
     """
     (machine.folder / "file").touch()
     machine.patch.setenv("TMRL_LIKE_HOME", str(machine.folder / "file" / "data"))
@@ -99,9 +99,7 @@ def gives_up_soon(patch):
 
 @dataclass
 class Mistake:
-    """What is typed, on which machine, in which process, and what is said of it: a part of the one
-    line.
-    """
+    """A mistake: the command typed, its preparation, and a part of the one line that reports it."""
 
     typed: str
     said: str

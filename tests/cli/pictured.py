@@ -1,5 +1,5 @@
-"""An environment before a camera: where it succeeds a lamp is lit, and a little later the episode
-terminates.
+"""An environment with a camera: a success lights a lamp, and the episode terminates a little
+later.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ LIT_STEPS = 3
 
 
 class Lamp(gymnasium.Env):
-    """The lamp is lit at the end of every other episode. `ends`: the environment knows of it."""
+    """Lights its lamp at the end of every other episode. `ends`: whether success terminates the
+    episode.
+    """
 
     observation_space = gymnasium.spaces.Tuple(
         (gymnasium.spaces.Box(-1.0, 1.0, (2,)), gymnasium.spaces.Box(0, 255, (16, 16, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""The best run is kept when a record falls."""
+"""A run is kept if it is a record."""
 
 import dataclasses
 import logging
@@ -39,7 +39,7 @@ def drive(return_=0.0, progress=None, took_s=2.0, steps=4):
 
 
 class Keeper:
-    """What keeps the best run of a folder, and what is kept there."""
+    """A `BestRun` in a folder, and the rollout that it keeps."""
 
     def __init__(self, folder):
         self._file = folder / "rollout.npz"
@@ -141,7 +141,7 @@ def test_a_record_of_a_training_is_kept_with_its_configuration(typed):
     printed = typed("run TINY --in-process --seed=0")
     assert re.search(r"record: return -[0-9.]+, before: return -[0-9.]+ \(policy", printed.err)
     record = Rollout.load(RunPaths("tiny", data_folder()).best)
-    assert record.return_ > -10.0  # of a policy that does nothing
+    assert record.return_ > -10.0  # the return of a policy that does nothing
     assert "tiny.TinyEnv" in record.experiment
 
 

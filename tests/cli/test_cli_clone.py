@@ -1,4 +1,4 @@
-"""From a recording to a policy that a training starts from."""
+"""From a recording to a policy with which a training starts."""
 
 from pathlib import Path
 
@@ -20,9 +20,7 @@ class Half:
 
 @pytest.fixture
 def task(tmp_path):
-    """An experiment whose environment takes a while, so that a driver has taken over after the
-    first steps.
-    """
+    """An experiment with a slow environment, so that a driver takes over within the first steps."""
     text = (
         Path(TINY)
         .read_text()

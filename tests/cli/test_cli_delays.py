@@ -1,4 +1,4 @@
-"""How `check` drives, and what it reports about delays and action buffers."""
+"""The actions with which `check` drives, and its report about delays and action buffers."""
 
 from __future__ import annotations
 

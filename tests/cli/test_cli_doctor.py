@@ -19,10 +19,10 @@ from tmrl_like.wire import messages as m
 
 @pytest.fixture
 def look(typed, monkeypatch):
-    """Call the doctor, on a machine that is well but for what the test does to it; returns what it
-    prints.
+    """Return a function that runs `doctor` on a machine without problems, apart from the test's,
+    and returns its output.
     """
-    monkeypatch.setattr(doctor, "_WAIT_S", 250.0)  # however busy this machine is
+    monkeypatch.setattr(doctor, "_WAIT_S", 250.0)  # sufficient on a busy machine
     monkeypatch.setattr(doctor, "_HANGS_AFTER_S", 250.0)
     monkeypatch.setattr(doctor, "_LATE_SHARE", 1.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1 << 40))
@@ -31,19 +31,19 @@ def look(typed, monkeypatch):
 
 @pytest.fixture
 def no_environment(monkeypatch):
-    """Measuring one takes seconds."""
+    """Skip measuring an environment, which takes seconds."""
     monkeypatch.setattr(doctor, "_environment", lambda *_: iter(()))
 
 
 def probe(body, **strange):
-    """What a server answers to one that holds `body`."""
+    """Return a server's answer to a probe with this `body`."""
     known = {"time_s": time.time(), "software": "0.1.0", "key": "k", "roles": ("worker",)} | strange
     return m.encode(m.Probe(**known), body)
 
 
 @contextlib.contextmanager
 def answering(keys, wire_version=m.WIRE_VERSION, **strange):
-    """A server that only returns probes, with something strange about it; yields its port."""
+    """Run a server that only answers probes, with strange values; yield its port."""
     link, stop = listen("zmq", "127.0.0.1", 0, KeyFolder(keys)), threading.Event()
 
     def serve():
@@ -63,7 +63,7 @@ def answering(keys, wire_version=m.WIRE_VERSION, **strange):
 
 
 class Link:
-    """To a server that returns probes."""
+    """A link to a server that answers probes."""
 
     def send(self, data):
         self.returned = probe(m.decode(data)[1])
@@ -188,7 +188,7 @@ def test_a_check_that_hangs_holds_up_no_other(look, monkeypatch):
     out = look()
     released.set()
     assert "problem  device: hangs: nothing after" in out
-    assert " keys: " in out  # which comes after it
+    assert " keys: " in out  # this check comes after it
 
 
 def test_a_disk_that_is_full_or_closed(look, monkeypatch):

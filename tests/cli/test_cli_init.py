@@ -82,7 +82,7 @@ def test_experiments_that_ship_are_found_by_name_and_listed(typed):
     assert load_settings("pendulum").run_name == "pendulum"
     assert " ".join(shipped()) in typed("--help").out
     Path("drone.yaml").write_text((ROOT / "config" / "pendulum.yaml").read_text())
-    assert load_settings("drone").run_name == "pendulum"  # one of the working folder comes first
+    assert load_settings("drone").run_name == "pendulum"  # a file in the working folder comes first
 
 
 @pytest.mark.long

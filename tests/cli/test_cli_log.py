@@ -1,4 +1,4 @@
-"""`tmrl-like log`: what a trainer has stored or a worker has left, and the same as a Minari data
+"""`tmrl-like log` on a trainer's store or a worker's spool, and their export as a Minari data
 set.
 """
 
@@ -16,7 +16,9 @@ from tmrl_like.wire.packet import encode_packet
 
 
 def episode(number, steps, is_whole=True):
-    """A reset and `steps` steps; obs is (episode, step), rew the step's number."""
+    """Return the samples of a reset and `steps` steps; obs is (episode, step), rew the step's
+    number.
+    """
     samples = []
     for k in range(steps + 1):
         terminated = is_whole and k == steps
@@ -40,7 +42,7 @@ def append(log, samples):
 
 @pytest.fixture
 def log_folder(tmp_path):
-    """Two processes by turns; the second one ends in the middle of an episode."""
+    """A store with samples of two processes in turn; the second one ends within an episode."""
     first = episode(1, 3)
     buffers = [
         Buffer(first[:2], "one"),
@@ -53,7 +55,7 @@ def log_folder(tmp_path):
 
 
 def packet(first, returns):
-    """Two samples, and reports of episodes."""
+    """Return a packet of two samples and reports of episodes, and its number of samples."""
     reports = [episodes.episode(return_=return_) for return_ in returns]
     reported = tuple(enumerate(reports, start=first + 2))
     last = first + 1 + len(returns)
@@ -75,7 +77,7 @@ def test_a_log_and_one_file_of_it_are_shown_by_process(log_folder, typed):
 
 
 def test_gaps_and_returns_are_in_the_table(tmp_path, typed):
-    known = packet(1, [1.0])  # a kill may leave a packet in two files
+    known = packet(1, [1.0])  # after a kill, a packet may be in two files
     write_log(tmp_path, [[known], [known, packet(7, [3.0, 5.0])], [packet(11, [])]])
     (row,) = [line.split() for line in typed("log", tmp_path).out.splitlines() if "arm," in line]
     assert row == ["arm,", "ab", "-", "3", "3", "6", "0.0", "3", "3", "±", "2"]

@@ -1,4 +1,4 @@
-"""`tmrl-like trainer --offline`: from a recording to a policy, without server and worker."""
+"""`tmrl-like trainer --offline` makes a policy from a recording, without server and worker."""
 
 import pytest
 from cli_commands import HERE, TINY
@@ -46,7 +46,7 @@ def no_connection(monkeypatch):
 
 @pytest.fixture
 def mean_return(typed):
-    """Of a test."""
+    """Return a function that runs `tmrl-like test` and returns the mean return."""
 
     def test(*arguments):
         out = typed("test", *arguments).out
@@ -58,7 +58,9 @@ def mean_return(typed):
 
 @pytest.fixture
 def recorded(typed, tmp_path):
-    """Records what a random policy does; returns the option that begins with it."""
+    """Return a function that records a random policy and returns the option that uses the
+    recording.
+    """
 
     def record(experiment, episodes):
         typed("record", experiment, "--random --episodes", episodes, "--out", tmp_path / "data")
@@ -77,7 +79,7 @@ def test_a_recording_is_trained_on_and_the_policy_tested(
         p.name for p in folder.iterdir()
     }
     assert not (own_home / ".tmrl_like" / "keys").exists()
-    with monkeypatch.context() as patch:  # it has done its epochs: said before anything is started
+    with monkeypatch.context() as patch:  # done: reported before anything starts
         patch.setattr("tmrl_like.cli.run.Family.start", refuse)
         patch.setattr("tmrl_like.cli.train.Trainer", refuse)
         for words in (

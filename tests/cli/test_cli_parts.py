@@ -1,5 +1,5 @@
-"""Server, worker, trainer, test and check: each command alone, and all together in processes of
-their own.
+"""Server, worker, trainer, test and check, each as a command alone, and all together as separate
+processes.
 """
 
 import os
@@ -86,7 +86,7 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
 
 
 def test_a_part_without_its_parent_ends(free_port):
-    """The parent's end closes its end of the child's standard input, however it ended."""
+    """However a parent ends, this closes the pipe to its child's standard input."""
     command = [
         sys.executable,
         "-m",
@@ -152,7 +152,7 @@ def test_warnings_are_log_lines_and_an_overrun_is_reported_once(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         set_up_logging("worker", "info")
-        # rtgym's
+        # rtgym's warning
         warnings.warn("Time-step timed out. Elapsed since last time-step: 0.07", stacklevel=1)
         warnings.warn("something else", stacklevel=1)
     (line,) = capsys.readouterr().err.splitlines()

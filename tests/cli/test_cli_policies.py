@@ -1,4 +1,4 @@
-"""`tmrl-like policies`, and the policies that `test` drives."""
+"""`tmrl-like policies`, and which policies `test` uses."""
 
 import shutil
 

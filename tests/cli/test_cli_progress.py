@@ -1,4 +1,4 @@
-"""What a run shows of itself while it goes on, and the proof at its end."""
+"""The progress that a run shows, and the proof at its end."""
 
 import json
 import math
@@ -101,7 +101,7 @@ def test_whether_it_learns_is_said_alike_on_the_page_and_the_console(progress, l
         ({"epochs": math.inf, "max_minutes": 2}, 60.0),
         ({"epochs": math.inf}, None),
         ({"epochs": 1, "max_training_steps_per_env_step": 4}, 65.0),  # 1,300 samples at 20 a second
-        # of which ever so many steps were made until now
+        # by the samples, at the ratio of steps to samples so far
         ({"epochs": 1, "sample_uses": 256}, 59.0),
     ],
 )

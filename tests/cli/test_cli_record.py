@@ -1,4 +1,4 @@
-"""`tmrl-like record`: data sets and laps."""
+"""`tmrl-like record` makes data sets and laps."""
 
 from pathlib import Path
 

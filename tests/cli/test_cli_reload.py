@@ -1,4 +1,4 @@
-"""The experiment's file is edited while training goes on."""
+"""Editing the experiment's file during training."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ trainer: {rounds: 3, keep_policies: 7}
 
 
 class Edited:
-    """A file, the training that was made of it, and what watches it."""
+    """A file, the training made from it, and the object that watches the file."""
 
     def __init__(self, path, overrides):
         self.path, self.times = path, 0
@@ -35,7 +35,7 @@ class Edited:
         )
 
     def edit(self, *changes, text=TEXT):
-        """As editors do: another file is put in its place."""
+        """Replace the file by another one, as editors do."""
         for old, new in changes:
             assert old in text
             text = text.replace(old, new)
@@ -45,7 +45,7 @@ class Edited:
         self.path.with_name("draft").replace(self.path)
 
     def see(self):
-        """Two looks, a round, and another look."""
+        """Look at the file twice, begin a round, and look once more."""
         self.reloading.look()
         self.reloading.look()
         self.training.tuning.begin_round(self.training.ranks)
@@ -83,7 +83,7 @@ def test_what_may_change_changes_with_the_next_round_and_a_line_says_so(edited, 
     assert file.training.tuning.given["agent.gain"] == 0.25
     file.edit(("gain: 0.5", "gain: 1"), ("{rounds: 3, keep_policies: 7}", "{}"))
     file.see()
-    assert file.in_force() == (1.0, 8, 50)  # left out: the default
+    assert file.in_force() == (1.0, 8, 50)  # rounds is left out, so the default holds
 
 
 @pytest.mark.fault(
@@ -107,7 +107,7 @@ def test_a_wrong_file_changes_nothing_and_a_right_one_counts_again(edited, chang
     with pytest.raises(ConfigError, match=line):
         file.see()
     assert file.in_force() == (0.5, 8, 3)
-    file.see()  # once is enough
+    file.see()  # it is reported only once
     file.edit(("gain: 0.5", "gain: 0.125"))
     file.see()
     assert file.in_force() == (0.125, 8, 3)
@@ -115,13 +115,13 @@ def test_a_wrong_file_changes_nothing_and_a_right_one_counts_again(edited, chang
 
 def test_a_file_that_is_being_written_is_not_read(edited):
     file = edited()
-    # its beginning: a whole experiment
+    # the beginning of the file is a valid experiment
     file.edit(text=TEXT[: TEXT.index("trainer:")].replace("0.5", "0.25"))
     file.reloading.look()
     file.edit(("gain: 0.5", "gain: 0.25"), ("rounds: 3", "rounds: 2"))
     file.see()
     assert file.in_force() == (0.25, 8, 2)
-    file.path.unlink()  # as some editors do, for a moment
+    file.path.unlink()  # some editors do so for a moment
     file.reloading.look()
     file.edit(("gain: 0.5", "gain: 0.75"))
     file.see()
@@ -150,7 +150,7 @@ def test_what_the_command_line_says_stays_over_the_file(edited):
 
 
 def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch):
-    """It trains for ever, until the file says something else."""
+    """The training is endless until the edited file limits it."""
     monkeypatch.setattr("tmrl_like.cli.reload._LOOK_S", 0.01)
     shutil.copy(HERE / "tiny.py", tmp_path)
     file, data = tmp_path / "x.yaml", tmp_path / "data"

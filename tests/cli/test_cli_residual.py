@@ -1,5 +1,5 @@
-"""An agent that corrects a base controller, from a file: the pipeline, with a chain of actions and
-CRC debugging.
+"""An agent that corrects a base controller, configured by a file: the whole pipeline, with a chain
+of actions and CRC debugging.
 """
 
 import pytest
@@ -35,7 +35,7 @@ def climb(obs):
 
 @pytest.fixture
 def wrapped(tmp_path):
-    """Writes the drone's experiment around a base."""
+    """Return a function that writes the drone's experiment with a base controller."""
 
     def write(base, resets="false"):
         (tmp_path / "climbing.py").write_text(CONTROLLER)

@@ -1,4 +1,4 @@
-"""`tmrl-like run`: all parts, in processes of their own or in one thread."""
+"""`tmrl-like run`: all parts as separate processes or in one thread."""
 
 import contextlib
 import json
@@ -23,13 +23,13 @@ ENDLESS = "--trainer.epochs .inf"
 
 @pytest.fixture
 def folder(own_home):
-    """Of the run tiny."""
+    """The folder of the run `tiny`."""
     return own_home / ".tmrl_like" / "runs" / "tiny"
 
 
 @pytest.fixture
 def checkpoint_in_the_way(folder):
-    """The last checkpoint of a run cannot be written."""
+    """Make it impossible to write a run's last checkpoint."""
     (folder / "checkpoints" / "training" / "checkpoint-1").mkdir(parents=True)
 
 
@@ -39,17 +39,17 @@ def all_gone(family):
 
 def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     folder.mkdir(parents=True)
-    (folder / "notes.txt").touch()  # of an earlier one
+    (folder / "notes.txt").touch()  # from an earlier run
     run = start("run TINY --proof --workers 2")
     run.wait_for("training")
     family = run.family()
-    run.wait_for(" trained tests")  # two tests, one after the other, import torch each
+    run.wait_for(" trained tests")  # two tests in turn, which each import torch
     assert run.ends() == 0, run.output
     assert all_gone(family)
     assert "the earlier run of this name is now" in run.output
     assert "proof passed: mean return" in run.output
     tests = re.findall(r"^proof: \d of 5 (\w+) tests$", run.output, re.MULTILINE)
-    # the untrained policy's are over before the trained one's begin
+    # the untrained policy's tests end before the trained one's begin
     assert tests == sorted(tests, reverse=True)
     assert set(tests) == {"untrained", "trained"}
     assert f"picture: {folder / 'proof.png'}" in run.output
@@ -65,7 +65,7 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     assert len(list(folder.parent.glob("tiny*/notes.txt"))) == 1
 
 
-@pytest.mark.long  # by default tests/cli/test_cli_progress.py stands for it
+@pytest.mark.long  # tests/cli/test_cli_progress.py covers it by default
 def test_a_proof_that_fails_is_a_failure_of_the_run(start):
     run = start("run TINY --proof --agent.gain 0.0 --proof.episodes 2")
     assert run.ends() == 1, run.output
@@ -84,7 +84,7 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, fo
         urllib.request.urlopen(url, timeout=20)
     assert run.process.poll() is None
     until(lambda: page.status() == psutil.STATUS_ZOMBIE)
-    until(lambda: len(run.family()) == 5)  # with the dead page, and the link
+    until(lambda: len(run.family()) == 5)  # including the dead page, and the link
     family = [part for part in run.family() if part != page]
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 130, run.output
@@ -98,7 +98,7 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, fo
     assert "run_name: tiny" in begun.experiment
 
 
-@pytest.mark.long  # by default the test of a part that dies stands for it
+@pytest.mark.long  # the test of a part that dies covers it by default
 @pytest.mark.usefixtures("checkpoint_in_the_way")
 def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start):
     run = start("run TINY", ENDLESS)

@@ -1,4 +1,4 @@
-"""`tmrl-like runs` and `test --interval`: what has been trained, and how good that is."""
+"""`tmrl-like runs` and `test --interval`: which runs there are, and how good they are."""
 
 import msgspec
 import numpy as np
@@ -18,7 +18,9 @@ ONE = "--interval --env.step_s 0 --episodes"
 
 @pytest.fixture
 def trained():
-    """Makes a run of two minutes, with four test episodes that return 0 to 3."""
+    """Return a function that makes a run of two minutes, with four test episodes that return 0 to
+    3.
+    """
 
     def make(name, ended="done", **changes):
         paths = Settings(run_name=name).paths
@@ -102,7 +104,7 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
         low, mean, high = float(row[1]), float(row[0]), float(row[3])
         assert low <= mean <= high
     mean, interval, std, lowest, *_ = rows_of(typed("test tiny", ONE, 1).out)["1"]
-    assert (interval, std, lowest) == ("-", "-", mean)  # of a single episode
+    assert (interval, std, lowest) == ("-", "-", mean)  # a single episode has no interval
 
 
 def test_the_confidence_interval_is_that_of_a_mean():

@@ -1,5 +1,5 @@
-"""From recorded episodes to a reward: somebody labels them, a model learns from that, an
-environment ends by it.
+"""From recorded episodes to a reward: a person labels them, a model learns from the labels, and an
+environment ends episodes by the model.
 """
 
 from pathlib import Path
@@ -21,7 +21,9 @@ SHORT = "--steps 60 --last 3"
 
 @pytest.fixture
 def data(typed, tmp_path, monkeypatch):
-    """A recording of eight episodes, every other one a success, in the working folder."""
+    """The name of a recording in the working folder, of eight episodes, every other one a
+    success.
+    """
     monkeypatch.chdir(tmp_path)
     typed("record TINY --env pictured.Lamp --random --episodes 8 --out data")
     return "data"
@@ -74,7 +76,7 @@ def test_who_loads_a_model_says_how_often_it_was_right(data, typed, caplog):
 
 
 class Keyboard:
-    """OpenCV, whose window somebody answers with these keys."""
+    """A stand-in for OpenCV, in whose window given keys are pressed."""
 
     WINDOW_AUTOSIZE = WINDOW_GUI_NORMAL = WND_PROP_VISIBLE = COLOR_RGB2BGR = 0
 

@@ -1,4 +1,4 @@
-"""What `tmrl-like check` says of time: percentiles of steps, and how often sensors give a value."""
+"""The times that `tmrl-like check` reports: percentiles of steps, and the rates of sensors."""
 
 from pathlib import Path
 

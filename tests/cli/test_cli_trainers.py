@@ -1,4 +1,4 @@
-"""Several trainers, from the command line."""
+"""Several trainers on the command line."""
 
 import re
 import signal
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.long
 
 
 def ranks(run):
-    """The trainers of a run, by rank."""
+    """Return the trainer processes of a run, in order of rank."""
     trainers = [process for process in run.family() if "trainer" in process.cmdline()]
     return sorted(trainers, key=lambda process: process.environ()["RANK"])
 
@@ -39,7 +39,7 @@ def test_a_rank_that_is_gone_ends_all(how, start, own_home):
     started = time.monotonic()
     one.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
     assert run.ends() == 1, run.output
-    # of which it is waited for 5
+    # including the wait of 5 s
     assert time.monotonic() - started < (15 if how == "killed" else 30)
     causes = {
         "killed": "the trainer rank 1 died: ended by signal SIGKILL",

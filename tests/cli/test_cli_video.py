@@ -1,6 +1,4 @@
-"""An environment is drawn while it acts: in a window, wherever there is something to draw on, and
-in a film.
-"""
+"""Drawing an environment during a test, in a window (if there is a display) and in a film."""
 
 import subprocess
 import sys
@@ -24,7 +22,7 @@ def no_display(monkeypatch):
 
 @pytest.fixture
 def dead_display(monkeypatch):
-    """One that does not answer."""
+    """Set a DISPLAY that does not answer."""
     monkeypatch.setenv("DISPLAY", ":977")
 
 
@@ -38,7 +36,7 @@ def test_the_first_test_episode_is_filmed(tmp_path, typed):
     while (read := video.read())[0]:
         pictures.append(read[1])
     assert video.get(cv2.CAP_PROP_FPS) == pytest.approx(10.0)
-    assert [p.shape for p in pictures] == [(384, 512, 3)] * 10  # enlarged
+    assert [p.shape for p in pictures] == [(384, 512, 3)] * 10  # enlarged pictures
     assert [p.mean() for p in pictures] == pytest.approx(20.0 * np.arange(1, 11), abs=6)
 
 

@@ -1,4 +1,4 @@
-"""What the first argument of a command may be."""
+"""The first argument of a command: what it may name."""
 
 import contextlib
 import shutil
@@ -16,9 +16,7 @@ from tmrl_like.metrics.starts import Start, write_starts
 
 @pytest.fixture
 def run_folder(tmp_path, monkeypatch):
-    """A run named `arm`, trained from the file of tiny with another seed; the working folder is
-    empty.
-    """
+    """A run named `arm`, trained from tiny.yaml with another seed; the working folder is empty."""
     monkeypatch.chdir(tmp_path)
     text = Path(TINY).read_text().replace("run_name: tiny", "run_name: arm\nseed: 77")
     folder = Settings(run_name="arm").paths.folder

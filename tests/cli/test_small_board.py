@@ -1,4 +1,4 @@
-"""Installations of one part alone, which the guide gives as one command each."""
+"""Installing one part alone, for which the guide gives one command each."""
 
 import re
 import shlex

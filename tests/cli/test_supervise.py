@@ -1,4 +1,4 @@
-"""What a parent does with its children."""
+"""Ending the child processes of a command."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ sys.exit(len(asked))
 
 @pytest.mark.skipif(os.name == "nt", reason="a child on Windows is asked by Ctrl-Break")
 def test_a_child_that_takes_its_time_is_asked_once():
-    """A second time would end it at once, in the middle of its last checkpoint."""
+    """A second request would end it at once, while it writes its last checkpoint."""
     command = [sys.executable, "-c", CHILD]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -1,6 +1,4 @@
-"""A task that every policy but a trained one fails at, for tests of the command line. Named by
-tiny.yaml.
-"""
+"""A task for tests of the command line, which only a trained policy solves; used by tiny.yaml."""
 
 from __future__ import annotations
 
@@ -35,7 +33,9 @@ STRANGE: dict[str, Any] = {
 
 
 class TinyEnv(gymnasium.Env):
-    """Press the pedal (action 1): after three steps a terminal state; else 10 steps of cost."""
+    """Pressing the pedal (action 1) ends an episode after three steps; otherwise it costs 10
+    steps.
+    """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
@@ -80,7 +80,7 @@ class TinyEnv(gymnasium.Env):
 
 
 class SlowCameraEnv(TinyEnv):
-    """Ten milliseconds a step, and a camera that takes fifty."""
+    """An environment with steps of 10 ms and a camera that takes 50 ms."""
 
     time_step_s = 0.01
 
@@ -89,7 +89,8 @@ class SlowCameraEnv(TinyEnv):
         self.sensors = [Sensor("the camera", lambda: time.sleep(0.05))]
 
     def reset(self, **options):
-        # so long at least the value that is there, or the one before, was the newest
+        # so that the camera's present value, or the one before, has been the newest for at least
+        # this time
         time.sleep(0.05)
         return super().reset(**options)
 
@@ -98,7 +99,7 @@ class SlowCameraEnv(TinyEnv):
 
 
 class TinyActor(ActorModule):
-    """Presses as far as the first of its parameters says."""
+    """An actor that presses as far as its first parameter says."""
 
     def __init__(self, observation_space, action_space, width=1):
         super().__init__(observation_space, action_space)
@@ -109,11 +110,11 @@ class TinyActor(ActorModule):
 
 
 class NoActor(ActorModule):
-    """Cannot act."""
+    """An actor without `act`."""
 
 
 class TinyAgent(TrainingAgent):
-    """Presses a little further in each training step."""
+    """An agent that presses a little further with each training step."""
 
     tunable = ("gain",)
 
@@ -144,5 +145,5 @@ class TinyAgent(TrainingAgent):
 
 
 def drop_the_second(act, obs, rew, terminated, truncated, info):
-    """A compressor that loses something."""
+    """Compress a sample wrongly: its second number is lost."""
     return act, np.array([obs[0], 0.0], np.float32), rew, terminated, truncated, info

@@ -1,4 +1,4 @@
-"""Classes and functions that experiments in these tests name."""
+"""Classes and functions to which the experiments of these tests refer."""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ def changed(file, old, new):
 
 
 def with_memory(file, cls, init_args):
-    """Of ours, and without a compressor and what comes after it."""
+    """Give an experiment's file a memory of this package, and remove all sections from `memory`
+    on.
+    """
     lines = f"memory:\n  class_path: tmrl_like.replay.{cls}\n  init_args: {init_args}\n"
     file.write_text(TEXT[: TEXT.index("memory:")] + lines)
     return file

@@ -36,8 +36,8 @@ USERS = {
         ("run", "worker", True),
         ("worker", "trainer", True),
         ("worker", "run", True),
-        ("worker", "renaming", False),  # it would write its weights into a stranger's folder
-        ("trainer of a run", "run", False),  # which ended; its trainer still writes there
+        ("worker", "renaming", False),  # it would write weights into another run's folder
+        ("trainer of a run", "run", False),  # the run ended, but its trainer still writes there
     ],
 )
 def test_who_may_use_a_run_beside_whom(paths, held_by, wanted_by, is_free):

@@ -1,5 +1,5 @@
-"""The two ends of a worker's delivery in one test: the control loop's, the one that sends, and who
-takes it.
+"""The ends of a worker's delivery in one test: the control loop's logs, the outbox that sends, and
+stand-ins for the receiver.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ def sample(i=0, size=3):
 
 
 class Ends:
-    """The sample logs of a worker and their outbox; what is not here is the outbox's."""
+    """The sample logs of a worker and their outbox. Other attributes are the outbox's."""
 
     def __init__(
         self, root=None, incarnation=1, clock=CLOCK, log_bytes=512 << 20, lanes=1, **options
@@ -64,18 +64,18 @@ class Ends:
         self.outbox.on_ack(m.Ack("w", self.log.incarnation, stored, received, again))
 
     def deliver(self, taker, stored=True):
-        """Send all there is, and hear of it."""
+        """Send all entries, and have the taker acknowledge them."""
         self.pump(taker.send, True, awaits=True)
         taker.acknowledge(self, stored=stored)
 
     def pumped(self, taker=None, **how):
-        """Who takes what the outbox sends now."""
+        """Have the outbox send to a taker (by default a new `Wire`), and return it."""
         taker = taker or Wire()
         self.pump(taker.send, True, **how)
         return taker
 
     def kill_reader(self):
-        """What is left of a process that is killed: its files, and no lock."""
+        """Leave what remains of a killed reader: its files, but no lock."""
         self.outbox._lock.release()
         self.outbox._is_closed = True
 
@@ -98,11 +98,11 @@ class Ends:
 
 
 class Wire:
-    """Takes the packets that the outbox sends, as far as there is room.
+    """Accepts the packets that the outbox sends, as long as there is room.
 
     Attributes:
-        packets: of all of them, in order.
-        numbers: the samples in each, as their first observation.
+        packets: the packets, in order.
+        numbers: for each packet, the first observations of its samples, which are their numbers.
     """
 
     def __init__(self, room=10**9):
@@ -123,7 +123,7 @@ class Wire:
 
     @property
     def spans(self):
-        """The entries of each packet, first and last."""
+        """The first and last entry of each packet."""
         return [(packet.first, packet.last) for packet in self.packets]
 
     @property
@@ -132,13 +132,13 @@ class Wire:
 
 
 class Taker(Wire):
-    """Takes each entry once, in order, as a trainer does.
+    """Takes each entry once and in order, as a trainer does.
 
     Attributes:
-        rows: the samples of each process.
-        received: how far its entries have come.
-        missing: processes of which something came that does not follow.
-        gaps: (process, entry before, entry behind) of entries that never come.
+        rows: by process, its samples.
+        received: by process, the last entry received.
+        missing: processes of which a packet came that does not continue the one before.
+        gaps: (process, entry before, entry after) for entries that never come.
     """
 
     def __init__(self, room=10**9):

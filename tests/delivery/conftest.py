@@ -8,7 +8,9 @@ from tmrl_like.delivery import sample_log
 
 @pytest.fixture
 def ends():
-    """Makes both ends of a worker's delivery; those that a test leaves open are closed."""
+    """Return a function that makes both ends of a worker's delivery; close those that a test leaves
+    open.
+    """
     with contextlib.ExitStack() as stack:
 
         def make(*arguments, **options):
@@ -21,7 +23,7 @@ def ends():
 
 @pytest.fixture
 def spool(ends, tmp_path):
-    """The same, in a folder on a disk."""
+    """Return a function that makes both ends with a spool on disk."""
     return lambda incarnation=1, root=tmp_path, **options: ends(root, incarnation, **options)
 
 

@@ -1,4 +1,4 @@
-"""The trainer's end of delivery in a test: what its connection and its training thread do."""
+"""The trainer's end of delivery in a test, without a connection or a training thread."""
 
 from kit.packets import numbered, packet_of
 
@@ -7,7 +7,7 @@ from tmrl_like.wire import messages as m
 
 
 class Trainer:
-    """A receiver, and a training thread that does what the test says."""
+    """A receiver whose training thread is played by the test."""
 
     def __init__(self, limits=WorkerLimits(), **options):  # noqa: B008 - frozen
         self.receiver = Receiver(limits=limits, **options)
@@ -15,7 +15,7 @@ class Trainer:
         self.now = 0.0
 
     def give(self, first, newest=None, samples=None, **header):
-        """A packet of samples that have the numbers of their entries."""
+        """Give the receiver a packet of samples that are numbered like their entries."""
         numbers = range(first, (newest or first) + 1) if samples is None else samples
         self.give_bytes(packet_of(first, *map(numbered, numbers), **header))
 
@@ -24,7 +24,7 @@ class Trainer:
         self.inbox += self.receiver.take(packet, body, message, self.now, admit)
 
     def store(self, count=None):
-        """The memory stores what arrived, or the first of it."""
+        """Store what has arrived, or its first `count` deliveries."""
         stored, self.inbox = (
             self.inbox[:count],
             self.inbox[len(self.inbox) if count is None else count :],
@@ -34,7 +34,7 @@ class Trainer:
 
     @property
     def numbers(self):
-        """Of the samples that wait for the memory."""
+        """Numbers of the samples that wait for the memory."""
         return [number for number, _ in self.taken]
 
     @property
@@ -43,7 +43,7 @@ class Trainer:
 
     @property
     def taken(self):
-        """(number, name of the stream) of what waits for the memory."""
+        """(number, name of the stream) of each sample that waits for the memory."""
         return [
             (int(sample.obs), d.buffer.stream) for d in self.inbox for sample in d.buffer.memory
         ]
@@ -52,7 +52,7 @@ class Trainer:
         return self.receiver.due()
 
     def write(self, now):
-        """What is said of the one worker, when what waits is written: received and stored
+        """Store all that waits; return what is acknowledged to the worker: received and stored
         entries.
         """
         self.now = now
@@ -60,6 +60,6 @@ class Trainer:
         return [(ack.received, ack.stored) for ack in self.due()]
 
     def take(self, entry, now):
-        """The same for a packet that the memory has at once."""
+        """Give a packet and store it at once; return as `write` does."""
         self.give(entry)
         return self.write(now)

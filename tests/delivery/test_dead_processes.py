@@ -1,4 +1,4 @@
-"""What a worker's earlier processes left in its folder."""
+"""Delivery of entries that a worker's earlier processes left in its folder."""
 
 import logging
 

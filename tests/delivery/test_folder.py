@@ -1,4 +1,4 @@
-"""Whose a worker's folder is."""
+"""Access to a worker's folder."""
 
 import os
 
@@ -11,7 +11,7 @@ from tmrl_like.errors import ConfigError
 
 @pytest.fixture
 def opened(tmp_path):
-    """Open folders of tmp_path; those that a test leaves open are closed at its end."""
+    """Return a function that opens folders; close those that a test leaves open."""
     folders = []
 
     def make(name="w", root=tmp_path):

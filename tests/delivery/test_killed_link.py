@@ -1,5 +1,5 @@
-"""The process that sends is killed at any line: what was appended arrives once and in order, and
-its files go.
+"""The link process is killed at any line: entries arrive once and in order, and their files are
+removed.
 """
 
 import gc
@@ -20,8 +20,8 @@ def deliver(ends, taker):
 
 
 def live(folder, lines, dies_alone):
-    """Kill the link at this line of its work on entries that lie in several files; whether it came
-    to that.
+    """Kill the link after this many lines of its work on entries in several files; return whether
+    it was killed.
     """
     ends, taker = Ends(folder, max_samples=2), Taker()
     for number in range(6):
@@ -33,7 +33,7 @@ def live(folder, lines, dies_alone):
             ends.end_episode()
     is_killed = kill_after(lines, lambda: deliver(ends, taker), tmrl_like.delivery)
     ends.fill(6)
-    gc.collect()  # it may have taken a lock
+    gc.collect()  # release a lock that it may have taken
     if dies_alone:
         ends.restart_reader()
     else:
@@ -49,10 +49,10 @@ def live(folder, lines, dies_alone):
     return is_killed
 
 
-# who is killed closes no files
+# killed processes close no files
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_entries_arrive_once_and_in_order_after_a_kill_at_any_line(tmp_path, monkeypatch):
-    """Alone, or with its robot, in turn."""
+    """The link is killed alone or with its robot, alternately."""
     monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
     monkeypatch.setattr(sample_log, "_ROWS", 4)
     lines = 0

@@ -1,4 +1,4 @@
-"""What happens to entries between the control loop and the trainer."""
+"""The outbox: what happens to entries between the control loop and the trainer."""
 
 import errno
 import threading
@@ -18,8 +18,8 @@ def fill(box, n):
 
 # -- when a packet leaves, and what it holds -------------------------------------------------------
 
-# options; then: so many samples are appended, or an episode ends, and packets of these entries
-# leave
+# options; then pairs: how many samples are appended (or "end": an episode ends), and the entries of
+# the packets that leave
 LEAVES = {
     "when it is full": ({"max_samples": 10}, [(9, []), (1, [(1, 10)])]),
     "with twenty times as much where it has piled up": (
@@ -139,7 +139,7 @@ def test_a_packet_says_what_decides_whether_it_is_too_old(ends):
 
 @pytest.fixture
 def sent(ends):
-    """Five samples that were sent, a packet each."""
+    """Return a function that makes both ends with five sent samples, a packet each."""
 
     def make(**options):
         box = ends(**{"max_samples": 1, "max_packet_bytes": 1} | options)

@@ -1,4 +1,4 @@
-"""What a power cut leaves of a worker's entries: pages of different moments, in any order."""
+"""A worker's entries after a power cut, which mixes pages of different moments."""
 
 import random
 import shutil
@@ -22,7 +22,7 @@ PAGE = 4096
 
 
 def segments_of(box):
-    """Those that were filled, in order."""
+    """Return the segments in use, in order."""
     segments = [Segment(path) for path in box.folder.path.glob(f"{1:016x}-*{SUFFIX}")]
     return sorted(
         (segment for segment in segments if segment.is_begun), key=lambda s: s.words[NUMBER]
@@ -30,7 +30,7 @@ def segments_of(box):
 
 
 def filled(box, files):
-    """A sample in each of so many files."""
+    """Append one sample in each of `files` files."""
     for number in range(files):
         if number:
             box.begin_file()
@@ -38,7 +38,9 @@ def filled(box, files):
 
 
 def found(box, taker=None):
-    """What a trainer has when all that can be sent was sent and stored, and the files are gone."""
+    """Send and store all that can be sent, check that its files are removed, and return the
+    taker.
+    """
     taker = taker or Taker()
     for _ in range(10):
         box.deliver(taker)
@@ -52,7 +54,7 @@ def test_a_file_that_was_filled_again_does_not_follow_what_it_once_followed(spoo
     filled(box, 3)
     box.kill()
     _, second, third = segments_of(box)
-    # the same number twice: as if it had been freed and filled again
+    # the same number twice, as after a segment was freed and filled again
     shutil.copyfile(third.path, second.path)
     third.path.unlink()
     taker = found(spool(2))
@@ -63,10 +65,10 @@ def test_a_file_that_was_filled_again_does_not_follow_what_it_once_followed(spoo
 @pytest.mark.parametrize(
     ("words", "rows", "gaps"),
     [
-        ({END: HEAD_BYTES}, [0, 1, 3, 4], [(1, 2, 4)]),  # what it does not know is lost
+        ({END: HEAD_BYTES}, [0, 1, 3, 4], [(1, 2, 4)]),  # entries that it does not know of are lost
         ({NEXT: 0}, [0, 1, 2, 3, 4], []),
         ({FREED: 0}, [0, 1, 2, 3, 4], []),
-        (None, [0, 1, 3, 4], [(1, 2, 4)]),  # the page with its sample was not written
+        (None, [0, 1, 3, 4], [(1, 2, 4)]),  # the page with the sample was not written
     ],
 )
 def test_a_head_of_an_earlier_moment_costs_what_it_does_not_know_and_no_more(
@@ -97,7 +99,7 @@ def test_pages_of_different_moments_double_nothing_and_leave_gaps_that_are_known
     monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 2 * PAGE)
     monkeypatch.setattr(sample_log, "_ROWS", 16)
     rng, box, taker = random.Random(seed), spool(), Taker()
-    written = {}  # pages as the disk has them, by file and offset
+    written = {}  # pages on the disk, by file and offset
     number = 0
     for _ in range(60):
         for _ in range(rng.randrange(20)):

@@ -1,5 +1,5 @@
-"""What the trainer takes of what arrives, what it forgets, and what a worker that takes more than
-its part gets.
+"""The trainer's receiver: which entries it takes, what it forgets, and its limits for each
+worker.
 """
 
 from contextlib import ExitStack, suppress
@@ -33,12 +33,12 @@ def store(opened):
 
 @pytest.fixture
 def keeper(store):
-    """A trainer that stores what its memory has."""
+    """A trainer with a sample store."""
     return Trainer(store=store, run="run", keep_samples=100)
 
 
 def replayed(store):
-    """Of each stream the samples that the next process finds."""
+    """Return the streams that the next process finds, each with its samples."""
     return [
         (buffer.stream, [int(sample.obs) for sample in buffer.memory])
         for buffer in Receiver(store).replay()
@@ -47,18 +47,18 @@ def replayed(store):
 
 # -- in order, and once ----------------------------------------------------------------------------
 
-# packets, each of these entries (and the oldest that its worker has); stretches; the word for the
-# worker
+# entries of each packet (with /oldest: the oldest entry that its worker has); the stretches that
+# the trainer takes; its acknowledgement
 HISTORIES = [
     ("1-1 3-4", "1", "1 again"),
     ("1-1 3-4 2-3 3-4", "1 2 3 4", "4 again"),
     ("1-1 4-5/4", "1 | 4 5", "5"),
-    ("1-1 6-6/4", "1", "3 again"),  # 4 and 5 are still there
+    ("1-1 6-6/4", "1", "3 again"),  # the worker still has 4 and 5
     ("1-1 6-6/4 4-6/4", "1 | 4 5 6", "6 again"),
-    ("1-1 4-6/6", "1 | 4 5 6", "6"),  # its worker has 4 and 5 no more, but here they are
+    ("1-1 4-6/6", "1 | 4 5 6", "6"),  # the worker has only 6, but the packet has 4 and 5
     ("1-2 1-2", "1 2", "2"),
     ("1-2 1-4", "1 2 3 4", "4"),
-    ("8-8/6", "", "5 again"),  # of a process that was never heard of
+    ("8-8/6", "", "5 again"),  # from an unknown process
     ("8-8/6 6-8/6", "6 7 8", "8 again"),
 ]
 
@@ -96,7 +96,7 @@ REPORTS = tuple(episode(return_=k) for k in range(3))
     [(1, [2, 3], [0, 1, 2]), (2, [3], [0, 1, 2]), (3, [], [0, 1, 2]), (4, [], [1, 2]), (6, [], [])],
 )
 def test_breaks_samples_and_reports_are_cut_off_alike(trainer, known, samples, reports):
-    """Entry 1 is a break, 2 and 3 are samples, 4 to 6 reports."""
+    """Entry 1 is a break, entries 2 and 3 are samples, 4 to 6 are reports."""
     trainer.receiver.note_stored([Receipt("w", 7, known)])
     trainer.give(1, samples=(2, 3), reports=REPORTS, begins_with_break=True)
     assert trainer.numbers == samples
@@ -141,13 +141,13 @@ def test_a_packet_that_never_decodes_is_counted_passed_over_and_a_break(trainer,
 @pytest.mark.parametrize(
     "header",
     [
-        {"last": 2},  # of two samples and no break
+        {"last": 2},  # that is two samples without a break
         {"last": 2**62},
         {"episodes": ((4, episode(worker="x")),), "last": 4},
         {"episodes": ((1, episode()),), "last": 4},
         {"episodes": ((5, episode()),), "last": 4},
         {"episodes": ((3, episode()), (3, episode())), "last": 5},
-        {"episodes": ((2, episode()),), "last": 5},  # where the break is
+        {"episodes": ((2, episode()),), "last": 5},  # where the break must be
     ],
 )
 def test_a_packet_whose_entries_are_not_those_that_it_holds_is_counted_and_passed_over(
@@ -291,7 +291,7 @@ def few(monkeypatch):
 
 
 def live_and_end(trainer, first, number, lost=0):
-    """So many worker processes each send a packet, which is stored, and end."""
+    """Have `number` worker processes each send a packet, which is stored, and end."""
     for incarnation in range(first, first + number):
         trainer.give(1, incarnation=incarnation, lost_samples=lost)
     trainer.store()

@@ -1,5 +1,5 @@
-"""The files between the control loop and the one that sends: what they hold, how many there are,
-what damage costs.
+"""The files between control loop and link: their contents, their number, and the effect of
+damage.
 """
 
 import errno
@@ -45,7 +45,7 @@ def test_files_are_filled_again_when_all_that_is_in_them_is_stored(spool, small_
 
 
 def test_some_room_on_a_disk_is_left_to_others(tmp_path, monkeypatch):
-    """A trainer that stores on the same disk would have none otherwise, and nothing would be
+    """Otherwise a trainer that stores on the same disk would have no room, and nothing would be
     freed.
     """
     disk = SimpleNamespace(total=100 << 20, free=100 << 20)
@@ -95,7 +95,7 @@ def test_the_control_thread_makes_no_file_where_they_are_made_in_time(
     "an alarm only where samples may be lost, which ends when there is a file to fill",
 )
 def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(spool, small_files, monkeypatch):
-    def is_full(path, size):  # two files are fewer than those that are kept ready
+    def is_full(path, size):  # fewer files than are kept ready
         return len([*path.parent.glob(f"*{SUFFIX}")]) >= 2
 
     monkeypatch.setattr(sample_log, "reserve", failing(errno.ENOSPC, sample_log.reserve, is_full))
@@ -152,7 +152,7 @@ def test_a_worker_starts_although_the_disk_is_full(spool, monkeypatch):
     assert box.lost_samples == 1
 
 
-@pytest.mark.parametrize("elements", [1 << 18, 1 << 20])  # as large as a file, and larger
+@pytest.mark.parametrize("elements", [1 << 18, 1 << 20])  # bytes: as large as a file, and larger
 def test_a_sample_of_any_size_gets_a_file(spool, elements):
     box = spool(max_packet_bytes=1 << 25)
     for i in range(3):
@@ -212,7 +212,7 @@ def test_an_entry_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_a
         segment = Segment(files_of(box)[0])
         *_, at = rows_in(segment)
         end = segment.words[END]
-        segment.map[end : end + end - at] = segment.map[at:end]  # of what the file held before
+        segment.map[end : end + end - at] = segment.map[at:end]  # former content of the file
         segment.close()
         is_killed = kill_after(lines, lambda box=box: what(box), tmrl_like.delivery)
         wire = box.pumped(awaits=True)
@@ -231,7 +231,7 @@ def test_of_a_file_that_a_power_cut_damaged_what_comes_before_the_damage_is_ther
     box = spool()
     box.fill(0, 1, 2)
     box.end_episode()
-    box.fill(9)  # whole, by chance
+    box.fill(9)  # intact by chance
     segment = Segment(files_of(box)[0])
     segment.map[rows_in(segment)[damaged] + RECORD_BYTES + 40] ^= 1
     segment.close()
@@ -246,7 +246,7 @@ def test_a_record_of_what_a_file_held_before_is_none_after_a_power_cut(spool, wh
     box = spool()
     what(box)
     segment = Segment(files_of(box)[0])
-    segment.words[NUMBER] += 4  # the head was written to the disk, what it says lies there was not
+    segment.words[NUMBER] += 4  # the head is on the disk, the entries it refers to are not
     segment.close()
     box.kill()
     assert spool(2).pumped(awaits=True).packets == []

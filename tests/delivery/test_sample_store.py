@@ -1,5 +1,5 @@
-"""The trainer's store: what is found again after a kill or a power cut at any moment, and after
-damage at any byte.
+"""The trainer's sample store: what is found again after a kill or a power cut at any moment, and
+after damage at any byte.
 """
 
 import errno
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def opened(folder):
-    """Opens the store in the folder; the one before is closed."""
+    """An object that opens the store in the folder, and closes the one opened before."""
     with ExitStack() as stack:
         yield Stores(folder, stack)
 
@@ -41,7 +41,7 @@ def power(tmp_path):
 
 @pytest.fixture
 def few(opened):
-    """Small files are joined when four of them wait."""
+    """Have small files joined as soon as there are four."""
     opened.options = {"small_files": 4}
 
 
@@ -51,7 +51,9 @@ def put(store, *messages, now=0.0):
 
 
 def put_each(store, *numbers, **how):
-    """Packets of three samples each, the first, second, … that there are, in a file each."""
+    """Put packets of three samples into the store by number (1: samples 1 to 3), each in its own
+    file.
+    """
     for number in numbers:
         put(store, noise(3 * number - 2), **how)
 
@@ -65,7 +67,7 @@ def files(folder):
 
 
 def samples_of(opened, *arguments):
-    """What a trainer that starts has in its memory."""
+    """Return the samples that a trainer finds in the store when it starts."""
     store = opened(*arguments)
     found = [int(sample.obs) for buffer in Receiver(store).replay() for sample in buffer]
     store.close()
@@ -73,7 +75,7 @@ def samples_of(opened, *arguments):
 
 
 def written(opened, folder, messages):
-    """The file of these packets, which are equally long, and where the first one begins in it."""
+    """Write packets of equal length; return their file, and where the first one begins in it."""
     store = opened()
     put(store, *messages)
     store.close()
@@ -238,7 +240,7 @@ def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order
             assert found == list(range(1, len(found) + 1))
             assert len(promised) <= len(found) <= len(promised) + 1
             with PowerDisk(root) as power:
-                # what the next process acknowledges survives another cut
+                # what the next process has read survives another cut
                 power.cut(random.Random(1))
             assert samples_of(stores(root, stack), EVERY_S) == found
 

@@ -5,7 +5,7 @@ from engine_rig import Rig
 
 @pytest.fixture
 def node(tmp_path):
-    """An engine of one node."""
+    """An engine with one node."""
     with Nodes(tmp_path / "engine") as nodes:
         yield nodes
 

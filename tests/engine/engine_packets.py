@@ -1,4 +1,4 @@
-"""Packets of numbered entries as an engine's parts see them: nobody looks into their columns."""
+"""Packets of numbered entries for an engine's parts, which never look into their columns."""
 
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import encode_packet
@@ -7,7 +7,7 @@ INCARNATION = 7
 
 
 def header(first, last=None, worker="w", oldest=1, **more):
-    """The header of a packet with these entries, each a sample."""
+    """Return the header of a packet with these entries, all samples."""
     last = first if last is None else last
     fields = {"incarnation": INCARNATION, "breaks": 0, "body_bytes": 0, "compressed": False, **more}
     return m.SamplePacket(
@@ -16,5 +16,5 @@ def header(first, last=None, worker="w", oldest=1, **more):
 
 
 def message(first, last=None, worker="w", size=0, **more):
-    """A whole message, with so many bytes of columns."""
+    """Return a whole message, with `size` bytes of columns."""
     return encode_packet(header(first, last, worker, body_bytes=size, **more), bytes(size))

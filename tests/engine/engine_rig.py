@@ -1,4 +1,4 @@
-"""Servers, workers and trainers of one run at the nodes of an engine."""
+"""Servers, workers and trainers of one run, connected to an engine."""
 
 import threading
 
@@ -34,7 +34,9 @@ class Rig:
         return self.keep(LightWorker(open_folder(self.folder / "spool", name), ring))
 
     def trainer(self, receiver=None, link=(), **options):
-        """`link`: what its `TrainerLink` is to know; options are the engine's."""
+        """Start a trainer. `link`: arguments of its `TrainerLink`; `options`: the engine's
+        options.
+        """
         reader = Reader(self.nodes.options(RUN, "gpu", **options))
         return self.keep(
             Trainer(reader, receiver or Receiver(run=f"training {len(self.parts)}"), **dict(link))
@@ -49,19 +51,19 @@ class Rig:
             part.close()
 
     def stream(self):
-        """What the nodes say of the run's stream, once it is there."""
+        """Wait for the run's stream, and return its statistics."""
         return until(lambda: self.nodes.streams().get(stream_name(RUN)), "the stream of the run")
 
     def in_stream(self):
-        """How many messages it holds."""
+        """Return the number of messages in the stream."""
         return self.stream()["state"]["messages"]
 
 
 class Trainer:
-    """Stores what comes, in a thread."""
+    """Stores all that arrives, in a thread."""
 
     def __init__(self, reader, receiver, **options):
-        self.memory = {}  # of each worker the numbers of its samples
+        self.memory = {}  # by worker: the numbers of its samples
         self.receiver = receiver
         self.link = trainer_link(reader, receiver, **options)
         self._stopping = threading.Event()

@@ -7,6 +7,6 @@ from tmrl_like.wire import messages as m
 
 
 def trainer_link(link, receiver=None, name="t", rank=m.ALONE):
-    """What a trainer has of an engine, or of a server."""
+    """Return a trainer's link to an engine or to a server."""
     ring = Ring(["the engine"], lambda _: link, is_quiet=True)
     return TrainerLink(ring, name, m.Spaces("o", "a"), receiver or Receiver(), rank=rank)

@@ -1,4 +1,4 @@
-"""What a trainer passes on and purges of an engine's stream: its bookkeeping, without a node."""
+"""Bookkeeping of what a trainer reads and purges of an engine's stream, without a node."""
 
 import pytest
 from engine_packets import INCARNATION, header
@@ -9,7 +9,7 @@ from tmrl_like.wire import messages as m
 
 
 class Stream:
-    """A stream and who reads it, message by message."""
+    """A stream and its reader, message by message."""
 
     def __init__(self):
         self.backlog, self.sequence = Backlog(), 0

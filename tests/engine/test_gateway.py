@@ -1,4 +1,4 @@
-"""Workers at a server, whose samples go to a real node's stream and from there to a trainer."""
+"""Samples go from workers through a server to a real node's stream, and from there to a trainer."""
 
 import contextlib
 import re
@@ -30,7 +30,7 @@ NOBODY = EngineOptions(nodes=(f"nats://localhost:{free_ports(1)[0]}",), run=RUN)
 
 
 def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
-    first = rig.trainer()  # it makes the stream
+    first = rig.trainer()  # the trainer makes the stream
     until(lambda: first.link.session.connected)
     server = rig.server()
     workers = [rig.worker(server, f"w{i}") for i in range(3)]
@@ -173,7 +173,7 @@ def test_a_site_that_lacks_a_right_ends_its_server_at_once(rig, missing, caplog)
 
 
 def test_a_site_is_served_through_a_node_of_its_own(tmp_path):
-    """As docs/deploy/nats_leaf.conf makes it one, but without TLS."""
+    """The node is configured by docs/deploy/nats_leaf.conf, but without TLS."""
     leaves, port = free_ports(2)
     with (
         Nodes(tmp_path / "hub", more=f'leafnodes {{ listen: "127.0.0.1:{leaves}" }}') as hub,

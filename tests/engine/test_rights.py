@@ -1,4 +1,6 @@
-"""What the rights of docs/guide/engine.md let a site and a trainer do, and nothing else."""
+"""The permissions of docs/guide/engine.md let a site and a trainer do what they need, and no
+more.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ TRAINER_MAY_NOT_PUBLISH = {
 
 
 class Watched:
-    """A client that keeps what its node refuses."""
+    """A client that records the errors of its node."""
 
     def __init__(self, nodes, name):
         self._url, self._name, self._credentials = nodes.urls[0], name, nodes.user(name)
@@ -79,7 +81,7 @@ class Watched:
         self.errors.append(str(error).lower())
 
     async def refusals(self, publish, hear):
-        """Try all of it; each is refused."""
+        """Try all of these subjects, and check that each is refused."""
         for subject in publish.values():
             await self.client.publish(subject, b"")
         for subject in hear.values():

@@ -1,5 +1,5 @@
-"""Who has the trainer's seat of a run at an engine: one, its successor at once, and another run's
-trainer never.
+"""The trainer's seat of a run at an engine: one trainer has it, its successor gets it at once, and
+another run's trainer never does.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from tmrl_like.wire import messages as m
 
 
 class Trainer:
-    """A reader, and what a session would say to it."""
+    """A reader, with the messages that a session would send through it."""
 
     def __init__(self, options, name, run="", began_up_s=0.0, rank=m.ALONE, incarnation=None):
         self.reader = Reader(options)
@@ -26,7 +26,7 @@ class Trainer:
         self.reader.send(self.hello)
 
     def heard(self):
-        """All answers so far."""
+        """Return all answers so far."""
         while (data := self.reader.receive(0.01)) is not None:
             message, _ = m.decode(data)
             if isinstance(message, m.Welcome | m.Refusal):
@@ -37,7 +37,7 @@ class Trainer:
         return bool(self.heard()) and isinstance(self.answers[-1], m.Welcome)
 
     def vanish(self):
-        """Killed: it says no goodbye."""
+        """Disappear as if killed, without a word."""
         connection = self.reader._connection
         connection.call(connection._ended.set)
         connection.close(0.0)
@@ -45,7 +45,7 @@ class Trainer:
 
 @pytest.fixture
 def trainer(node, monkeypatch):
-    monkeypatch.setattr("tmrl_like.engine.reader._SEAT_S", 0.1)  # between two looks at it
+    monkeypatch.setattr("tmrl_like.engine.reader._SEAT_S", 0.1)  # between two looks at the seat
     monkeypatch.setattr("tmrl_like.engine.seat._TTL_S", 1)
     with contextlib.ExitStack() as stack:
 
@@ -66,7 +66,7 @@ def test_a_successor_of_the_same_run_takes_the_seat_at_once_and_its_predecessor_
     (refusal,) = [answer for answer in first.answers if isinstance(answer, m.Refusal)]
     assert refusal.reason == "another trainer (second) has taken this one's seat: stop one of them"
     assert refusal.retry_after_s < 0
-    time.sleep(0.5)  # some looks: it does not take it back
+    time.sleep(0.5)  # several looks: the first trainer does not take the seat back
     assert second.is_seated()
     assert len(second.answers) == 1
 
@@ -81,7 +81,7 @@ def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer):
     ]
     for other in others:
         until(other.heard)
-    time.sleep(0.5)  # some looks
+    time.sleep(0.5)  # several looks
     reason = "a trainer is connected already (first): stop it, or give this one another run_name"
     assert [other.heard() for other in others] == [[m.Refusal(reason, 1.0)]] * 3
     assert first.is_seated()

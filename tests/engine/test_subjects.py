@@ -1,4 +1,4 @@
-"""Names as parts of subjects."""
+"""Names as parts of an engine's subjects."""
 
 from __future__ import annotations
 

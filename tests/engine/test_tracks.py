@@ -1,6 +1,4 @@
-"""What a gateway confirms to workers, and what it asks them for again: its bookkeeping, without a
-node.
-"""
+"""Bookkeeping of what a gateway acknowledges to workers and asks them for again, without a node."""
 
 import pytest
 from engine_packets import INCARNATION, header

@@ -1,4 +1,4 @@
-"""A screen for tests: an X server without a monitor."""
+"""Screens for tests: X servers without a monitor."""
 
 import contextlib
 import importlib.util
@@ -13,7 +13,7 @@ REQUIRED = "TMRL_LIKE_REQUIRE_SCREEN"
 
 @contextlib.contextmanager
 def start_x_server():
-    """An X server of one's own: DISPLAY and process."""
+    """Run an X server; yield its DISPLAY and its process."""
     missing = [] if shutil.which("Xvfb") else ["Xvfb"]
     missing += [
         name for name in ("mss", "Xlib", "pygame") if importlib.util.find_spec(name) is None
@@ -41,7 +41,7 @@ def start_x_server():
     os.close(write)
     try:
         with os.fdopen(read) as pipe:
-            number = pipe.readline().strip()  # written when it is ready
+            number = pipe.readline().strip()  # written when the server is ready
         assert number, f"Xvfb ended with {server.wait(5)}"
         yield f":{number}", server
     finally:
@@ -51,14 +51,14 @@ def start_x_server():
 
 @pytest.fixture(scope="session")
 def x_server():
-    """DISPLAY of an X server that was started for the tests."""
+    """The DISPLAY of an X server started for all tests."""
     with start_x_server() as (display, _):
         yield display
 
 
 @pytest.fixture
 def mortal_screen(monkeypatch):
-    """The test runs on a screen of its own, and may end it."""
+    """Run the test on its own screen, which it may end; yield the server's process."""
     with start_x_server() as (display, server):
         monkeypatch.setenv("DISPLAY", display)
         yield server
@@ -66,6 +66,6 @@ def mortal_screen(monkeypatch):
 
 @pytest.fixture
 def screen(x_server, monkeypatch):
-    """The test runs on that screen."""
+    """Run the test on the screen that all tests share."""
     monkeypatch.setenv("DISPLAY", x_server)
     return x_server

@@ -1,8 +1,9 @@
-"""Something that moves, says so in a file, and is stopped.
+"""Environments that stand for moving hardware: they record in a file when they move and are
+stopped.
 
-As a script it starts processes, of which each drives one: for each line of its standard input,
-FILE, KIND and WHAT with a tab between them, it says a process id. What they all need is imported
-once.
+As a script, it starts processes that each drive one of them. For each line of standard input (FILE,
+KIND and WHAT, separated by tabs) it forks a process and prints its id; everything that they need is
+imported only once.
 """
 
 import os
@@ -32,8 +33,8 @@ time.sleep(3600)
 
 
 class Moving(CountingEnv):
-    """Moves from a reset on; its 20th step hangs if that is asked for. It may need a device's
-    process.
+    """Moves from a reset on. If `what` is "hangs", it hangs after 20 steps; with `device`, each
+    step needs a device's process.
     """
 
     def __init__(self, file, what="", device=False):
@@ -69,7 +70,7 @@ class Moving(CountingEnv):
 
 
 class Remote(Moving):
-    """Can be stopped by another process as well."""
+    """A moving environment that another process can stop as well."""
 
     def __init__(self, file, what=""):
         super().__init__(file, what)
@@ -77,7 +78,7 @@ class Remote(Moving):
 
 
 class WithDevice(Moving):
-    """Moves a device whose process stops it when it is asked to end."""
+    """Moves a device; the device's process stops it when asked to end."""
 
     def __init__(self, file, what=""):
         super().__init__(file, what, device=True)
@@ -95,7 +96,7 @@ KINDS = {kind.__name__: kind for kind in (Moving, Remote, WithDevice)}
 
 
 def drive(file, kind, what):
-    """As a worker does until somebody stops it."""
+    """Drive as a worker does until a signal stops it."""
     stopper = Stopper(supervised=False)
     make_env = partial(KINDS[kind], file, what)
     options = WorkerOptions(hang_timeout_s=60.0)
@@ -107,7 +108,7 @@ def drive(file, kind, what):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
     for line in sys.stdin:
         if pid := os.fork():
             print(pid, flush=True)

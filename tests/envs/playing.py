@@ -1,4 +1,4 @@
-"""The game of the tests in a window of its own, as an environment plays it."""
+"""The tests' game in its own window, and its interface."""
 
 import sys
 from pathlib import Path
@@ -13,13 +13,15 @@ TITLE = "Square Game"
 
 
 def command_of(title=TITLE):
-    """Starts it, with a port of its own."""
+    """Return the command that starts the game, with a free port."""
     game = Path(__file__).with_name("desktop") / "square_game.py"
     return [sys.executable, str(game), title, str(free_port())]
 
 
 class SquareGame(DesktopGameInterface):
-    """Reward: where the square is, as the game says it; it terminates at the right end."""
+    """The game's interface. Reward: the square's position according to the game; terminates at the
+    right end.
+    """
 
     def __init__(self, command, **options):
         known = {

@@ -1,4 +1,6 @@
-"""A table of inputs: an integer drives what takes numbers or keys, with a clock and without."""
+"""A table of inputs lets an integer action drive an environment that takes numbers or keys, with a
+clock or without.
+"""
 
 from typing import Any, ClassVar
 
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the mac
 
 
 class Writing(gymnasium.Env):
-    """Writes down what drives it, and spoils it."""
+    """An environment that records its actions, and then changes them in place."""
 
     observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
 
@@ -37,7 +39,7 @@ class Writing(gymnasium.Env):
 
 
 class Two(Interface):
-    """Two numbers drive it."""
+    """An interface driven by two numbers."""
 
     action_space = spaces.Box(-1.0, 1.0, (2,))
     input_tables: ClassVar[dict[str, Any]] = {"few": [(1, 0), (0, 0), (0, 1)]}
@@ -120,7 +122,7 @@ def test_a_table_that_does_not_fit_is_one_line(inputs, message):
 def test_what_a_table_cannot_drive_is_named():
     with pytest.raises(ConfigError, match="no table of inputs fits Text"):
         ActionTable([["a"]]).wrap(Writing(spaces.Text(3)))
-    for row in ([0.5, 0], [3, 0]):  # no whole number, and out of bounds
+    for row in ([0.5, 0], [3, 0]):  # not a whole number; out of bounds
         with pytest.raises(ConfigError, match="row 0 of the table of inputs"):
             ActionTable([row]).wrap(Writing(spaces.MultiDiscrete([3, 2])))
     with pytest.raises(ConfigError, match="give the table to the environment itself, as `inputs`"):

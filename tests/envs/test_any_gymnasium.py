@@ -1,4 +1,6 @@
-"""Whatever Gymnasium has: environment, wire, memory, batch and one training step, bit for bit."""
+"""Any space of Gymnasium passes through environment, wire, memory, batch and one training step, bit
+for bit.
+"""
 
 from functools import partial
 
@@ -31,8 +33,8 @@ NETS = {"hidden_sizes": (16,)}
 
 
 def through_everything(env_cls, act_buf_len=0, max_samples=20):
-    """Act, encode, decode, store, compare every transition, train a step, load the weights; returns
-    a batch.
+    """Act, encode, decode, store, compare every transition, train a step, and load the weights;
+    return a batch.
     """
     spaces_of = env_cls()
     discrete = not isinstance(spaces_of.action_space, spaces.Box)
@@ -53,7 +55,7 @@ def through_everything(env_cls, act_buf_len=0, max_samples=20):
         assert all(np.isfinite(float(value)) for value in agent.train(batch).values())
         worker.actor.load_weights(agent.get_actor().weights())
         PolicyProbe(env.observation_space, env.action_space).check(worker.actor)
-        drive(worker, memory)  # by the trained policy, which normalises
+        drive(worker, memory)  # with the trained policy, which normalises
     return batch
 
 
@@ -78,7 +80,7 @@ def test_a_registered_environment_goes_through_everything(name):
 
 
 class Fake(gymnasium.Env):
-    """Observes and pays at random, in any spaces."""
+    """An environment with any spaces, whose observations and rewards are random."""
 
     def __init__(self, observation_space, action_space):
         self.observation_space, self.action_space = observation_space, action_space
@@ -96,7 +98,7 @@ class Fake(gymnasium.Env):
 
 
 PICTURE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
-MIXTURES = [  # observations and actions
+MIXTURES = [  # spaces of observations and actions
     (PICTURE, spaces.Discrete(3, start=4)),
     (spaces.Box(0, 9, ()), spaces.Box(-1.0, 1.0, ())),
     (spaces.Box(0, 9, (3, 2), np.int16), spaces.Box(0.0, 1.0, (2, 2), np.float64)),
@@ -134,7 +136,7 @@ def test_actions_without_entries_or_bounds_are_refused(action_space):
 
 
 class Loose(Fake):
-    """Returns what Gymnasium takes, but no sample can hold."""
+    """An environment that returns values which Gymnasium accepts, but which no sample can hold."""
 
     def step(self, action):
         obs, _, terminated, _, _ = super().step(action)
@@ -156,7 +158,7 @@ def test_observations_rewards_and_ends_get_one_type():
 
 
 class Lamp(Interface):
-    """Its action is a choice; its default a plain number."""
+    """An interface with discrete actions, whose default action is a plain number."""
 
     action_space = spaces.Discrete(3)
 

@@ -1,4 +1,4 @@
-"""`ClockedGym` does with an interface what rtgym's environments do with it, call by call and to the
+"""`ClockedGym` treats an interface as rtgym's environments do, call by call and to the
 microsecond.
 """
 
@@ -21,8 +21,8 @@ STEP = 16 * MS
 
 
 class Timeline:
-    """A time for each thread, which goes on when that thread sleeps; whoever waits for another is
-    as late as it.
+    """A simulated time for each thread, which advances when that thread sleeps. Waiting for another
+    thread advances it to that thread's time.
     """
 
     def __init__(self):
@@ -79,7 +79,7 @@ class Timeline:
 
 @pytest.fixture
 def timeline(monkeypatch):
-    """Makes a timeline that rtgym goes by from now on."""
+    """Return a function that makes a timeline and puts rtgym on it."""
 
     def make():
         timeline = Timeline()
@@ -94,10 +94,10 @@ def timeline(monkeypatch):
 
 
 class Recorder(RealTimeGymInterface):
-    """Notes its calls and when they come; each takes its time; every fifth observation ends the
-    episode.
+    """An interface that records its calls and their times. Each call takes its given time; every
+    fifth observation ends the episode.
 
-    Without `with_time` it does not say when an observation was taken.
+    Without `with_time`, it does not return the time at which an observation was taken.
     """
 
     def __init__(self, timeline, calls, with_time, **takes):
@@ -147,8 +147,8 @@ class Recorder(RealTimeGymInterface):
 
 
 def play(make, timeline, config, pauses, **interface_kwargs):
-    """What a script of all that one can ask for saw: results, errors, warnings, times, calls of the
-    interface.
+    """Run a script of all possible calls; return what it saw: results, errors, warnings, times, and
+    the interface's calls.
     """
     calls, seen = list[Any](), list[Any]()
     config = DEFAULT_CONFIG_DICT | {
@@ -224,7 +224,7 @@ def play_both(make_timeline, rtgyms, *args, **kwargs):
 
 
 BOTH = pytest.mark.parametrize("rtgyms", [real_time_env.RealTimeEnv, real_time_env.RealTimeEnvTS])
-IN_TIME = [0.0, 4 * MS, 15 * MS]  # that the policy takes
+IN_TIME = [0.0, 4 * MS, 15 * MS]  # time that the policy takes
 LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
 
 

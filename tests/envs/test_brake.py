@@ -1,4 +1,4 @@
-"""What moves is stopped by the environment's `stop`, once, however a worker ends."""
+"""Moving hardware is stopped by the environment's `stop`, once, however a worker ends."""
 
 import contextlib
 import os
@@ -34,14 +34,14 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
 class Diary:
-    """What happened, as a file has it."""
+    """The events recorded in a file."""
 
     def __init__(self, file):
         self.file = str(file)
 
     @property
     def lines(self):
-        """Words, and when they were said."""
+        """List of [event, time]."""
         file = Path(self.file)
         return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -64,8 +64,8 @@ def diary(tmp_path):
 
 @pytest.fixture
 def in_time(tmp_path, figure):
-    """Do it again until it was in time, as a machine with nothing else to do is; a busy one has
-    longer.
+    """Return a function that repeats a test until it is fast enough for an idle machine; a busy
+    machine is allowed more time.
     """
 
     def test(once):
@@ -80,7 +80,7 @@ def in_time(tmp_path, figure):
 
 @pytest.fixture
 def gives_up(monkeypatch):
-    """With the first fault."""
+    """Make workers give up at the first fault."""
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_FAULTS_IN_A_ROW", 1)
     monkeypatch.setattr("tmrl_like.envs.supervision._CLOSE_WITHIN_S", 0.3)
 
@@ -93,7 +93,7 @@ def make_worker(env_cls, *arguments, actor_cls=LinearActor, hang_timeout_s=HANG_
 
 
 class Raising(Moving):
-    """Raises in its eighth step or in its second reset, as asked for, and says when."""
+    """A moving environment that raises in its eighth step or its second reset, and records when."""
 
     def reset(self, **options):
         if self.total_steps:
@@ -189,7 +189,7 @@ def test_without_its_device_what_moves_is_stopped(how, waits_s, in_time):
 
 @pytest.fixture(scope="module")
 def nursery():
-    """Where workers are started in processes of their own."""
+    """A process that starts workers as separate processes."""
     folder = Path(__file__).parent
     path = os.pathsep.join([str(folder), *filter(None, sys.path)])
     pipes = {
@@ -205,7 +205,9 @@ def nursery():
 
 @pytest.fixture
 def start(nursery):
-    """Start a worker in a process of its own; returns that when it moves, or hangs."""
+    """Return a function that starts a worker process, and returns it as soon as it moves or
+    hangs.
+    """
     started = []
 
     def begin(diary, kind="Moving", what="drives"):
@@ -255,7 +257,7 @@ def test_a_killed_worker_is_stopped_from_outside(kind, start, in_time):
 
     def once(diary):
         process = start(diary, kind)
-        time.sleep(1.0)  # the guard has imported the function, or looked for the device
+        time.sleep(1.0)  # by now the guard has imported the function, or found the device
         started = process.children(recursive=True)
         killed_at = time.monotonic()
         process.kill()
@@ -267,7 +269,7 @@ def test_a_killed_worker_is_stopped_from_outside(kind, start, in_time):
 
 
 def test_each_run_is_stopped_once_and_the_next_reset_moves_again(diary):
-    """Nor is anything stopped from outside after an end in order."""
+    """After an orderly end, nothing is stopped from outside either."""
     before = psutil.Process().children()
     with make_worker(Remote, diary.file) as worker:
         worker.run_episodes(nb_episodes=2)
@@ -301,7 +303,7 @@ def test_what_was_stopped_takes_no_step_before_the_next_reset(diary):
 
 
 class Arm(Interface):
-    """Counts what it is sent."""
+    """An interface that records what it is sent."""
 
     def __init__(self):
         super().__init__()
@@ -330,7 +332,7 @@ def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more()
         until(lambda: "stopped" in said)
 
     arm.when_seen = stop
-    env.run(lambda: env.step(action))  # which ends as ever
+    env.run(lambda: env.step(action))  # the step still ends normally
     assert said == ["sent", "stopped"]
     arm.when_seen = int
     env.stopping.clear()

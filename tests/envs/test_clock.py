@@ -1,4 +1,6 @@
-"""The clock that sleeps and spins, on a machine whose sleeps come back as late as the test says."""
+"""The clock that sleeps and spins, on a simulated machine whose sleeps end as late as the test
+says.
+"""
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ LOOK_S = 1e-6  # between two looks at the time
 
 
 class Machine:
-    """Time goes on by a look, and by sleeps, which come back late."""
+    """A machine whose time advances with each look and with sleeps, which end late."""
 
     def __init__(self, late_s):
         self.time, self.slept, self._late_s = 1000.0, 0.0, late_s
@@ -36,7 +38,9 @@ def at_random(worst_s):
 
 
 def wakes(machine, clock, period_s, periods):
-    """How late a bare loop with absolute deadlines came back from each wait, seconds [periods]."""
+    """Return how late a bare loop with absolute deadlines returned from each wait, seconds
+    [periods].
+    """
     began = machine.time
     late = []
     for period in range(1, periods + 1):
@@ -51,7 +55,7 @@ def test_a_loop_at_1_khz_keeps_its_deadlines_and_never_drifts(lateness):
     late = wakes(machine, Clock(200e-6, machine.now, machine.sleep), 1e-3, 20_000)
     assert late.min() >= 0
     assert np.median(late) <= 2 * LOOK_S
-    # a sleep later than expected costs what it was later, and nothing afterwards
+    # a sleep that ends later than expected costs its delay once, and nothing afterwards
     assert late[1:].max() <= 151e-6
     assert late[-100:].mean() <= 10e-6
 
@@ -72,7 +76,7 @@ def test_one_sleep_that_was_very_late_is_forgotten():
 
 
 class Call:
-    """Takes its time, and is counted."""
+    """A call that takes a given time and counts how often it is made."""
 
     def __init__(self, machine, takes_s=lambda number: 40e-6):
         self.machine, self.takes_s, self.number = machine, takes_s, 0
@@ -111,5 +115,5 @@ def test_a_call_that_took_long_costs_that_once_and_is_made_again():
     clock = Clock(200e-6, machine.now, machine.sleep)
     clock.while_waiting(call := Call(machine, lambda number: 5e-3 if number == 50 else 40e-6))
     late = wakes(machine, clock, 10e-3, 1000)
-    assert np.count_nonzero(late > 2 * LOOK_S) <= 2  # the first sleep's, and this one
+    assert np.count_nonzero(late > 2 * LOOK_S) <= 2  # the first sleep, and this one
     assert call.number > 990

@@ -1,4 +1,4 @@
-"""Log lines that another thread writes."""
+"""Log lines are written by another thread."""
 
 import logging
 

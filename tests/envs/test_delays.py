@@ -1,4 +1,4 @@
-"""Delays are found in simulations that have known ones, and none where there is none."""
+"""Delays are found in simulations with known delays, and not found where there are none."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 from tmrl_like.envs.delays import MAX_LAG, Trace, measure_response, to_features
 
-Dynamics = Callable[[Any, Any], tuple[Any, Any]]  # state, what acts -> next state, observation
+Dynamics = Callable[[Any, Any], tuple[Any, Any]]  # state, acting action -> next state, observation
 
 
 def integrator(state, acting):
@@ -25,7 +25,7 @@ def gain(state, acting):
 
 
 def coupled(state, acting):
-    """Two speeds and two positions."""
+    """Step two speeds and two positions."""
     speed = 0.9 * state[:2] + acting
     new = np.concatenate([speed, state[2:] + speed])
     return new, new
@@ -41,8 +41,8 @@ def nothing(state, acting):
 
 
 def simulate(dynamics, delays, noise=0.0, seed=0, episodes=4, steps=100, walk=0.0):
-    """Drive with random actions [T, 2] of deviation 1; each acts after a delay drawn from `delays`,
-    the newest wins.
+    """Drive with random actions [T, 2] of unit deviation. Each takes effect after a delay drawn
+    from `delays`; the newest that has arrived acts.
     """
     random = np.random.default_rng(seed)
     traces = []
@@ -95,7 +95,9 @@ def test_a_speed_that_is_hidden_is_distinguished_from_a_delay(delay):
 
 @pytest.mark.parametrize(("dynamics", "lags"), [(nothing, ()), (first_order, (1,))])
 def test_actions_seem_to_act_that_do_not_as_rarely_as_is_promised(dynamics, lags):
-    """Older ones as well: of 30 at 1 %, two or fewer in 99 % of the cases."""
+    """This holds for older actions as well. With 1 % of wrong findings, at most 2 of 30 cases are
+    wrong with a probability of 99 %.
+    """
     wrong = [
         measured(dynamics, (1,), 0.1, seed, episodes=2, walk=0.5).lags != lags for seed in range(30)
     ]
@@ -125,7 +127,7 @@ def test_features_are_numbers_as_they_are_and_pictures_as_a_few():
         for i in range(30)
     ]
     features, exact = to_features(observations)
-    assert exact == 1 + 19  # what never changes is left out
+    assert exact == 1 + 19  # constant features are left out
     assert features.shape == (30, exact + 8)
     assert np.isfinite(features).all()
     positions, exact = to_features([(np.array([i, -i]), 1.0) for i in range(5)])
@@ -134,7 +136,7 @@ def test_features_are_numbers_as_they_are_and_pictures_as_a_few():
 
 
 def pictures_of(positions):
-    """A bright column in 32 x 32 x 1."""
+    """Return pictures, [32, 32, 1], each with a bright column."""
     columns = np.arange(32)
     return [np.tile(np.exp(-((columns - x) ** 2) / 12), (32, 1))[..., None] for x in positions]
 

@@ -1,5 +1,5 @@
-"""What every environment that ships keeps to: its spaces, its ends, its seed, and what becomes of
-what it starts.
+"""Properties of every environment that ships: its spaces, ends of episodes, seeds, and the
+processes that it starts.
 """
 
 import importlib.util
@@ -31,13 +31,13 @@ PLACE = {"progress": (), "distance": (), "potential": (), "position": (2,)}
 
 @dataclass(frozen=True)
 class Case:
-    """An environment of few steps, and what is particular about it."""
+    """An environment with short episodes, and its particulars."""
 
     make: Callable[..., Any]
-    needs: str  # a module
-    process: str = ""  # in the command line of the process that it starts, which may die
+    needs: str  # a module that must be installed
+    process: str = ""  # part of the command line of its process, which may die
     starts_at_once: bool = False
-    # what a seed draws, in the first observation and info
+    # returns from the first observation and info what a seed determines
     drawn: Callable[[Any, Any], Any] | None = None
     info: dict[str, tuple[int, ...]] | None = None  # shapes
 

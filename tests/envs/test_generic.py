@@ -1,4 +1,4 @@
-"""Environments: the generic wrapper."""
+"""The wrapper for any Gymnasium environment."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""An rtgym interface as an environment with a clock, and the constructor that hands arguments on to
+"""An rtgym interface as an environment with a clock, and the constructor that passes arguments to
 it.
 """
 
@@ -37,7 +37,7 @@ def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_l
 
 
 class Manual:
-    """A clock that only waits move."""
+    """A clock that only advances by waits, and by hand."""
 
     max_spin_s = 0.0
 
@@ -52,7 +52,7 @@ class Manual:
 
 
 def test_ten_thousand_steps_at_1_khz_take_ten_seconds() -> None:
-    """However late each of them is within the elasticity."""
+    """This holds however late each step is, within the elasticity."""
     clock, lateness = Manual(), np.random.default_rng(0).uniform(0.0, 0.9e-3, 10_000)
     env = ClockedGym(
         {"interface": Interface, "time_step_duration": 1e-3, "start_obs_capture": 1e-3}, clock

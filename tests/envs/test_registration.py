@@ -1,4 +1,4 @@
-"""The environments that ship, as Gymnasium's registry has them."""
+"""The environments that ship are in Gymnasium's registry."""
 
 import sys
 from importlib.util import find_spec
@@ -61,14 +61,14 @@ def target_of(obs):
 def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_episodes(
     name, before, after, needs
 ):
-    """In a process of its own: the drone's threads never end."""
+    """It runs in a separate process, because the drone's threads never end."""
     if find_spec(needs) is None:
         pytest.skip(f"needs {needs}")
     python("-c", CHECK.format(name=name, before=before, after=after))
 
 
 def test_every_id_is_known_and_takes_the_arguments_of_its_class():
-    register_all()  # twice is fine
+    register_all()  # calling it twice is fine
     assert {f"tmrl_like/{name}-v0" for name in IDS} <= set(gymnasium.registry)
     env = gymnasium.make("tmrl_like/Drone-v0", act_buf_len=2, ep_max_length=7)
     assert len(env.observation_space) == 4 + 2

@@ -1,5 +1,5 @@
-"""An agent that corrects a base controller: what the environment gets, and what the samples
-hold.
+"""An agent that corrects a base controller: what the environment receives, and what samples
+contain.
 """
 
 import re
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the mac
 
 
 class Counting(Interface):
-    """Two numbers drive it, which are not alike."""
+    """An interface driven by two numbers with different bounds."""
 
     action_space = spaces.Box(np.float32([-1.0, 0.0]), np.float32([1.0, 4.0]))
 
@@ -29,7 +29,7 @@ class Counting(Interface):
 
 
 def a_tenth_more(obs):
-    """A controller: 0.1 for each look, and 3."""
+    """Return a controller's action: 0.1 for each observation so far, and 3."""
     return [0.1 * obs[0][0], 3.0]
 
 
@@ -51,7 +51,7 @@ def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_
     obs, *_ = env.step(first)
     assert as_lists(obs) == [[1.0], rest, [0.5, 1.0], pytest.approx([0.1, 3.0]), none, [0.5, -2.0]]
     obs, *_ = env.step(second)
-    # cut off at the bounds
+    # limited to the bounds
     assert as_lists(obs)[:3] == [[2.0], [0.5, 1.0], pytest.approx([-0.4, 4.0])]
     assert as_lists(obs)[-2:] == [first.tolist(), second.tolist()]
     assert env.observation_space.contains(obs)
@@ -80,7 +80,7 @@ def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed():
     done = []
 
     class Person:
-        """Touches nothing at first."""
+        """A driver that does not drive at first."""
 
         def __init__(self, action_space, default_action, force):
             done.append((action_space, default_action.tolist()))
@@ -97,7 +97,7 @@ def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed():
 
     env = ResidualEnv(make_counting, partial(Person, force=0.5))
     obs, _ = env.reset()
-    assert obs[3].tolist() == [0.0, 1.0]  # it does not drive: the environment's default action
+    assert obs[3].tolist() == [0.0, 1.0]  # without a driver it is the environment's default action
     obs, *_ = env.step(env.default_action)
     assert obs[3].tolist() == [0.5, 0.0]
     env.close()

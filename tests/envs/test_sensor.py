@@ -1,4 +1,4 @@
-"""Sensors at their own rate: who asks never waits, and one that is silent has a name. Time is
+"""Sensors with their own rate: reading one never waits, and a silent one is named. Time is
 injected.
 """
 
@@ -21,20 +21,20 @@ from tmrl_like.testing.fakes import CountingEnv, LinearActor
 
 
 class Camera:
-    """Gives what it is shown, and blocks while there is nothing."""
+    """A camera whose `read` blocks until it is given a value."""
 
     def __init__(self):
         self._shown = queue.Queue()
         self.asked = threading.Semaphore(0)  # released by each `read` that begins
 
     def show(self, value):
-        """Let `read` return or raise it; comes back when the next `read` has begun."""
+        """Let `read` return or raise a value; return when the next `read` has begun."""
         self._shown.put(value)
         if not isinstance(value, Exception):
             assert self.asked.acquire(timeout=10)
 
     def show_last(self, value):
-        """Let `read` return it; nobody reads again."""
+        """Let `read` return the last value: there is no next `read`."""
         self._shown.put(value)
 
     def read(self):
@@ -62,7 +62,7 @@ def camera():
 
 def started(camera, **options):
     sensor = Sensor("the wrist camera", camera.read, **options)
-    for _ in range(2):  # the read of the first value, and that of the next one
+    for _ in range(2):  # the first read, and the one after it
         assert camera.asked.acquire(timeout=10)
     return sensor
 
@@ -72,7 +72,7 @@ def test_the_newest_value_is_there_with_its_age_while_the_next_one_is_read(clock
     assert (sensor.newest(), sensor.age_s, sensor.period_s) == ("first", 0.0, 0.0)
     clock.now += 0.3
     assert (sensor.newest(), sensor.age_s) == ("first", pytest.approx(0.3))
-    # or more: nobody knows before there is a second value
+    # at least: the period is unknown before the second value
     assert sensor.period_s == pytest.approx(0.3)
     clock.now += 0.2
     camera.show("second")

@@ -1,4 +1,4 @@
-"""A 3D mouse that drives, with a stand-in for pyspacemouse 2.1."""
+"""A 3D mouse as a driver, with a stand-in for pyspacemouse 2.1."""
 
 import sys
 from types import SimpleNamespace
@@ -15,7 +15,9 @@ BOX, REST = spaces.Box(-2.0, 2.0, (3,)), np.zeros(3, np.float32)
 
 
 class Mouse:
-    """Gives one report a call, as the device does; the library has one state, which it changes."""
+    """A device that gives one report per call; like the library, it has one state, which it
+    changes.
+    """
 
     def __init__(self):
         self.waiting = []
@@ -54,7 +56,7 @@ def test_its_newest_state_drives_while_the_cap_is_moved(mouse, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(drivers, "time", SimpleNamespace(monotonic=lambda: now[0]))
     driver = SpaceMouseDriver(BOX, REST, axes=("x", "z", "yaw"), scale=(1.0, -1.0, 0.5))
-    # within the dead zone, and an axis that nobody asked for
+    # within the dead zone, and an axis that is not used
     mouse.waiting = [{"x": 0.04, "y": 1.0}]
     assert driver(None) is None
     mouse.waiting = [{"x": 0.1 * k} for k in range(10)] + [{"x": 0.5, "z": 0.25, "yaw": -1.0}]

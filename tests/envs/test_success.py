@@ -1,4 +1,4 @@
-"""A model that sees success ends episodes, with a reward."""
+"""A model that recognises success ends episodes and adds a reward."""
 
 import gymnasium
 import numpy as np
@@ -11,7 +11,7 @@ from tmrl_like.errors import ConfigError
 
 
 class Shown(gymnasium.Env):
-    """Shows these numbers, one after the other."""
+    """An environment whose observations are given numbers, one after the other."""
 
     observation_space = spaces.Box(0.0, 1.0, (1,))
     action_space = spaces.Box(-1.0, 1.0, (1,))

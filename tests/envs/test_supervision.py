@@ -1,4 +1,4 @@
-"""Environments that raise, hang, leave processes behind and cannot be made: the worker goes on."""
+"""The worker survives environments that raise, hang, leave processes behind or cannot be made."""
 
 import collections
 import contextlib
@@ -42,7 +42,9 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def free(until):
-    """Set it, and what hangs goes on. No control thread is left after a test."""
+    """An event that ends all hangs, also after the test, which then must leave no control thread
+    behind.
+    """
     free, before = threading.Event(), set(threading.enumerate())
     yield free
     free.set()
@@ -50,8 +52,8 @@ def free(until):
 
 
 class Troubled(CountingEnv):
-    """Says of each call which environment it is, which method, and which time; `meets` may hang
-    there, or raise.
+    """An environment that calls `meets(number of the environment, method, number of the call)` in
+    each call; it may hang or raise.
     """
 
     def __init__(self, meets, made):
@@ -83,9 +85,7 @@ def no_answer():
 
 
 class Troubles:
-    """Makes environments in which this happens, where a test says: they hang, they wait for a
-    process, they raise.
-    """
+    """Makes environments that, in given calls, hang, wait for a process or raise."""
 
     def __init__(self, free):
         self.made = []
@@ -96,7 +96,7 @@ class Troubles:
         }
 
     def __call__(self, *calls, how="hang"):
-        """In these calls, as `Troubled` says them."""
+        """Return a factory of environments with trouble in these calls; see `Troubled`."""
         return self.of(lambda *call: self.kinds[how]() if call in calls else None)
 
     def of(self, meets):
@@ -114,7 +114,7 @@ def make_worker(make_env, hang_timeout_s=HANG_S, **options):
 
 
 def stored(traffic):
-    """Observations (episode, step) that were collected, by the breaks before them."""
+    """Return the collected observations (episode, step), by the number of breaks before them."""
     found = {}
     for buffer in buffers_of(traffic):
         found.setdefault(int(buffer.stream), []).extend(
@@ -156,7 +156,7 @@ def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(
 
 
 def test_what_a_thread_that_was_left_does_later_touches_nothing(trouble, free, until):
-    """Left by a stop; the next run has another environment."""
+    """The thread was abandoned by a stop; the next run has another environment."""
     with (
         make_worker(trouble((0, "step", 3)), hang_timeout_s=30.0) as worker,
         taken(worker) as take,
@@ -178,7 +178,7 @@ def test_what_a_thread_that_was_left_does_later_touches_nothing(trouble, free, u
 
 
 def test_what_was_left_between_two_calls_makes_no_other(trouble, free, until):
-    """The policy hangs, say, and not the environment."""
+    """For example, the policy hangs and not the environment."""
 
     def act():
         env.reset()
@@ -204,7 +204,7 @@ def test_an_environment_that_cannot_be_made_twice_is_made_the_third_time(how, tr
         assert not worker.run_episode().fault
         assert len(trouble.made) == 4
         assert (worker.loop.env.faults, worker.loop.env.rebuilds) == (3, 1)
-        free.set()  # those that come late are closed
+        free.set()  # environments that are ready too late are closed
         until(lambda: how == "raise" or all(env.closed_by for env in trouble.made[1:3]))
 
 
@@ -271,8 +271,8 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
     "method", [m for m in ("fork", "forkserver") if m in multiprocessing.get_all_start_methods()]
 )
 def test_processes_of_an_environment_end_with_it_and_others_stay(method):
-    """Children and those of multiprocessing, started when it is made or later; not what
-    multiprocessing keeps.
+    """Children and processes of multiprocessing end, whenever they were started; the fork server
+    stays.
     """
 
     class WithChildren(CountingEnv):
@@ -292,7 +292,7 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
 
     made = []
     earlier = multiprocessing.get_context(method).Process(target=time.sleep, args=(0,))
-    earlier.start()  # the fork server is there already, and not the environment's
+    earlier.start()  # so that the fork server is not the environment's
     earlier.join()
     strangers = [stubborn_child()]
     try:
@@ -340,7 +340,7 @@ def test_the_environment_is_made_stepped_and_closed_in_one_thread(own_thread, tr
 
 
 class Spoilt(CountingEnv):
-    """What its first reset gives, or its third step, is changed, once."""
+    """An environment whose first reset or third step has its result changed, once each."""
 
     def __init__(self, changes, at_step=3):
         super().__init__(episode_steps=5)
@@ -389,7 +389,7 @@ def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(change, at_step, to
 
 
 def test_a_preprocessor_may_know_what_to_do_about_infinity():
-    """A range finder sees nothing: infinitely far."""
+    """A range finder that sees nothing may report infinity."""
     worker = RolloutWorker(
         partial(Spoilt, [filled_with(np.inf)]),
         LinearActor,
@@ -402,7 +402,7 @@ def test_a_preprocessor_may_know_what_to_do_about_infinity():
 
 
 def test_after_a_hang_processes_end_before_the_environment_is_closed(until):
-    """As an engine's client waits for its engine, in a step and in `close`."""
+    """The client of a game engine, for example, waits for its engine in a step and in `close`."""
     was_alive = []
 
     class ClosesAfterItsChild(CountingEnv):
@@ -416,7 +416,7 @@ def test_after_a_hang_processes_end_before_the_environment_is_closed(until):
             return super().step(action)
 
         def close(self):
-            # `poll` knows nothing while the step that was left still waits
+            # `poll` gives no answer while the abandoned step still waits
             was_alive.append(is_alive(self.seen))
             self.child.kill()
             self.child.wait()

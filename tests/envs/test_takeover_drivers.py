@@ -1,4 +1,4 @@
-"""A person at the keyboard, on a screen of the tests, and at a gamepad that there is not."""
+"""Drivers that read the keyboard of a test's screen, and a gamepad that is a stand-in."""
 
 import os
 import sys
@@ -82,7 +82,7 @@ def test_keys_that_say_no_action_are_refused_before_anything_is_opened(space, ke
 
 
 class Pad:
-    """A gamepad, and the pygame that reads it."""
+    """A stand-in for a gamepad and for pygame."""
 
     def __init__(self):
         self.axes, self.button, self.is_plugged_in = [0.0, 0.0], False, True
@@ -107,7 +107,7 @@ def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
     os.environ.pop("SDL_VIDEODRIVER", None)
     driver = GamepadDriver(BOX, REST)
     assert driver(None) is None
-    pad.axes = [0.05, -0.5]  # within the dead zone, and half up
+    pad.axes = [0.05, -0.5]  # within the dead zone; half up
     assert driver(None).tolist() == [1, 0.5]
     pad.axes, pad.button = [0.0, 0.0], True
     assert driver(None).tolist() == [1, -1]

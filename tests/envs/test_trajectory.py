@@ -1,4 +1,4 @@
-"""The reward of a recorded way: how many of its points were passed, and what ends an episode."""
+"""The reward along a recorded trajectory: how many points were passed, and what ends an episode."""
 
 import numpy as np
 import pytest
@@ -119,7 +119,7 @@ def test_the_last_point_ends_the_episode_and_is_rewarded():
 
 @given(ways, st.floats(0.2, 2.0))
 def test_points_lie_on_the_way_at_equal_spaces(way, spacing):
-    """However long one stood still while recording."""
+    """This holds however long the recorded car stood still."""
     points = resample(np.repeat(way, 2, axis=0), spacing)
     way = way.astype(np.float32)
     length = np.linalg.norm(np.diff(way, axis=0), axis=1).sum()

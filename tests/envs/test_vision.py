@@ -1,4 +1,4 @@
-"""What an agent sees of a frame, compared with doing it pixel by pixel."""
+"""Observations made from a frame, compared with a computation pixel by pixel."""
 
 import math
 

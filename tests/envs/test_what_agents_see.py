@@ -1,4 +1,6 @@
-"""What an agent sees of the drone and the arm: the way to the target, and more of each step."""
+"""Observations of the drone and the arm as agents see them: the way to the target, and augmented
+transitions.
+"""
 
 import numpy as np
 import pytest
@@ -32,7 +34,7 @@ def test_the_way_to_the_target_is_seen_close_up_of_one_observation_and_of_a_batc
 
 
 def test_each_transition_of_a_batch_is_mirrored_by_itself():
-    """Of many flights along (1, 2) all eight directions are seen in one batch."""
+    """A batch of many flights along (1, 2) shows all eight directions."""
     one, two = torch.ones(100, 1), torch.full((100, 1), 2.0)
     vector, flags = torch.cat((one, two), -1), torch.zeros(100)
     obs = (one, two, one, two, vector)
@@ -46,7 +48,9 @@ def test_each_transition_of_a_batch_is_mirrored_by_itself():
 
 
 def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it():
-    """As the interface judges them; half of them are those of other transitions, half are close."""
+    """Reward and end are as the interface judges them. Half of the targets come from other
+    transitions, the others are close.
+    """
     size, rng, interface = 200, np.random.default_rng(0), robot.RobotInterface(SimulatedArm())
     places, targets = rng.uniform(*np.transpose(robot.TARGETS_RAD), (2, size, 2))
     targets_m = [robot.tip_m(target) for target in targets]
@@ -68,7 +72,7 @@ def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it():
         assert rew[i] == pytest.approx(reward, abs=1e-5)
         assert terminated[i] == float(is_over)
         is_given.append(any(np.allclose(interface.target_m, m, atol=1e-5) for m in targets_m))
-        assert is_given[-1] or np.linalg.norm(way_m) < 0.15  # five standard deviations
+        assert is_given[-1] or np.linalg.norm(way_m) < 0.15  # within five standard deviations
     assert np.mean(is_given) == pytest.approx(0.5, abs=0.1)
     assert torch.equal(obs[2], view(obs)[2])
     assert all(map(torch.equal, last_obs, obs))

@@ -1,5 +1,5 @@
-"""Inputs derived from good ones, for decoder, relay and log: nothing raises what it should not, or
-takes more memory than its budget.
+"""Inputs derived from valid ones, for decoder, relay and store: no unexpected exception, and no
+more memory than the budget.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def bytes_of(number, size):
 
 
 class Columns:
-    """The columns of a packet: a byte that says whether they are compressed, four for how many
-    samples they have, four for how many bytes, and they themselves.
+    """The input is a packet's columns: a byte (are they compressed?), four bytes for the number of
+    samples, four for the size, and the columns.
     """
 
     budget_bytes = 600 << 20
@@ -51,7 +51,9 @@ class Columns:
 
 
 class Relay:
-    """What a server is told: a byte that names who says it, two for the length, and a message."""
+    """The input is a sequence of messages to a server: a byte for the sender, two for the length,
+    and the message.
+    """
 
     budget_bytes = 1 << 20
 
@@ -76,7 +78,7 @@ class Relay:
 
 
 class Log:
-    """A file of a trainer's store."""
+    """The input is a file of a trainer's store."""
 
     budget_bytes = 32 << 20
 
@@ -97,8 +99,8 @@ class Log:
 
 
 def changed(seeds, rng):
-    """A good input with a few changes: other bytes, a piece that is missing, there twice, or
-    another one's.
+    """Return a valid input with a few changes: bytes replaced, and pieces removed, repeated or
+    taken from another input.
     """
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.choice((1, 1, 2, 4, 8))):

@@ -1,9 +1,9 @@
-"""What each message of each role's key may cost the server at most: memory, messages to others,
-work, and honest flow.
+"""The most that each message of each role's key may cost the server: memory, messages to others,
+work, and delayed honest messages.
 
-A flood of each message, as small as it can be and as large, from one connection whose key is valid.
-Before each of its messages an honest worker sends a packet. Nothing here is measured in seconds:
-work is counted in calls.
+Each test sends a flood of one message, small or large, from a connection with a valid key. Before
+each message an honest worker sends a packet. Nothing is measured in seconds: work is counted in
+calls.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ MEGABYTE = 1 << 20
 HONEST = Identity("lab", ("worker",))
 TRAINER = Identity("gpu", ("trainer",))
 SPACES = m.Spaces("Box(4)", "Box(2)")
-SHORT, LONG = 150, 5000  # messages of a flood
+SHORT, LONG = 150, 5000  # number of messages of a flood
 FLOOD_BYTES = 4 * MEGABYTE
-FRAMING_BYTES = 40  # of the transport, per message
-FIXED_BYTES = MEGABYTE // 2  # that a key may cost whatever it sends
-# bytes that the server holds, and that it sends, for each byte that it is sent
+FRAMING_BYTES = 40  # added by the transport to each message
+FIXED_BYTES = MEGABYTE // 2  # that a key may cost regardless of what it sends
+# bytes that the server may hold, and may send, for each byte that it receives
 MEMORY, TRAFFIC = 20, 20
-WORK = 10  # messages of an honest worker that take as many calls as one of these
-ALMOST_ALL = 0.9  # of an honest worker's packets pass
+WORK = 10  # a message may take as many calls as this many messages of an honest worker
+ALMOST_ALL = 0.9  # share of an honest worker's packets that must pass
 TEXT, NAME, INT = "x" * 4000, "n" * m.MAX_NAME, 2**62
 CARS = "\U0001f697" * MAX_NOTE
 
 
 class FullLink:
-    """Counts what is sent, and keeps none of it; who is full takes nothing."""
+    """A link that counts what is sent without keeping it; peers in `full` accept nothing."""
 
     address = ("fake", 1)
 
@@ -66,7 +66,7 @@ def packet(worker, first, samples=1, **fields):
 
 
 TAKEN_OVER = tuple(range(INT, INT + m.MAX_TAKEN_OVER))
-MESSAGES = {  # the i-th of a flood: a message, one with its body, or bytes that are none
+MESSAGES = {  # the i-th of a flood: a message, a message with its body, or invalid bytes
     "hello": lambda i: m.Hello("worker", f"w{i}", i + 1, "0"),
     "a large hello": lambda i: m.Hello(
         "worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER
@@ -104,7 +104,7 @@ ROLES = {
     "watcher": Identity("tablet", ("watcher",)),
     "trainer": TRAINER,
 }
-# go to all workers, by design
+# these go to all workers by design
 TRAINERS_OWN = {"policy frame", "a large policy frame", "the first frame of a policy"}
 
 
@@ -115,7 +115,7 @@ def encoded(said):
 
 
 class Scene:
-    """A relay with a trainer and an honest worker, and a peer with a role of its own."""
+    """A relay with a trainer, an honest worker, and a hostile peer in some role."""
 
     def __init__(self, role, is_trainer_full):
         self.link = FullLink()
@@ -134,14 +134,16 @@ class Scene:
         self.relay.handle(Incoming(peer, identity, data), self.now)
 
     def flood(self, make, number):
-        """Its messages between the honest worker's; how many bytes and messages it sent."""
+        """Send the hostile peer's messages between the honest worker's; return how many bytes and
+        messages it sent.
+        """
         sent_bytes, first = 0, encoded(make(0))
         is_always_the_same = encoded(make(1)) == first
         if self.is_trainer_full:
             self.link.full.add(b"trainer")
         for i in range(number):
             self.honest(i)
-            # a copy, as it would arrive
+            # a new copy, as from a network
             data = bytes(bytearray(first)) if is_always_the_same else encoded(make(i))
             sent_bytes += len(data) + FRAMING_BYTES
             self.tell(self.peer, self.identity, data)
@@ -155,7 +157,7 @@ class Scene:
 
 
 def calls_in(do):
-    """How many calls of functions, of Python's and of C's, it takes."""
+    """Return how many Python and C functions are called."""
     calls = itertools.count()
 
     def count(frame, event, _):
@@ -208,7 +210,7 @@ def test_a_flood_costs_the_server_no_more_than_its_budget(role, message, number)
 def test_a_message_takes_no_more_work_than_its_budget(role, message):
     make = MESSAGES[message]
     scene = Scene(role, is_trainer_full=False)
-    for i in range(5):  # what is written once is written
+    for i in range(5):  # so that lines that are logged only once are already logged
         scene.honest(i)
         scene.tell(scene.peer, scene.identity, encoded(make(i)))
     hostile = [encoded(make(100 + i)) for i in range(10)]

@@ -1,5 +1,5 @@
-"""What a worker's key may cost the trainer at most, in memory: packets of every shape that has much
-in few bytes.
+"""The most memory that a worker's key may cost the trainer: packets of all shapes that describe
+much in few bytes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tmrl_like.types import EpisodeStats
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import encode_packet
 
-MEMORY = 20  # bytes that the trainer holds for each byte that it is sent
-FIXED_BYTES = 1 << 16  # that a packet may cost whatever it holds
+MEMORY = 20  # bytes that the trainer may hold for each byte that it receives
+FIXED_BYTES = 1 << 16  # that a packet may cost regardless of its contents
 
 
 class Shape(NamedTuple):
-    """Packets of one form: the schema of the first item of a sample, its buffers, and the sizes of
-    those of text.
+    """A form of packets: the schema of a sample's first item, its buffers, and the sizes of those
+    that hold text.
     """
 
     schema: Any
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
 
 
 def texts(text, rows, columns=1):
-    """Columns of a text, as msgpack writes it."""
+    """Return columns of a repeated text, given as msgpack."""
     column = b"\xdd" + rows.to_bytes(4, "big") + text * rows
     schema = ("t", [("p", "bytes" if text[0] == 0xC4 else "str")] * columns)
     return Shape(schema, column * columns, (len(column),) * columns, rows)
@@ -81,14 +81,14 @@ def message_of(shape, is_compressed):
 
 
 def taken(receiver, message):
-    """What the trainer holds of a message."""
+    """Return what the trainer keeps of a message."""
     packet, body = m.decode(message)
     assert isinstance(packet, m.SamplePacket)
     return list(receiver.take(packet, body, message, 0.0, lambda packet: True))
 
 
 def peak_of(call):
-    """What a call returns, and the most memory that it took."""
+    """Return a call's result and its peak memory."""
     tracemalloc.start()
     try:
         returned = call()
@@ -102,10 +102,10 @@ def peak_of(call):
 )
 def test_a_packet_takes_no_more_memory_than_it_counts_for(shape, is_compressed):
     message = message_of(SHAPES[shape], is_compressed)
-    taken(Receiver(), message)  # its structure is kept from packet to packet
+    taken(Receiver(), message)  # its structure is cached from packet to packet
     held, peak_bytes = peak_of(lambda: [taken(Receiver(), message)[0] for _ in range(3)])
     (block,) = held[0].buffer.blocks
-    assert peak_bytes <= FIXED_BYTES + 4 * (block.size_bytes + len(message))  # 3, and a third more
+    assert peak_bytes <= FIXED_BYTES + 4 * (block.size_bytes + len(message))  # 3, and a third
 
 
 @pytest.mark.fault(

@@ -1,4 +1,4 @@
-"""Metrics: what a round says, and sinks that cannot hurt training."""
+"""Metrics of a round, and sinks that cannot disturb training."""
 
 import json
 import sys
@@ -97,7 +97,7 @@ def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path)
 
 
 class FakeWandb:
-    """Stands in for the wandb module; `online` and `logs` may raise or hang."""
+    """A stand-in for the wandb module; `online` and `logs` may raise or hang."""
 
     def __init__(self):
         self.online = self.logs = lambda: None
@@ -167,7 +167,7 @@ def test_wandb_that_hangs_neither_stalls_training_nor_its_end(fake, tmp_path, mo
     sink = WandbSink(tmp_path)
     for _ in range(WandbSink.MAX_WAITING + 100):
         sink.write(ROUND)
-    sink.close()  # comes back, though wandb has not answered
+    sink.close()  # returns although wandb has not answered
     answers.set()
     assert sink._queue.qsize() <= WandbSink.MAX_WAITING + 1
 

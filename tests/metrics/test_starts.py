@@ -16,7 +16,7 @@ def git(*command):
 
 
 def commit(*paths):
-    """In a new repository where the process is."""
+    """Commit files in a new repository in the working folder."""
     git("init", "-q")
     git("add", *paths)
     git("commit", "-qm", "one")
@@ -48,7 +48,7 @@ def test_a_start_says_what_it_takes_to_do_it_again(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.name != "posix", reason="the program is a shell script")
 def test_nothing_of_a_repository_runs_or_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # of the user's own
+    # the user's own settings
     for name, value in {"COUNT": "1", "KEY_0": "core.abbrev", "VALUE_0": "12"}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
     program = tmp_path / "program"
@@ -64,7 +64,7 @@ def test_nothing_of_a_repository_runs_or_is_written(tmp_path, monkeypatch):
     }
     for name, value in settings.items():
         git("config", name, str(value))
-    # git looks at the file again, and would note in its index what it saw
+    # git examines the file again, and would normally update its index
     os.utime(tmp_path / "code.py", (1, 1))
     index = (tmp_path / ".git" / "index").read_bytes()
     assert not describe_start().git_changed

@@ -1,4 +1,6 @@
-"""A headless Chromium, driven through its debugging pipe: no driver and no package between."""
+"""A headless Chromium, controlled directly through its debugging pipe, without driver or
+package.
+"""
 
 import contextlib
 import itertools
@@ -24,7 +26,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Chromium:
-    """Shows one page. Use it as a context manager."""
+    """A browser that shows one page. Use it as a context manager."""
 
     def __init__(self, url, folder, width=1400, height=1000):
         to_us, theirs_out = os.pipe()
@@ -85,7 +87,7 @@ class Chromium:
             self.said.append(answer)
 
     def value(self, expression):
-        """What JavaScript makes of it."""
+        """Return the value of a JavaScript expression."""
         result = self._call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -93,11 +95,11 @@ class Chromium:
         return result["result"].get("value")
 
     def wait_for(self, expression, within_s=30.0):
-        """The first value that is true."""
+        """Wait until an expression is true; return its value."""
         return until(lambda: self.value(expression), expression, within_s)
 
     def faults(self):
-        """What went wrong in the page: exceptions and errors in its console."""
+        """Return the page's exceptions and the errors in its console."""
         self.value("1")
         return [
             json.dumps(event["params"])

@@ -1,4 +1,4 @@
-"""A connection on which nothing arrives, and whose owner waits for it."""
+"""A connection on which nothing arrives, so that `receive` waits."""
 
 import threading
 

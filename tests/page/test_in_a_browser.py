@@ -1,4 +1,4 @@
-"""The page in a real browser: a headless Chromium, where there is one."""
+"""The page in a real browser, a headless Chromium, if one is installed."""
 
 import msgspec
 import pytest

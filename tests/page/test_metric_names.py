@@ -1,6 +1,4 @@
-"""Names of metrics and of a worker's figures: those that the page and the console use are those
-that are explained.
-"""
+"""The page and the console use only documented names of metrics and of workers' figures."""
 
 import re
 from pathlib import Path
@@ -12,11 +10,13 @@ from tmrl_like.wire.messages import Beat
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 PAGE = (Path(watcher.__file__).parent / "static" / "page.js").read_text(encoding="utf-8")
-MADE_THERE = {"rate", "overrunning", "state", "kind"}  # of a worker, by the page itself
+MADE_THERE = {"rate", "overrunning", "state", "kind"}  # computed by the page itself
 
 
 def explained():
-    """Names of metrics; tests/test_docs.py compares them with what a training writes."""
+    """Return the documented metrics; tests/test_docs.py compares them with those that a training
+    writes.
+    """
     cells = re.findall(r"^\| (`.*?) \|", DOCS.read_text(encoding="utf-8"), re.M)
     summed = {figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed}
     return summed | {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
@@ -39,6 +39,6 @@ def test_metrics_that_are_shown_are_metrics_that_are_explained():
         re.findall(r"\br\.(\w+)", PAGE.partition("function drawCards")[2].partition("\n}")[0])
     )
     used |= {*sinks.SHOWN, *sinks.SHOWN_IF_ANY, *sinks.COMPARED}
-    assert used - explained() == {"return_test"}  # a curve of "return", of episodes
+    assert used - explained() == {"return_test"}  # a curve of the episodes' "return"
     for begin in history.DRAWN:
         assert any(name.startswith(begin) for name in explained())

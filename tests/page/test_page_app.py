@@ -1,4 +1,4 @@
-"""The page as a browser and Prometheus get it, from a server and its peers."""
+"""The page as served to a browser and to Prometheus, with a server and its peers."""
 
 import contextlib
 import http.client
@@ -34,7 +34,7 @@ def get(page, path, method="GET", **headers):
 
 
 def events(page):
-    """The events of one browser, until the page ends."""
+    """Yield the events sent to one browser, until the page ends."""
     connection = http.client.HTTPConnection(*page.address, timeout=20)
     with closing(connection):
         connection.request("GET", "/events")

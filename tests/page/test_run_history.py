@@ -1,4 +1,4 @@
-"""What the page knows of a run, without a server and a browser."""
+"""The page's history of a run, without a server and a browser."""
 
 import math
 
@@ -11,7 +11,7 @@ from tmrl_like.wire.messages import Beat, Sight
 
 
 def seen(*looks):
-    """What is told of looks, each a list of trainers and beats."""
+    """Return the incidents found in looks, each given as (trainers, beats…)."""
     history = RunHistory(clock=lambda: 7.0)
     for trainers, *beats in looks:
         history.see(trainers, beats)
@@ -25,7 +25,7 @@ def test_a_curve_holds_mean_and_spread_in_bins_that_become_wider():
         for value in (second - 1.0, second + 1.0):
             curve.add(second, value)
     times, means, stds = curve.columns()
-    assert len(times) == 250  # of four seconds each
+    assert len(times) == 250  # points of four seconds each
     assert times[:2] == [2.0, 6.0]
     assert means[:2] == [1.5, 5.5]
     assert stds[0] == pytest.approx(math.sqrt(1 + 1.25))
@@ -68,7 +68,7 @@ def test_there_are_so_many_curves_and_each_of_them_goes_on():
             {"kind": "round", "time_s": time_s} | {f"q_{time_s}_{i}": 0 for i in range(99)}
         )
     assert len(history.curves) == 100
-    assert "loss" not in history.curves  # which is in no chart
+    assert "loss" not in history.curves  # no chart shows it
     assert len(history.curves["loss_actor"].columns()[1]) == 40
 
 

@@ -1,4 +1,4 @@
-"""Whether an action is one of a space."""
+"""The check whether an action belongs to a space."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What every actor can do."""
+"""Abilities of every actor."""
 
 import numpy as np
 import pytest

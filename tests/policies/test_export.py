@@ -1,4 +1,4 @@
-"""A policy as ONNX, against the policy."""
+"""Policies exported as ONNX, compared with the original policies."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ PICTURES = spaces.Dict(
 
 
 class Steering(ActorModule):
-    """A user's."""
+    """A user's own actor."""
 
     def __init__(self, observation_space, action_space):
         super().__init__(observation_space, action_space)
@@ -69,7 +69,7 @@ def as_if_trained(actor):
                 values.mul_(1.3).add_(0.1)
             elif name != "behaviour":
                 values.add_(0.1 * torch.randn_like(values))
-        if isinstance(actor, IQNActor):  # no action is to be always the best one
+        if isinstance(actor, IQNActor):  # so that no action is always the best one
             seen = rows_of(actor.observation_space, 200)
             actor.advantage.bias -= actor(seen).mean(dim=0)
 

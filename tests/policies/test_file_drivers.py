@@ -1,4 +1,4 @@
-"""Files that drive: a policy, and a network as ONNX."""
+"""Drivers from files: a policy file, and a network as ONNX."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,9 @@ doubled (float[1, 3] x) => (float[1, 2] y)
 
 
 def test_an_onnx_file_with_one_input_is_given_all_numbers(tmp_path):
-    """Of somebody else: the action is the first two numbers, doubled."""
+    """The network, made by other software, returns the first two numbers, doubled, as the
+    action.
+    """
     onnx.save_model(onnx.parser.parse_model(DOUBLED), tmp_path / "d.onnx")
     driver = OnnxDriver(ACT, REST, str(tmp_path / "d.onnx"), obs_preprocessor=lambda obs: obs[:2])
     obs = np.float32([0.1]), np.float32([-0.2, 0.3]), np.float32([7.0])

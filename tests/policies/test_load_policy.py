@@ -30,7 +30,7 @@ def doubled(obs):
 
 
 class Own(SquashedGaussianActor):
-    """A user's."""
+    """A user's own actor."""
 
 
 @pytest.fixture

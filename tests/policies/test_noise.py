@@ -1,4 +1,4 @@
-"""Noise that is correlated over time."""
+"""Noise correlated over time."""
 
 import numpy as np
 import pytest

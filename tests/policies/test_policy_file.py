@@ -1,4 +1,4 @@
-"""What a policy file tells about its policy."""
+"""Policy files and their cards."""
 
 import functools
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A run's policies on disk."""
+"""The store of a run's policies on disk."""
 
 import threading
 
@@ -62,7 +62,7 @@ def test_the_newest_versions_stay_and_those_with_a_tag(store):
     assert store.collect(at_most=3) == 7
     assert store.versions() == [8, 9, 10]
     assert version_of(store.find("good")) == version_of(store.find("2")) == 2
-    assert store.collect(at_most=0) == 2  # the newest never goes
+    assert store.collect(at_most=0) == 2  # the newest is never removed
     assert store.versions() == [10]
 
 
@@ -84,19 +84,19 @@ def test_a_tag_is_no_number_and_no_path(name, store):
 def test_the_best_is_the_version_whose_worst_of_three_test_episodes_is_best(store):
     add(store, 1, 2, 3, 4)
     for version, return_, changed, best in (
-        (1, 5.0, True, 1),  # there is no other
+        (1, 5.0, True, 1),  # there is no other policy
         (2, 99.0, False, 1),  # a single episode may be luck
         (2, 98.0, False, 1),
-        (2, 3.0, True, 2),  # the first that was tested often enough
+        (2, 3.0, True, 2),  # the first one tested often enough
         (3, 50.0, False, 2),
         (3, 60.0, False, 2),
-        (3, 2.0, False, 2),  # its re-test falls short, whatever the mean
+        (3, 2.0, False, 2),  # its re-test falls short, whatever its mean
         (4, 3.0, False, 2),
         (4, 4.0, False, 2),
         (4, 3.0, False, 2),  # a tie
         (1, 4.0, False, 2),
         (1, 5.0, True, 1),
-        (1, 2.0, True, 2),  # tested further it falls behind another
+        (1, 2.0, True, 2),  # further tests put it behind another
     ):
         assert store.add_return(version, return_) is changed
         assert version_of(store.find("best")) == best

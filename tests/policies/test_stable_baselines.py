@@ -12,12 +12,12 @@ from gymnasium import spaces
 from tmrl_like import RolloutWorker, partial
 from tmrl_like.policies.stable_baselines import StableBaselinesActor
 
-WIDE = spaces.Box(np.float32([-3.0, 0.0]), np.float32([1.0, 9.0]))  # bounds that are not symmetric
+WIDE = spaces.Box(np.float32([-3.0, 0.0]), np.float32([1.0, 9.0]))  # asymmetric bounds
 SMALL = {"net_arch": [8, 8]}
 
 
 class Still(gymnasium.Env[Any, Any]):
-    """Spaces, and nothing else."""
+    """An environment that has spaces, and nothing else."""
 
     def __init__(self, observation_space, action_space):
         self.observation_space, self.action_space = observation_space, action_space
@@ -45,14 +45,14 @@ CASES = [
 
 
 def made(algorithm, policy, observed, actions, kwargs):
-    """As the library makes it."""
+    """Return a model made by Stable-Baselines3."""
     sb3 = pytest.importorskip("stable_baselines3")
     small = {"n_steps": 8} if algorithm == "A2C" else {"buffer_size": 10}
     env, make = Still(observed, actions), getattr(sb3, algorithm)
     model = make(policy, env, policy_kwargs=dict(kwargs), seed=1, device="cpu", **small)
     torch.manual_seed(0)
     for parameter in model.policy.parameters():
-        # untrained it would do much the same whatever it sees
+        # untrained, it would act almost independently of the observation
         parameter.data.normal_().mul_(parameter.ndim > 1)
     return model
 

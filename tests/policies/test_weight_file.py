@@ -1,4 +1,4 @@
-"""Weights in a safetensors file: whole or refused."""
+"""Weights in a safetensors file are read completely or refused."""
 
 import json
 from pathlib import Path

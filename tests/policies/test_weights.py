@@ -1,6 +1,4 @@
-"""Weights in memory: what they are, whether they fit, whether they are finite, and how they are
-copied.
-"""
+"""Weights in memory: their types, whether they fit and are finite, and how they are copied."""
 
 from types import SimpleNamespace
 

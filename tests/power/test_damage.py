@@ -1,6 +1,4 @@
-"""A byte that has changed on the disk, anywhere in a file that is kept: it is found, and nothing
-wrong is loaded.
-"""
+"""A changed byte anywhere in a stored file is detected, and nothing wrong is loaded."""
 
 import logging
 
@@ -32,7 +30,7 @@ CHANGES = {
 
 
 def damaged(path, places=None):
-    """Damage a file in each place in turn, in each way; it is whole again at the end."""
+    """Damage a file at each place in each way in turn; restore it at the end."""
     whole = path.read_bytes()
     for at in range(len(whole)) if places is None else places:
         for way, change in CHANGES.items():
@@ -101,7 +99,7 @@ def test_the_newest_policy_that_is_whole_is_taken(tmp_path, caplog):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A checkpoint folder with two checkpoints, of 1 and 2 steps."""
+    """A folder with two checkpoints, after 1 and 2 steps."""
     for steps in (1, 2):
         one = training()
         one.total_updates = one.agent.steps = steps

@@ -1,6 +1,4 @@
-"""The disk that tests cut the power of: what is synced stays, and what is not may be lost in any
-way.
-"""
+"""The simulated disk of power cuts: what is synced stays, and all else may be lost in any way."""
 
 import random
 
@@ -19,7 +17,7 @@ def power(tmp_path):
 
 
 def left(power, name="f", tries=300):
-    """What cuts leave of a file; None: it is not there."""
+    """Return what many cuts leave of a file; None: it is missing."""
     rng = random.Random(0)
     return [power.state.after_a_cut(rng).get(name) for _ in range(tries)]
 

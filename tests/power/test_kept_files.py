@@ -1,7 +1,8 @@
-"""Keys, policies and checkpoints, ended at each operation on the disk: the next process has what
-was promised.
+"""Keys, policies and checkpoints, with their work ended at each disk operation: the next process
+finds what was promised.
 
-Samples alone are in tests/delivery/test_sample_store.py, and in the histories of tests/simulation.
+Samples alone are tested in tests/delivery/test_sample_store.py, and in the histories of
+tests/simulation.
 """
 
 from contextlib import closing
@@ -26,7 +27,7 @@ LATE = 100
 
 
 class Keys:
-    """Two keys are made, one of them is revoked."""
+    """Makes two keys, and revokes one of them."""
 
     def work(self, root, promise):
         folder = KeyFolder(root / "keys")
@@ -35,7 +36,7 @@ class Keys:
         promise({"a"})
         folder.invite("b")
         promise({"a", "b"})
-        promise({"b"})  # from here on the other may be gone …
+        promise({"b"})  # from here on the other key may be gone …
         folder.revoke("a")
         promise({"b", "not a"})  # … and from here on it must be
 
@@ -50,7 +51,7 @@ class Keys:
 
 
 class Policies:
-    """Four versions are added, of which two stay, and one has a tag."""
+    """Adds four policy versions, of which two are kept, and one is tagged."""
 
     def __init__(self):
         self.agent = TrainingOffline(CountingEnv, ListMemory, CountingAgent).agent
@@ -84,7 +85,7 @@ class Policies:
 
 
 class CheckpointsOfARun:
-    """Three packets of samples come, and after each a checkpoint is written."""
+    """Takes three packets of samples, and writes a checkpoint after each."""
 
     def work(self, root, promise, packets=3):
         with closing(

@@ -17,7 +17,7 @@ ONE_EPISODE = 1000
 
 
 def samples(count, worker=0, first=0, episode=10):
-    """Episodes of `episode` steps; obs is (worker, number)."""
+    """Return samples of episodes of `episode` steps; obs is (worker, number)."""
     found = []
     for k in range(first, first + count):
         step = k % (episode + 1)
@@ -38,7 +38,7 @@ def held_by(memory):
 
 
 def changing(change):
-    """The memory, whose transitions `change` gets as lists."""
+    """Return a memory class whose transitions are passed as lists through `change`."""
 
     class Changing(ListMemory):
         def get_transition(self, item):

@@ -124,7 +124,7 @@ BY_WHOM = {ActionSource.PROGRAM: (13, 19), ActionSource.HUMAN: (24, 30)}
 
 
 def taken_over(size):
-    """A stream of 100 steps in packets of this size, of which somebody took over some."""
+    """Yield a stream of 100 steps in packets of this size; a driver took over some of the steps."""
     sources = np.zeros(100, np.uint8)
     for source, (first, end) in BY_WHOM.items():
         sources[first:end] = source

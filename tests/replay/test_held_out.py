@@ -1,4 +1,4 @@
-"""Episodes that training never draws from."""
+"""Held-out episodes, from which training never draws."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ HISTORY = {"act_buf_len": 2, "frame_stack": {1: 3}}
 
 
 def packets_of(workers=3, steps=400):
-    """(stream, packet) of workers that take turns."""
+    """Return (stream, packet) pairs of workers that take turns."""
     packets = arriving(workers, (7, 30), 1, steps, act_buf_len=2, frame_stack=3)
     return [(f"w{number}", steps) for number, steps in packets]
 
@@ -28,15 +28,15 @@ def filled(packets, **arguments):
 
 
 def begun_in(batch):
-    """(worker, step) of the observations that the transitions of a batch begin with."""
+    """Return (worker, step) of the observations in which a batch's transitions begin."""
     return set() if batch is None else set(map(tuple, batch.obs[0].tolist()))
 
 
 def trained_and_held_out(memory):
-    """(worker, step) of the observations that training draws transitions from, and of those that
-    are held out.
+    """Return (worker, step) of the observations in which transitions begin, of those for training
+    and of those held out.
     """
-    memory.batch_size = 20_000  # none is left out
+    memory.batch_size = 20_000  # large enough for all
     held_out = memory.sample_held_out()
     memory.batch_size = 32
     return begun_in(gather(memory, range(len(memory)))), begun_in(held_out)

@@ -1,4 +1,4 @@
-"""Items of info that the memory keeps in columns."""
+"""Items of `info` that the memory keeps as columns."""
 
 from contextlib import nullcontext
 
@@ -17,7 +17,7 @@ NAMES = ("progress", "values")
 
 
 def samples(count=30, progress=np.float32, name="progress"):
-    """Two episodes; the samples of their resets bring nothing."""
+    """Yield the samples of two episodes; those of resets have none of the items."""
     for k in range(count):
         info = Info({name: progress(k), "values": np.arange(k, k + 3.0), "text": "left out"})
         if k in (0, count // 2):
@@ -38,7 +38,7 @@ def check(memory):
         assert type(transition.info["progress"]) is np.float32
         assert transition.info.keys() == set(NAMES)
         assert (transition.info["progress"], *transition.info["values"]) == (k, k, k + 1, k + 2)
-    for _ in range(5):  # later ones are drawn together
+    for _ in range(5):  # later batches are drawn together
         batch = memory.sample()
         assert batch.columns["progress"].tolist() == batch.next_obs.tolist()
         assert batch.columns["values"][:, 2].tolist() == (batch.next_obs + 2).tolist()

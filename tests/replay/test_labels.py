@@ -1,4 +1,4 @@
-"""Which recorded episodes have succeeded, in a text file beside the data set."""
+"""Labels of successful episodes, in a text file beside the data set."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tmrl_like.types import Buffer, Info, Sample
 
 
 def an_episode(shades: list[int], terminated: bool, shape: tuple[int, ...] = (8, 9)) -> Any:
-    """Samples whose pictures have one shade each; `shape` (): without pictures."""
+    """Yield an episode's samples, whose pictures each have one shade; `shape` (): no pictures."""
     for step, shade in enumerate(shades):
         obs = (np.zeros(2, np.float32), np.full(shape, shade, np.uint8))
         ends = step == len(shades) - 1

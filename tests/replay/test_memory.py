@@ -35,7 +35,7 @@ def filled(steps=200, **options):
 
 
 def rows(samples, reset_at=(0,), stream=""):
-    """A buffer of plain samples: (act, obs, rew)."""
+    """Return a buffer of samples given as (act, obs, rew)."""
     found = [
         Sample(a, o, r, False, False, Info(is_reset=k in reset_at))
         for k, (a, o, r) in enumerate(samples)
@@ -47,11 +47,11 @@ def rows(samples, reset_at=(0,), stream=""):
 
 
 def whole_transitions(kept, history, after_reset):
-    """What the steps, of those still in the ring, began with that end a transition whose history is
-    certainly there.
+    """Return where the steps begin that end a transition with a complete history, among those still
+    in the ring.
 
-    Counted the slow way: a row more is known after each, and `after_reset` rows at least after a
-    reset.
+    Counted the slow way: each step adds a known row, and a reset makes at least `after_reset` rows
+    known.
     """
     begun, known = set(), {}
     for stream, step in kept:
@@ -63,12 +63,12 @@ def whole_transitions(kept, history, after_reset):
 
 
 def begin_of(step):
-    """The identity of the observation that it began with."""
+    """Return the identity of the observation in which a step began."""
     return tuple(step.last_obs[0].tolist())
 
 
 def n_step_returns(arrived, n_steps, greedy_only):
-    """By what it begins with: the steps that an n-step return is made of."""
+    """Return the steps that make up each n-step return, by the observation in which it begins."""
     expected, of_streams = {}, {}
     for stream, step in arrived:
         of_streams.setdefault(stream, []).append(step)
@@ -168,7 +168,7 @@ def test_batches_drawn_together_hold_what_is_drawn_one_by_one(n_steps):
 
 def test_new_samples_another_batch_size_and_another_seed_hold_from_the_next_batch():
     memory, other = filled(20), filled(20)
-    for _ in range(2):  # one more has been drawn
+    for _ in range(2):  # by then a third batch has been drawn ahead
         memory.sample()
     for one in (memory, other):
         one.append(packed(ActionBufferEnv(2, LENGTH).take(300), "v", dropped))

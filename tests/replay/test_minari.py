@@ -1,4 +1,4 @@
-"""Minari's HDF5 files: by minari itself, and by us."""
+"""Minari's HDF5 files, written and read by minari itself and by this package."""
 
 import itertools
 import sys
@@ -23,7 +23,9 @@ OBS = spaces.Dict({"camera": spaces.Box(0, 255, (2, 2), np.uint8), "state": STAT
 
 
 def sample(k, is_reset=False, terminated=False, truncated=False):
-    """With dicts, tuples, an image, a flag and a Discrete action; k is in all of it."""
+    """Return a sample with dicts, tuples, an image, a flag and a Discrete action, all derived from
+    k.
+    """
     obs = {
         "camera": np.full((2, 2), k, np.uint8),
         "state": (np.float64([k, -k]), np.int64(k), np.bool_(k % 2)),
@@ -45,7 +47,7 @@ SAMPLES = [
 
 
 def episodes(samples):
-    """The columns of each episode."""
+    """Yield the columns of each episode."""
     starts = [k for k, one in enumerate(samples) if one.info.is_reset]
     for start, end in itertools.pairwise([*starts, len(samples)]):
         steps = samples[start + 1 : end]
@@ -127,7 +129,7 @@ def test_an_episode_that_is_none_is_one_line(tmp_path, column, value, line):
         episode = file["episode_0"]
         del episode[column]
         if value is HUGE:
-            # a few hundred bytes that say of themselves that they are 8 TB of zeros
+            # a few hundred bytes that claim to be 8 TB of zeros
             episode.create_dataset(column, (10**12,), "float64", chunks=(1024,))
         elif value is not None:
             episode[column] = value

@@ -1,5 +1,5 @@
-"""Mini-races: transitions at a random moment of a race of T steps, by the definition, one by
-one.
+"""Mini-races (transitions at a random moment of a race of T steps), compared with their definition
+one by one.
 """
 
 import numpy as np
@@ -13,7 +13,9 @@ STEPS, GAMMA, SHAPING = 6, 0.9, 0.5
 
 
 def by_the_definition(steps, left, potential):
-    """(reward, discount, terminated, truncated, time left, next time left) of one transition."""
+    """Return (reward, discount, terminated, truncated, time left, next time left) of a
+    transition.
+    """
     k = len(steps)
     flags = steps[-1].sample
     over = bool(flags.terminated) or k == left
@@ -24,7 +26,7 @@ def by_the_definition(steps, left, potential):
 
 
 def following(steps, row, most):
-    """The steps that a return from `row` on is made of."""
+    """Return the steps that make up a return from `row` on."""
     taken = [steps[row]]
     for after in steps[row + 1 : row + most]:
         last = taken[-1].sample

@@ -14,7 +14,9 @@ GAMMA = 0.9
 
 
 def episode(rewards, start=0.0, end=None, potentials=None):
-    """Samples whose observations count up from `start`; `end`: the flag that the last one has."""
+    """Return samples whose observations count up from `start`. `end`: the flag set in the last
+    one.
+    """
     samples = []
     for k, rew in enumerate((0.0, *rewards)):
         info = Info(is_reset=k == 0)
@@ -51,7 +53,9 @@ def test_crc_debugging_finds_a_wrong_step_inside_a_return():
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_potentials_of_both_states_shape_the_reward(n_steps, end):
-    """r + w (gamma phi' - phi) step by step, phi' 0 where the episode has terminated; w is 0.5."""
+    """Each step adds w (gamma phi' - phi) to its reward; phi' is 0 after termination, and w is
+    0.5.
+    """
     potentials, rewards = [3.0, -1.0, 2.0, 7.0, 5.0, 4.0], [1.0, 2.0, 4.0, 8.0, 16.0]
     memory = filled(episode(rewards, end=end, potentials=potentials), n_steps=n_steps, shaping=0.5)
     after = [*potentials[1:5], 0.0 if end == "terminated" else 4.0]

@@ -1,6 +1,4 @@
-"""What a sample must be before a trainer takes it: checked where it arrives, the worker refused in
-one line.
-"""
+"""The check of samples when they arrive at a trainer, which rejects a worker with one line."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -112,7 +110,7 @@ def test_a_memory_of_texts_and_a_space_of_texts_take_texts():
 def test_other_shapes_than_the_spaces_say_are_refused_where_the_compressor_is_known(sample):
     with pytest.raises(MemoryContractError, match=r"has arrays of the shapes .*; expected"):
         SampleCheck(*SPACES, ReplayMemory()).structure(schema_of(sample))
-    # any compressor may have made it
+    # a user's memory may expect any structure from its compressor
     SampleCheck(*SPACES, ListMemory()).structure(schema_of(sample))
 
 
@@ -121,7 +119,7 @@ def test_what_the_memorys_own_compressor_leaves_is_expected():
     tuples = spaces.Tuple((spaces.Box(0, 255, (4, 8, 8), np.uint8), spaces.Discrete(3), box, box))
     check = SampleCheck(tuples, box, ReplayMemory(act_buf_len=2, frame_stack={0: 4}))
     frame = np.zeros((8, 8), np.uint8)
-    for obs in ((frame, 2), (np.int64(2), frame)):  # containers, order and dtypes are the memory's
+    for obs in ((frame, 2), (np.int64(2), frame)):  # the memory accepts other containers and dtypes
         check.structure(schema_of(changed("obs", obs)))
     with pytest.raises(MemoryContractError):
         check.structure(schema_of(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))

@@ -1,4 +1,4 @@
-"""What a data set shows: observations as they were rebuilt, episode by episode."""
+"""Showing a data set: rebuilt observations, episode by episode."""
 
 from functools import partial
 
@@ -20,7 +20,9 @@ def number(value):
 
 
 def episode(first, sources):
-    """Observations count up from `first`; the action after observation k is -k."""
+    """Return an episode whose observations count up from `first`; the action after observation k is
+    -k.
+    """
     compress, buffer = DropHistory(2), [number(0.0)] * 2
 
     def sample(act, seen, source, **flags):

@@ -1,6 +1,4 @@
-"""Memories as users of tmrl write them, on samples of a worker that drives a real rtgym
-environment.
-"""
+"""Memories written as for tmrl, with samples of a worker that drives a real rtgym environment."""
 
 import random
 
@@ -22,7 +20,7 @@ LENGTH = 4
 
 
 class Drone(Interface):
-    """Positions and targets that tell every step from every other; episodes of 1 to 9 steps."""
+    """An interface with different positions and targets in every step; episodes of 1 to 9 steps."""
 
     action_space = spaces.Box(-2.0, 2.0, (2,))
     count = 0
@@ -70,7 +68,7 @@ def make_env(**keys):
     ids=["reset fills", "default replaces", "last stays"],
 )
 def buffers(request):
-    """What a worker with CRC debugging sends of thirty episodes, among which are tests."""
+    """Buffers of thirty episodes, some of them tests, from a worker with CRC debugging."""
     options = {"standalone": True, "crc_debug": True}
     with (
         RolloutWorker(

@@ -1,5 +1,5 @@
-"""Server, trainer and worker that meet under a name, which is taken away; run by `test_names.py`
-where /etc is its own.
+"""Server, trainer and worker that find each other by a host name, which is then removed; run by
+`test_names.py` with its own /etc/hosts.
 
 python named_server.py FOLDER TRANSPORT
 """

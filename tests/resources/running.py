@@ -1,4 +1,4 @@
-"""What the tests of this folder share: looking at parts that run."""
+"""Helpers of the tests in this folder, which observe running parts."""
 
 import contextlib
 from contextlib import ExitStack
@@ -15,13 +15,13 @@ def rig_in(folder, transport="zmq"):
 
 
 def assert_settled(rig, trainer):
-    """Each sample that was made is in the memory, once and in order."""
+    """Check that each produced sample is in the memory, once and in order."""
     found = rig.settle(trainer)
     assert found.exactly_once, str(found)
 
 
 def drives_on(rig, steps):
-    """Until the workers have made so many samples more."""
+    """Wait until the workers have produced more than `steps` further samples."""
     made = sum(rig.produced().values())
     wait_until(lambda: sum(rig.produced().values()) > made + steps, 60.0, "the worker drives on")
 
@@ -32,9 +32,7 @@ def all_is_stored(worker):
 
 @contextlib.contextmanager
 def driving(folder, **worker):
-    """Server, trainer and a worker, whose samples arrive; in the end each must have arrived
-    once.
-    """
+    """Run server, trainer and a worker; at the end, check that each sample has arrived once."""
     with rig_in(folder) as rig:
         server, made, driven = rig.server(), rig.trainer(), rig.worker(1, **worker)
         rig.wait_for_samples(made)
@@ -43,31 +41,35 @@ def driving(folder, **worker):
 
 
 def link_of(worker):
-    """The link process of a worker, once it is there."""
+    """Wait for a worker's link process, and return it."""
     return until(lambda: link_now(worker), "the worker's link")
 
 
 def said(rig, part, text):
-    """How many lines of its log hold a text."""
+    """Return how many lines of a part's log contain a text."""
     return sum(text in line for line in (rig.place.folder / f"{part}.log").read_text().splitlines())
 
 
 def wait_for_more(rig, samples=100):
-    """Until the workers that are processes have appended some more."""
+    """Wait until workers in their own processes have appended more than `samples` further
+    samples.
+    """
     wanted = sum(rig.appended().values()) + samples
     wait_until(lambda: sum(rig.appended().values()) > wanted, 60.0, "the worker appends")
 
 
 def run_in_processes(code, folder, monkeypatch):
-    """Have each Python process that is started from here on run this first."""
+    """Make each Python process started from now on run this code first."""
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(code)
     monkeypatch.syspath_prepend(folder / "site")
 
 
 def assert_all_arrives_once(rig, trainer, workers):
-    """Kill the trainer and the workers; the next trainer has all that they have appended, once."""
+    """Kill the trainer and the workers; check that the next trainer gets all that they appended,
+    once.
+    """
     last = rig.succeed(trainer, 100, within_s=60.0)
     for part in workers:
-        part.kill()  # their links send what is left
+        part.kill()  # their links send the rest
     assert_settled(rig, last)

@@ -1,4 +1,4 @@
-"""Disks that fail for a while, and shared memory that is full."""
+"""Disks that fail temporarily, and shared memory that is full."""
 
 import contextlib
 import errno
@@ -19,7 +19,7 @@ from tmrl_like.errors import ConfigError
 
 @contextlib.contextmanager
 def failing_disk(monkeypatch):
-    """Each change to what is on a disk fails."""
+    """Make each change on a disk fail."""
     with monkeypatch.context() as patch:
         for name in vars(Disk):
             if name[0] != "_":
@@ -32,14 +32,14 @@ def errors(caplog):
 
 
 def alarms(worker):
-    """Of the control loop's files, and of the link's log."""
+    """Return the present alarms of the control loop's files and of the link."""
     assert worker.link is not None
     assert worker.loop.samples is not None
     return [alarm for alarm in (worker.loop.samples.alarm, worker.link.status.alarm) if alarm]
 
 
 def assert_that_what_is_lost_is_counted(rig, trainer, worker):
-    """All else is in the memory, once and in order."""
+    """Check also that all other samples are in the memory, once and in order."""
     worker.stop()
 
     def is_settled():
@@ -106,7 +106,7 @@ def test_a_worker_does_not_start_without_shared_memory(tmp_path, monkeypatch, fu
     "the robot drives on, training goes on, one line of each; what finds no room is counted, all "
     "else is stored",
 )
-@pytest.mark.long  # disks are tried again every two seconds
+@pytest.mark.long  # disks are retried every two seconds
 def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(
     tmp_path, full_disk, caplog
 ):

@@ -1,5 +1,5 @@
-"""No memory is left for a while: while samples are decoded, while the server handles a message, in
-a worker's link.
+"""Memory is exhausted temporarily: while samples are decoded, while the server handles a message,
+or in a worker's link.
 """
 
 import sys
@@ -24,7 +24,7 @@ from tmrl_like.server.relay import Relay
     "the server has no memory for a message",
     "it is dropped, and comes again; nobody loses a seat",
 )
-@pytest.mark.long  # what is dropped comes again after five seconds
+@pytest.mark.long  # dropped packets come again after five seconds
 @pytest.mark.parametrize(
     ("owner", "name", "line"),
     [
@@ -153,7 +153,7 @@ def test_a_part_that_may_not_grow_costs_no_sample(tmp_path, part):
         limited = parts[part]
         resource.prlimit(limited.pid, resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
         if part == "server":
-            parts["trainer"].freeze()  # what arrives waits at the server
+            parts["trainer"].freeze()  # arriving packets wait at the server
         drives_on(rig, 600)
         if part == "server":
             parts["trainer"].thaw()

@@ -1,4 +1,4 @@
-"""The name of the server cannot be looked up for a while."""
+"""The server's host name temporarily cannot be resolved."""
 
 import os
 import shutil
@@ -13,8 +13,8 @@ OWN_ETC = (
     'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv" /etc/resolv.conf && shift && '
     'exec "$@"'
 )
-"""For a process that sees two files in place of the machine's, and asks no name server but one that
-is not there.
+"""A shell command that runs a process with its own /etc/hosts and with a name server that does not
+exist.
 """
 
 

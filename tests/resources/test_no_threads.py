@@ -1,4 +1,4 @@
-"""No thread and no process can be started: at the start, and for a while as parts run."""
+"""No thread or process can be started, initially or temporarily while parts run."""
 
 import contextlib
 import itertools
@@ -29,7 +29,7 @@ TINY = str(Path(__file__).parents[1] / "cli" / "tiny.yaml")
 
 
 class Threads:
-    """Of those that this process starts from here on, `left` are started, and no more."""
+    """Limits the threads that this process may start from now on to `left`."""
 
     def __init__(self, monkeypatch):
         self.left = math.inf
@@ -112,7 +112,7 @@ def test_parts_that_run_need_no_further_thread(tmp_path, threads, caplog):
         if record.message.startswith("checkpoint written")
     ]
     assert written
-    assert set(written) == {"tmrl-checkpoint_0"}  # training does not wait for the disk
+    assert set(written) == {"tmrl-checkpoint_0"}  # so training does not wait for the disk
 
 
 @pytest.mark.fault(
@@ -130,7 +130,7 @@ def test_an_environment_that_hangs_is_made_again_when_there_is_a_thread(
 
     def wait(backoff_s):
         waits.append(backoff_s)
-        # more than the faults in a row that are forgiven
+        # more than the number of consecutive faults that are tolerated
         threads.left = math.inf if len(waits) > 7 else 0
         return stop(1e-3)
 
@@ -148,7 +148,7 @@ def test_an_environment_that_hangs_is_made_again_when_there_is_a_thread(
 
 
 class NoThreadEnv(CountingEnv):
-    """One that starts threads of its own."""
+    """An environment that starts threads."""
 
     def step(self, action):
         threading.Thread(target=int).start()

@@ -1,4 +1,4 @@
-"""Parts that have no descriptor left, or no thread, for a while: they go on, and recover."""
+"""Parts that temporarily have no file descriptor or thread left continue, and recover."""
 
 import contextlib
 import itertools
@@ -18,7 +18,7 @@ import resource
 
 @contextlib.contextmanager
 def no_descriptor_left(pid):
-    """The process can open nothing more; what is open stays open."""
+    """Let a process open no further files; those already open stay open."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     used = set(map(int, os.listdir(f"/proc/{pid}/fd")))
     free = next(number for number in itertools.count() if number not in used)
@@ -30,7 +30,9 @@ def no_descriptor_left(pid):
 
 
 def pids_group():
-    """A control group that may start nothing; the test is skipped where there is none to be had."""
+    """Make a control group in which nothing can be started; skip the test if that is not
+    possible.
+    """
     for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
         group = root / f"tmrl-like-test-{os.getpid()}"
         with contextlib.suppress(OSError):
@@ -46,7 +48,7 @@ def pids_group():
 
 @contextlib.contextmanager
 def no_thread_left(pid):
-    """The process can start no thread and no process; those that it has go on."""
+    """Let a process start no further threads or processes; existing ones continue."""
     if os.geteuid():
         before = resource.prlimit(pid, resource.RLIMIT_NPROC)
         resource.prlimit(pid, resource.RLIMIT_NPROC, (1, before[1]))
@@ -55,7 +57,7 @@ def no_thread_left(pid):
         finally:
             resource.prlimit(pid, resource.RLIMIT_NPROC, before)
         return
-    group = pids_group()  # the limit above does not hold for root
+    group = pids_group()  # the limit above does not apply to root
     (group / "cgroup.procs").write_text(str(pid))
     try:
         yield
@@ -64,7 +66,7 @@ def no_thread_left(pid):
         group.rmdir()
 
 
-SHORTAGES = {  # how a part is short of it, and what the trainer and the worker say
+SHORTAGES = {  # how to cause it, and what the trainer's and the worker's logs say
     "descriptors": (no_descriptor_left, "Too many open files", "Too many open files"),
     "threads": (no_thread_left, "", "cannot be started"),
 }

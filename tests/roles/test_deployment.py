@@ -1,5 +1,5 @@
-"""A policy drives only when it is whole, fits, is finite and answers a probe; the last good one
-stays otherwise.
+"""A policy drives only if it is complete, fits, is finite and answers a probe; otherwise the last
+good one stays.
 """
 
 import math

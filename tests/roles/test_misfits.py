@@ -1,5 +1,5 @@
-"""A worker whose samples do not fit what the memory holds: the others go on, and nothing of its is
-lost unsaid.
+"""A worker's samples do not fit the memory: other workers continue, and the loss of its samples is
+reported.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.transport import TransportOptions
 
 ENV = partial(CountingEnv, step_s=0.002)
-# no packet holds a reset alone, which would be cast
+# so that no packet holds only a reset, which would be cast
 SOON = OutboxOptions(max_age_s=0.0, min_samples=2)
 EPOCHS = {"epochs": float("inf"), "rounds": 1, "steps": 20, "max_training_steps_per_env_step": 0.5}
 
@@ -24,7 +24,7 @@ def in_float64(act, obs, rew, terminated, truncated, info):
 
 
 class Memory(ReplayMemory):
-    """Knows whose samples it has: WORKER/INCARNATION."""
+    """A memory that records whose samples it has, as WORKER/INCARNATION."""
 
     processes = frozenset()
 
@@ -39,7 +39,7 @@ class Memory(ReplayMemory):
     "that worker is refused in one line; the others and the trainer go on",
 )
 def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, tmp_path, until, caplog):
-    is_durable = house.transport == "zmq"  # a store, or none: of each the half
+    is_durable = house.transport == "zmq"  # half of the cases have a store
     server = house.server(limits=TransportOptions(silent_after_s=2.0))
     checkpoint = {"checkpoint_path": tmp_path / "checkpoint"} if is_durable else {}
     trainer = house.trainer(Memory, EPOCHS, **checkpoint)

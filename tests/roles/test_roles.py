@@ -42,7 +42,7 @@ STEADY = partial(CountingEnv, step_s=0.001)
 
 
 def retrieve(trainer, n, within_s=60.0):
-    """The next samples that come to a trainer, n at least."""
+    """Return the next samples that arrive at a trainer, at least n."""
     return take(trainer, lambda taken: len(taken.samples) >= n, within_s).samples
 
 
@@ -51,7 +51,7 @@ def bias_of(path):
 
 
 def run_briefly(trainer):
-    """To the end of its epochs, or not at all where it has been stopped."""
+    """Run a trainer to the end of its epochs; if it has been stopped, this returns at once."""
     with trainer:
         trainer.run()
 
@@ -86,7 +86,7 @@ def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drov
     assert [s.info.is_reset for s in samples] == ([True] + [False] * 10) * 3
     assert [s.terminated for s in samples] == ([False] * 10 + [True]) * 3
     assert not any(s.truncated for s in samples)
-    assert {s.info.original for s in samples} == {None}  # which travel with CRC debugging alone
+    assert {s.info.original for s in samples} == {None}  # sent with CRC debugging only
     assert [s.rew for s in samples] == [float(k) for k in range(11)] * 3
     assert {s.info.timing.policy_version for s in samples} == {1}
 
@@ -177,14 +177,14 @@ def test_the_error_of_a_wrong_compressor_says_what_is_wrong(compress, message):
 
 
 class ShowsTests(LinearActor):
-    """Its action is 1 in tests and -1 in training."""
+    """An actor whose action is 1 in tests and -1 in training."""
 
     def act(self, obs, test=False):
         return np.array([1.0 if test else -1.0], np.float32)
 
 
 class RewardIsAction(CountingEnv):
-    """Ten steps, each rewarded with its action."""
+    """An environment whose steps are rewarded with their actions."""
 
     def step(self, action):
         obs, _, *rest = super().step(action)
@@ -390,8 +390,8 @@ def test_an_expert_ignores_weights_and_its_samples_say_so_and_continue_no_policy
 
 @pytest.fixture
 def keeper(inproc_house, tmp_path):
-    """A trainer, and a worker that keeps its weights at `policy`, and every second one that comes
-    at `h_…`.
+    """A trainer, and a worker that saves its weights as `policy`, and every second version as
+    `h_…`.
     """
     trainer = inproc_house.trainer()
     history = {"model_path_history": tmp_path / "h", "model_history": 2}
@@ -433,7 +433,7 @@ def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(
         until(worker.update_actor_weights)
     is_free.set()
     until(lambda: len(list(tmp_path.glob("h_*"))) >= 3 and bias_of(tmp_path / "policy") == 24.0)
-    # the first, of those that waited the newest, and one that came meanwhile
+    # the first one, the newest of those that waited, and one that came meanwhile
     assert written.count("policy") <= 3
 
 
@@ -492,14 +492,14 @@ def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues
     inproc_house.start(inproc_house.worker().run)
     run_briefly(inproc_house.trainer(**options))
     newest = store.versions()[-1]
-    # of a process that was killed before its next checkpoint
+    # from a process killed before its next checkpoint
     link_atomically(store.path(1), store.path(newest + 30))
     assert inproc_house.trainer(**options).link.newest_version == newest + 30
 
 
 def test_the_policy_with_the_best_test_episodes_is_tagged(inproc_house, tmp_path, until):
     store = PolicyStore(tmp_path / "policies")
-    rarely = {"rounds": 1_000_000, "update_model_interval": 1_000_000}  # the first version stays
+    rarely = {"rounds": 1_000_000, "update_model_interval": 1_000_000}  # keep the first version
     trainer = inproc_house.trainer(policies_path=store.folder, training=rarely)
     worker = inproc_house.worker(partial(CountingEnv, episode_steps=5))
     inproc_house.start(trainer.run)
@@ -510,7 +510,7 @@ def test_the_policy_with_the_best_test_episodes_is_tagged(inproc_house, tmp_path
 
 
 class Offset(CountingAgent):
-    """Its actor begins with a bias of 100."""
+    """An agent whose actor begins with a bias of 100."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)

@@ -79,7 +79,7 @@ print("end of the script", flush=True)
 
 
 def lines_of_a_script(way, code=0):
-    """What it printed and logged."""
+    """Run the script; return the lines that it printed and logged."""
     printed, errors = python("-c", SCRIPT, way, code=code)
     assert "Traceback" not in errors
     return [line.removeprefix("log: ") for line in printed.splitlines()]

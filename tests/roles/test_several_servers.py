@@ -1,4 +1,4 @@
-"""A worker that knows two servers."""
+"""A worker with two servers."""
 
 import contextlib
 
@@ -25,7 +25,7 @@ def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(
 ):
     with contextlib.ExitStack() as stack:
         house = House(transport, stack)
-        servers = [house.server(port=0) for _ in range(2)]  # in one key folder
+        servers = [house.server(port=0) for _ in range(2)]  # both use one key folder
         addresses = [f"127.0.0.1:{server.address[1]}" for server in servers]
         first, second = (servers[addresses.index(address)] for address in in_turn(addresses, "arm"))
         house.port = second.address[1]
@@ -47,7 +47,7 @@ def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(
         ).samples
         assert second.workers() == ["arm"]
         steps = [tuple(int(n) for n in s.obs) for s in samples]
-        # one of each reset
+        # plus one for each reset
         assert len(set(steps)) == len(steps) == worker.condition().env_steps + 20
         assert steps == sorted(steps)
 

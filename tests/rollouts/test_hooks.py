@@ -1,4 +1,4 @@
-"""Who asks a worker for rollouts gets them, and does not slow it."""
+"""Hooks receive a worker's rollouts and do not slow it down."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ STEPS = 5
 
 
 class Told(CountingEnv):
-    """Says in `info` what an environment may say."""
+    """An environment with items in `info`."""
 
     def __init__(self):
         super().__init__(STEPS)
@@ -32,7 +32,7 @@ class Told(CountingEnv):
 
 
 class Saying(LinearActor):
-    """Says of its actions what number they have."""
+    """An actor whose extras number its actions."""
 
     def __init__(self, **spaces):
         super().__init__(**spaces)
@@ -129,6 +129,6 @@ def test_a_hook_that_does_not_come_back_holds_up_nobody(until):
     with listened(slow) as worker:
         for _ in range(9):
             worker.run_episode()
-        assert worker.rollouts.dropped in (4, 5)  # one is in the hook, four wait
+        assert worker.rollouts.dropped in (4, 5)  # one is in the hook, and four wait
         go_on.set()
         until(lambda: len(rollouts) == 9 - worker.rollouts.dropped)

@@ -13,7 +13,7 @@ from tmrl_like.rollouts.rollout import rollout_of
 
 
 def steps_of(count, **info):
-    """A reset at 5 s and steps that are 0.5 s apart; `info` makes each item from the step's
+    """Return a reset at 5 s and steps 0.5 s apart; `info` computes each item from the step's
     number.
     """
     reset = (None, 0.0, {}, 0, 0, 5.0, np.zeros(2))
@@ -36,7 +36,7 @@ def steps_of(count, **info):
 
 
 def drive(distances, times_s, time_step_s=0.1, **info):
-    """A rollout that was so far at these times."""
+    """Return a rollout that had covered these distances at these times."""
     none = np.zeros(len(times_s))
     return Rollout(
         actions=none,
@@ -120,7 +120,7 @@ def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_
     assert short.rank < long.rank < slow.rank < fast.rank
     assert drive([1, 2], [5, 6], progress=[0.3, 0.5]).rank == short.rank
     assert [str(r) for r in (short, slow, fast)] == ["50.0% of the way", "9.00 s", "7.00 s"]
-    few_steps = drive([1, 2], [1, 9], 0.0, progress=[0.3, 1.0])  # whose seconds mean nothing
+    few_steps = drive([1, 2], [1, 9], 0.0, progress=[0.3, 1.0])  # its seconds mean nothing
     assert few_steps.rank > drive([1, 2, 3], [1, 2, 3], 0.0, progress=[0.3, 0.4, 1.0]).rank
     assert str(few_steps) == "2 steps"
 

@@ -1,5 +1,5 @@
-"""A relay in a test, and the peers that speak to it: no threads, no sockets, and a clock that
-stands still.
+"""A relay in a test, and peers that send it messages: no threads, no sockets, and a clock that the
+test moves.
 """
 
 from tmrl_like.server.relay import Relay
@@ -14,12 +14,12 @@ SPACES, OTHER_SPACES = m.Spaces("Box(4)", "Box(2)"), m.Spaces("Box(3)", "Box(2)"
 
 
 class Peer:
-    """A connection with a key; it is `full` where it takes nothing."""
+    """A peer's connection with its key; while it is `full`, it accepts no messages."""
 
     def __init__(self, scene, number, key):
         self.id, self.key = b"%d" % number, key
         self.full = False
-        self.got = []  # messages, each with its body
+        self.got = []  # messages received, each with its body
         self._scene = scene
 
     def introduce(self, role, name, session=1, spaces=SPACES, **fields):
@@ -35,8 +35,8 @@ class Peer:
         self._scene.relay.handle(Incoming(self.id, self.key, data), self._scene.now)
 
     def send(self, *firsts, samples=1, body=b"", **fields):
-        """A packet from each of these entries on, of so many samples, or of the report of an
-        episode.
+        """Send a packet for each of these first entries, with `samples` samples or, if 0, with an
+        episode's report.
         """
         fields = {"worker": self.name, "incarnation": self.session} | fields
         for first in firsts:
@@ -52,7 +52,7 @@ class Peer:
 
     @property
     def entries(self):
-        """The first entry of each packet that it got."""
+        """First entry of each packet that the peer has received."""
         return [packet.first for packet in self.heard(m.SamplePacket)]
 
     @property
@@ -65,12 +65,12 @@ class Peer:
 
     @property
     def refusal(self):
-        """The newest one; None: there is none."""
+        """The newest refusal, or None."""
         return (self.heard(m.Refusal) or [None])[-1]
 
 
 class Scene:
-    """A relay with its peers, for which it is the `ServerLink`."""
+    """A relay with its peers, connected by this stand-in of a `ServerLink`."""
 
     address = ("fake", 1)
 
@@ -86,7 +86,7 @@ class Scene:
         return True
 
     def forget(self, peer):
-        """Nothing is kept of it."""
+        """Do nothing: nothing is kept about peers."""
 
     def peer(self, key=BOTH):
         peer = Peer(self, len(self._peers), key)
@@ -101,7 +101,7 @@ class Scene:
 
     @property
     def workers(self):
-        """Those that have a seat."""
+        """The workers that have a seat."""
         return [self._peers[seat.peer] for seat in self.relay.workers.values()]
 
     @property

@@ -1,4 +1,4 @@
-"""How the relay gives workers to several trainers that learn as one, by their names; without
+"""The relay's assignment of workers, by name, to several trainers that learn as one, without
 threads or sockets.
 """
 
@@ -25,7 +25,7 @@ class Group:
         return self.ranks[m.share_of(worker.name, self.size)]
 
     def takers_of(self, worker):
-        """The ranks that its next packet goes to."""
+        """Send a packet of a worker, and return the ranks that receive it."""
         before = [len(rank.entries) for rank in self.ranks]
         worker.send(1)
         return [

@@ -1,4 +1,4 @@
-"""Who only looks: what it is shown, and that it can do nothing else."""
+"""Watchers: what they see, and that they can do nothing else."""
 
 import math
 
@@ -19,7 +19,7 @@ def watcher(scene):
 
 
 def views(peer):
-    """What it was shown: each view, and what is in sight."""
+    """Return each view that a peer has received, with its contents."""
     return [
         (message, msgspec.msgpack.decode(body, type=m.Sight))
         for message, body in peer.got
@@ -31,8 +31,8 @@ def is_view(message):
     return isinstance(message, m.View)
 
 
-def look(watcher, view=m.View(0, 0)):  # noqa: B008 - nothing was seen before
-    """What it sees that it has not seen in this view."""
+def look(watcher, view=m.View(0, 0)):  # noqa: B008 - no view was seen yet
+    """Have a watcher ask what is new since a view; return the answer."""
     return views(watcher.say(m.Look(view=view.number, report=view.report)))[-1]
 
 
@@ -116,10 +116,10 @@ def test_a_key_takes_no_seat_of_another_role(scene, key, role):
 
 def test_a_watcher_that_does_not_read_or_asks_all_the_time_is_answered_no_more(scene, watcher):
     watcher.say(*[m.Look()] * 10)
-    assert [view.number for view, _ in views(watcher)] == [1]  # and it has not arrived
+    assert [view.number for view, _ in views(watcher)] == [1]  # and it is not confirmed yet
     scene.now = 1.0
     watcher.say(*(m.Look(view=number) for number in range(1, 200)))
-    assert len(views(watcher)) == 1 + 80  # at most so many at once
+    assert len(views(watcher)) == 1 + 80  # the most that are answered at once
     scene.now, watcher.full = 100.0, True
     watcher.say(m.Look(view=199))
     scene.now, watcher.full = 101.0, False

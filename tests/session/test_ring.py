@@ -1,4 +1,4 @@
-"""Several servers, of which a peer dials one."""
+"""Several servers, to one of which a peer connects."""
 
 import socket
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A conversation in a thread of its own."""
+"""A conversation in its own thread."""
 
 import pytest
 from kit.rings import DeadLink, IdleRole, ring_of
@@ -9,7 +9,7 @@ from tmrl_like.wire import messages as m
 
 
 class Link(DeadLink):
-    """A server that says one message."""
+    """A link to a server that sends one message."""
 
     def __init__(self, message):
         self.said, self.is_closed = [message], False

@@ -1,4 +1,4 @@
-"""Holds the promises of docs/delivery.md against what happens in a simulation, while it happens."""
+"""Checks the promises of docs/delivery.md against events of a simulation, as they happen."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from tmrl_like.wire import messages as m
 
 
 class Life:
-    """One incarnation of a lane: which samples it has appended, each with its number, 0, 1, 2, …
+    """One incarnation of a lane, with the samples that it has appended, numbered 0, 1, 2, …
 
     Attributes:
         kept: rows that the sample log has taken.
-        dropped: rows that it had no room for, or that its worker gave up: too many waited.
-        maybe: the row that it was killed at while it appended it.
-        counted: how many samples its worker has to say are lost.
+        dropped: rows for which the log had no room, or that the worker gave up because too many
+            waited.
+        maybe: the row that was being appended when the process was killed.
+        counted: number of samples that its worker has to report as lost.
         breaks: numbers of samples that do not continue the one before.
         made_at: when each sample was appended, by the world's clock.
-        trained: the training steps are made up to this entry, its worker says.
-        is_gone: its files went with its worker.
-        is_cut: the power of its machine was cut; of its rows only those that are `safe` must be
-            found.
-        safe: rows that the system had written.
+        trained: training steps have been made up to this entry, as far as its worker has been told.
+        is_gone: whether its files were removed with its worker.
+        is_cut: whether the power of its machine was cut; then only rows in `safe` must be found.
+        safe: rows that the system had written to the disk.
     """
 
     def __init__(self, auditor, worker, incarnation):
@@ -34,7 +34,7 @@ class Life:
         self.made_at = []
         self.trained = self.counted = 0
         self.is_gone = self.is_cut = False
-        self._entries, self._rows = [], []  # of samples that were taken
+        self._entries, self._rows = [], []  # of kept samples
 
     @property
     def process(self):
@@ -42,7 +42,9 @@ class Life:
 
     @property
     def holds_still(self):
-        """In lockstep: the training steps for its newest sample are not made."""
+        """Whether training steps for its newest sample are outstanding; in lockstep it waits for
+        them.
+        """
         return bool(self._entries) and self.trained < self._entries[-1]
 
     def begin_sample(self, now):
@@ -68,22 +70,22 @@ class Life:
         self.breaks.add(len(self.made_at))
 
     def rows_between(self, after, last):
-        """Those whose entries lie behind `after`, up to `last`."""
+        """Return the rows whose entries come after entry `after`, up to entry `last`."""
         return self._rows[bisect_right(self._entries, after) : bisect_right(self._entries, last)]
 
     def note_trained(self, entry):
-        """Its worker hears that the training steps up to an entry are made."""
+        """Note that its worker was told that the training steps up to an entry are made."""
         self.trained = max(self.trained, entry)
         made = self._auditor.trained[self.process]
         assert entry <= made, f"{self.process} goes on behind entry {entry}, training is at {made}"
 
 
 class MemoryAudit:
-    """What one life of a trainer has in its memory.
+    """The memory of one process of a trainer.
 
     Attributes:
-        rows: (worker, incarnation, number), in order.
-        known: the same.
+        rows: list of (worker, incarnation, number), in order of arrival.
+        known: the same rows as a set.
     """
 
     def __init__(self, auditor, training):
@@ -91,11 +93,11 @@ class MemoryAudit:
         self._training = training
         self.rows = []
         self.known = set()
-        self._streams = {}  # name: (process, number of its newest sample)
-        self._newest = {}  # of each process
+        self._streams = {}  # by name: (process, number of its newest sample)
+        self._newest = {}  # number of each process's newest sample
 
     def add(self, stream, rows):
-        """Samples enter the memory, and that of no other rank."""
+        """Check and note samples that enter this memory; no other rank may have them."""
         process, newest = self._streams.get(stream, (None, None))
         for worker, incarnation, number in rows:
             own = (f"w{worker}", incarnation)
@@ -125,32 +127,32 @@ class MemoryAudit:
 
 
 class TrainingAudit:
-    """What a training has, in all its ranks.
+    """The samples of one training, over all its ranks.
 
     Attributes:
-        rows: in the memories of the ranks that live.
+        rows: set of all rows in the memories of live ranks.
     """
 
     def __init__(self, auditor, training):
         self._auditor = auditor
         self._training = training
         self._memories = []
-        self._acked = {}  # by rank and process: entries that are acknowledged as stored
+        self._acked = {}  # by rank and process: newest entry acknowledged as stored
         self._is_whole = False
         self.rows = set()
-        # rows that were in a memory, and of which it was said that they are stored
+        # rows that were in a memory, and that a trainer acknowledged as stored
         self._stored = set()
-        self._before = set()  # rows that were in memories of those that live no more
-        self._recent = set()  # the newest of them, which their stores have to have
+        self._before = set()  # rows in memories of dead ranks
+        self._recent = set()  # the newest of these, which their stores must contain
 
     @property
     def joins_stores(self):
-        """Whether stores of ranks that are no more are being read, one after the other."""
+        """Whether the stores of former ranks are being read, one after the other."""
         return len(self._training.sizes) > 1 and not self._is_whole
 
     def begin(self):
-        """A trainer, or several, begin; those before are dead."""
-        if self._is_whole:  # else those before did not come so far
+        """Begin with new trainers; the former ones are dead."""
+        if self._is_whole:  # otherwise the former ones had not finished reading their stores
             size = self._training.memory_size
             self._recent = set().union(*(memory.rows[-size:] for memory in self._memories))
         self._is_whole = False
@@ -163,8 +165,8 @@ class TrainingAudit:
         return self._memories[-1]
 
     def end_replay(self, receipts):
-        """All stores are in the memories: what was acknowledged as stored must be, too. `receipts`:
-        of all ranks.
+        """Check, after all stores were read, that each sample acknowledged as stored was found.
+        `receipts`: those of all ranks.
         """
         self._is_whole = True
         for worker, incarnation, entry in receipts:
@@ -175,28 +177,28 @@ class TrainingAudit:
         if self._training.path is not None:
             late = sorted(lost & self._recent)
             assert not late, f"{len(late)} samples were stored and are lost: {late[:5]}"
-        self._auditor.excused |= lost  # they made room, or there was no store
+        self._auditor.excused |= lost  # removed to make room, or there was no store
         self._stored -= lost
 
     def note_unsynced_cut(self):
-        """The newest samples were not on the disk, as its user wanted."""
+        """Excuse samples lost in a power cut because the user chose to sync less often."""
         self._auditor.excused |= self._stored | self.rows
         self._stored, self._before, self._recent = set(), set(), set()
         self._is_whole, self.rows = False, set()
 
     def note_ack(self, ack, rank):
-        """A trainer says what it has stored."""
+        """Note a trainer's acknowledgement of stored samples."""
         process = ack.worker, ack.incarnation
         before = self._acked.get((rank, process), 0)
         rows = self._auditor.lives[process].rows_between(before, ack.stored)
         self._stored |= self._memories[rank].known.intersection(rows)
         self._acked[rank, process] = max(before, ack.stored)
-        # who trains next will not hear of them
+        # the next trainer will not learn of these entries
         self._auditor.note_steps_made((*process, ack.stored))
 
 
 class Auditor:
-    """Knows what was appended, acknowledged and stored; raises AssertionError where a promise is
+    """Records what was appended, acknowledged and stored; raises AssertionError if a promise is
     broken.
     """
 
@@ -205,11 +207,11 @@ class Auditor:
         self.count = world.count
         self.lives = {}  # by process
         self.trainings = {}  # by name
-        # by process: the training steps up to this entry are made, somewhere
+        # by process: the entry up to which training steps were made, by any trainer
         self.trained = Counter()
-        self.excused = set()  # rows that nobody has to have any more
+        self.excused = set()  # rows that may be lost
         self._stale = set()
-        self._seated = {}  # by server: the training that has the seat, or had it last
+        self._seated = {}  # by server: the training that has, or last had, the trainer's seat
 
     # -- workers -----------------------------------------------------------------------------------
 
@@ -219,8 +221,8 @@ class Auditor:
         return life
 
     def note_dropped(self, process, first, last, received, said):
-        """A worker gives up entries `first` to `last`, and says how many samples are lost; None: it
-        was killed.
+        """Check and note that a worker gives up entries `first` to `last`. `said`: how many samples
+        it counts as lost; None: it was killed.
         """
         life = self.lives[process]
         lost = len(life.rows_between(max(first - 1, received), last))
@@ -230,30 +232,30 @@ class Auditor:
         )
         life.counted += lost
         life.dropped.update(life.rows_between(first - 1, last))
-        self.note_steps_made((*process, last))  # nobody waits for what is given up
+        self.note_steps_made((*process, last))  # training need not wait for what is given up
         self.count("samples were dropped")
 
     def look_at_link(self, link):
-        """After each turn of a worker's link."""
+        """Check a worker's link after each of its turns."""
         limit = self._world.options.outbox.window_bytes + (128 << 10)
         in_flight = link.outbox._in_flight_bytes
         assert in_flight <= limit, f"{in_flight} bytes of {link.name} on their way"
 
     def note_write_back(self, worker):
-        """All that is in the folder of a worker is on its disk."""
+        """Note that all files of a worker's folder were written to its disk."""
         for life in self.lives.values():
             if life.worker == worker.name and not life.is_cut:
                 life.safe = set(life.kept)
 
     def note_worker_cut(self, worker):
-        """The power of a worker's machine was cut."""
+        """Note that the power of a worker's machine was cut."""
         for life in self.lives.values():
             life.is_cut |= life.worker == worker.name
 
     # -- the wire ----------------------------------------------------------------------------------
 
     def on_sent(self, data, process=None):
-        """A peer (`process`) or the server hands a message over."""
+        """Check and count a message sent by a peer (`process`) or by the server."""
         self._world.trace(data)
         message, _ = m.decode(data)
         self._world.counts[type(message).__name__] += 1
@@ -268,7 +270,9 @@ class Auditor:
     # -- trainers ----------------------------------------------------------------------------------
 
     def note_stale(self, packet, is_told):
-        """Samples came too late; `is_told`: the trainer has heard of their worker's clock."""
+        """Check and note samples dropped as too old. `is_told`: the trainer knows their worker's
+        clock.
+        """
         life = self.lives[packet.worker, packet.incarnation]
         rows = life.rows_between(packet.first - 1, packet.last)
         if (
@@ -285,7 +289,7 @@ class Auditor:
         self.count("samples came too late")
 
     def note_steps_made(self, receipt):
-        """The training steps are made that samples up to this entry allow."""
+        """Note that the training steps for all samples up to an entry were made."""
         worker, incarnation, entry = receipt
         self.trained[worker, incarnation] = max(entry, self.trained[worker, incarnation])
 
@@ -311,7 +315,7 @@ class Auditor:
     # -- the end -----------------------------------------------------------------------------------
 
     def settle(self):
-        """All has arrived that could: each sample is in a memory, or was counted as lost."""
+        """Check at the end that each sample is in a memory or was counted as lost."""
         present = self.excused | self._stale
         for training in self.trainings.values():
             present |= training.rows
@@ -327,7 +331,7 @@ class Auditor:
 
     @staticmethod
     def _settle_lane(life, worker):
-        """Of a robot that lives."""
+        """Check the end state of a live lane."""
         assert not (worker.is_in_lockstep and life.holds_still), (
             f"{life.process} waits for training, which is done"
         )

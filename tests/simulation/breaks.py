@@ -1,8 +1,8 @@
-"""Mistakes that the simulation must notice; each is made in a copy.
+"""Mistakes that the simulation must notice; each is made in a copy of the package.
 
-A break is a line of the package, or a part of it, and what stands there instead. Histories are
-lived through with the broken copy until one of them is refused. (Where nothing is asked for again,
-nothing is lost: it comes later. That no history has asked is what test_simulation sees.)
+A break replaces one piece of the package's code by a wrong one. Histories are run with the broken
+copy until one of them fails. (If entries are never asked for again, nothing is lost: they only come
+later. test_simulation notices that instead, because it counts how often histories ask.)
 """
 
 import os
@@ -18,7 +18,7 @@ SEEDS, STEPS = (1000, 2000), 1000
 
 
 class Break(NamedTuple):
-    """What is wrong, where, the line as it is, and as it is then."""
+    """A mistake: its name, its file, the right code, and the wrong code that replaces it."""
 
     name: str
     path: str
@@ -133,7 +133,7 @@ BREAKS = [
 
 
 def seed_that_notices(broken):
-    """The line of the first history that is refused; empty: none is."""
+    """Return the line about the first history that fails, or an empty string."""
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "tmrl_like")
         shutil.copytree(ROOT / "tmrl_like", package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,6 @@
-"""One seed, one history: the package's parts made small, and put under the scheduler of a world."""
+"""Run the history of a seed: the package's own parts with small files, under a world's
+scheduler.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ from tmrl_like.worker import link as worker_link
 
 
 class Broken(AssertionError):
-    """What a seed has found."""
+    """A broken promise or an error in the history of a seed."""
 
 
 @contextlib.contextmanager
 def world(seed):
-    """A world of this seed, in a folder in memory."""
+    """Yield the world of a seed, in a folder in memory."""
     folder = Path(tempfile.mkdtemp(prefix="simulation.", dir=shared_memory()))
     made = World(seed, folder)
     try:
@@ -52,18 +54,18 @@ def world(seed):
 def _quiet():
     logger = logging.getLogger("tmrl_like")
     level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)  # formatting what nobody reads takes half the time
+    logger.setLevel(logging.CRITICAL + 1)  # formatting unread messages would take half the time
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # who is killed closes nothing
+            warnings.simplefilter("ignore", ResourceWarning)  # killed processes close nothing
             yield
     finally:
         logger.setLevel(level)
 
 
 def _put_under(made, patches):
-    """Let the world have the package's clocks, threads, disks and random names, and make its files
-    small.
+    """Replace the package's clocks, threads, disks and random names by the world's, and make its
+    files small.
     """
 
     def patch(owner, name, value):
@@ -111,18 +113,19 @@ def _put_under(made, patches):
 
 
 def _no_thread(run, name):
-    """What a session starts: its owner calls its turns, and it ends when it is joined."""
+    """Return what a session takes for its thread: joining it runs the thread's function."""
     return SimpleNamespace(join=lambda timeout_s: run(), native_id=0)
 
 
 def live(seed, steps, lines=None, change=None):
-    """Live through one seed; the world that was.
+    """Run the history of a seed, and return its world.
 
-    `lines` takes what happened in words; `change` is called with the world before its first step.
+    `lines` receives a description of each event; `change` is called with the world before its first
+    step.
 
     Raises:
-        Broken: a promise was, or a part of the product raised; the message says how to see it
-            again.
+        Broken: a promise was broken, or a part of the package raised; the message says how to
+            reproduce it.
     """
     with world(seed) as made:
         made.lines = lines

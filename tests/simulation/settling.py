@@ -1,4 +1,4 @@
-"""How a simulation ends: faults stop, and all must arrive."""
+"""The end of a simulation: faults stop, and all samples must arrive."""
 
 from simulated_faults import heal_disks
 
@@ -6,14 +6,14 @@ ROUNDS = 1500
 
 
 def settle(world):
-    """Faults stop; then all must arrive. Trainers that keep a store are killed, and must have it
-    all from there.
+    """Stop all faults and wait until everything has arrived. Then kill trainers that keep a store:
+    their successors must find all samples there.
     """
     _heal(world)
     _round(world)
     for robot in world.robots:
         if robot.is_alive:
-            robot.run(robot.append_to_all)  # so that it says what it had no room for
+            robot.run(robot.append_to_all)  # reports lost samples, too
     _pass_until(
         world,
         lambda: not any(link.is_alive and link.orphan_until is not None for link in world.links),
@@ -55,7 +55,7 @@ def _pass_until(world, is_done):
 
 
 def _round(world):
-    """Each part takes its turns; 0.3 s pass."""
+    """Let 0.3 s pass and give each part its turns."""
     world.now += 0.3
     for process in world.processes:
         process.start_at = min(process.start_at, world.now)
@@ -65,7 +65,7 @@ def _round(world):
             world.network.connect(link)
     for link in world.links:
         if link.is_alive:
-            link.outbox.hasten()  # a break alone waits for what follows it
+            link.outbox.hasten()  # a break alone waits for the next sample
     for parts, turns in (
         (world.robots, ("refill",)),
         (world.links, ("turn",)),
@@ -83,7 +83,7 @@ def _round(world):
 
 
 def _unsettled(world):
-    """What is not as it should be."""
+    """Return descriptions of all that has not settled yet."""
     found = [
         process.name
         for process in (*world.robots, *world.links, *world.trainers)

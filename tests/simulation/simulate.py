@@ -1,4 +1,4 @@
-"""Live through seeds: `python tests/simulation/simulate.py SEED [SEED …] --steps 1000
+"""Run the histories of seeds: `python tests/simulation/simulate.py SEED [SEED …] --steps 1000
 [--trace]`.
 """
 

@@ -1,8 +1,8 @@
-"""An engine between servers and a trainer: a stream that refuses, doubles, and loses what it had
-confirmed.
+"""A simulated engine between servers and a trainer. Its stream refuses messages, doubles them, and
+loses some that it had confirmed.
 
-The bookkeeping of gateway and reader is the product's; the nodes and their connections are the
-scheduler's.
+Gateway and reader use the package's own bookkeeping; nodes and connections are simulated by the
+scheduler.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tmrl_like.wire import messages as m
 
 ENGINE = b"the engine"
 IDENTITY = Identity("the engine", ("trainer",))
-WORDS_KEPT = 100  # on their way from a trainer to a server; beyond, they are lost
+WORDS_KEPT = 100  # messages on their way from a trainer to a server; older ones are lost
 HELLO_S = 1.0
 
 
 class Stream:
-    """What the nodes hold: messages with their numbers, and the newest beats.
+    """The stream that the nodes hold: numbered messages.
 
     Attributes:
-        refuses: nothing is taken.
+        refuses: whether no messages are accepted.
     """
 
     def __init__(self, world):
@@ -38,17 +38,17 @@ class Stream:
         self.readers = []
 
     def publish(self, data):
-        """The number of a message that is taken now; 0: it is not."""
+        """Append a message and return its number, or 0 if it is refused."""
         if self.refuses:
             return 0
-        # a client may publish twice what it has no answer to
+        # without an answer a client may publish a message again
         for _ in range(self.world.rng.choice((1, 1, 1, 2))):
             self._newest += 1
             self.messages.append((self._newest, data))
         return self._newest
 
     def lose(self, count):
-        """The nodes are back at an older state."""
+        """Return to an older state, without the newest `count` messages."""
         for _ in range(min(count, len(self.messages))):
             self._newest = self.messages.pop()[0] - 1
         for reader in self.readers:
@@ -56,7 +56,7 @@ class Stream:
 
 
 class Gateway:
-    """A server's connection to the stream, in the place of a trainer at its relay."""
+    """A server's connection to the stream, which its relay takes for a trainer."""
 
     def __init__(self, server, stream):
         self._server, self._stream = server, stream
@@ -64,11 +64,11 @@ class Gateway:
         self._answers = deque()
         self._hello = m.Hello("trainer", "the engine", self._incarnation(), "")
         self._feed = 0
-        self.words = deque(maxlen=WORDS_KEPT)  # of the trainer
+        self.words = deque(maxlen=WORDS_KEPT)  # acknowledgements of the trainer
         self._hello_at = 0.0
 
     def send(self, data):
-        """What the relay has for a trainer."""
+        """Take a message that the relay sends to the trainer."""
         message, _ = m.decode(data)
         if isinstance(message, m.SamplePacket):
             is_taken = self._tracks.begins(message) and self._stream.publish(data) > 0
@@ -91,7 +91,7 @@ class Gateway:
             self._deliver(m.encode(word))
 
     def on_training(self, feed):
-        """Which training takes the samples."""
+        """Note which training takes the samples; a new one takes over the seat."""
         if self._feed not in (0, feed):
             took_over = (self._hello.incarnation,)
             self._hello = msgspec.structs.replace(

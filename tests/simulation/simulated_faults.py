@@ -1,12 +1,12 @@
-"""What befalls the parts of a simulation; `world.FAULTS` says how often."""
+"""Faults that hit the parts of a simulation; `world.FAULTS` gives their frequencies."""
 
 from tmrl_like.wire import messages as m
 
-TINY_TURNS = 20  # a turn has between 1 and 1.5 to the power of so many lines
+TINY_TURNS = 20  # a process is killed after between 1 and 1.5 to the power of this many lines
 
 
 def _kill(world, processes, what):
-    """At once, or at some line of what it does next."""
+    """Kill one of several processes, at once or at some line of its next turn."""
     process = world.one(processes)
     if process is None:
         return
@@ -37,7 +37,7 @@ def kill_trainer(world):
 
 
 def kill_worker(world):
-    """Both processes."""
+    """Kill both processes of a worker."""
     worker = world.rng.choice(world.workers)
     if worker.robot.is_alive and worker.link.is_alive:
         world.count("a worker was killed")
@@ -59,7 +59,7 @@ def leave(world):
 
 
 def cut_connection(world):
-    """Each end notices it, at once or some seconds later."""
+    """Cut a connection; each end notices it at once or some seconds later."""
     if world.network.connections:
         connection = world.rng.choice(world.network.connections)
         notices = [world.rng.choice((0.0, 0.0, world.rng.uniform(0.0, 8.0))) for _ in range(2)]
@@ -68,7 +68,7 @@ def cut_connection(world):
 
 
 def hold_up(world):
-    """Nothing arrives for a while, in one direction or both; then all does."""
+    """Hold a connection up in one direction or both; later everything arrives."""
     if world.network.connections:
         connection = world.rng.choice(world.network.connections)
         until = world.now + world.rng.choice((0.5, 3.0, 12.0))
@@ -81,7 +81,7 @@ def hold_up(world):
 
 
 def lose(world):
-    """A packet or an answer: no transport does that, but a server whose queues are full."""
+    """Lose a packet or an answer, as a server with full queues does (no transport does)."""
     queues = [
         queue
         for connection in world.network.connections
@@ -100,14 +100,14 @@ def lose(world):
 
 
 def refuse_at_stream(world):
-    """Nobody leads it, or it is full; or it takes messages again."""
+    """Let the stream refuse messages, as without a leader or when full, or accept them again."""
     if world.stream is not None:
         world.stream.refuses ^= True
         world.count("a stream took nothing, or took again")
 
 
 def lose_at_stream(world):
-    """Nodes come back with what they had some time ago."""
+    """Bring the stream's nodes back with an older state."""
     if world.stream is not None:
         world.stream.lose(world.rng.randrange(1, 10))
 
@@ -141,14 +141,14 @@ def fail_sync(world):
 
 
 def cut_trainer_power(world):
-    """Before one of its next writes, renames or syncs."""
+    """Cut the power of a trainer's machine before one of its next writes, renames or syncs."""
     training = world.rng.choice(world.trainings)
     if training.power is not None and training.is_alive:
         training.cut_power_in(world.rng.randrange(10))
 
 
 def cut_worker_power(world):
-    """At once, or in the middle of what one of its processes does."""
+    """Cut the power of a worker's machine, at once or in the middle of a process's turn."""
     workers = [worker for worker in world.workers if worker.spools]
     if not workers:
         return
@@ -167,26 +167,26 @@ def jump_clock(world):
 
 
 def pass_time(world):
-    """Nobody gets a turn for a while: a suspended machine."""
+    """Let time pass without any turns, as on a suspended machine."""
     world.now += world.rng.choice((3.0, 30.0, 300.0))
     world.count("time passed")
 
 
-# -- changes of a whole world: nothing but this befalls it -----------------------------------------
+# -- changes of a whole world: no other fault hits it ----------------------------------------------
 
 
 def let_clocks_jump(world):
-    """And samples are to be younger than 2 s."""
+    """Let clocks jump while samples must be younger than 2 s."""
     world.only(jump_clock, 0.05)
     world.options.max_age_s = 2.0
     for trainer in world.trainers:
-        if trainer.is_alive:  # with the age that was drawn
+        if trainer.is_alive:  # it has the age limit that was drawn
             trainer.die()
 
 
 def kill_groups(world):
-    """Trainers, each time another number of them, fall silent, and are killed with what they had to
-    say.
+    """Silence all trainers of a group, kill them with their unsent messages, and restart them in
+    another number.
     """
 
     def silence_or_kill(world):

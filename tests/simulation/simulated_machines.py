@@ -1,5 +1,5 @@
-"""Machines and processes of a simulation: what is scheduled, killed, stopped, and written to a
-disk.
+"""Machines and processes of a simulation, which are scheduled, killed and stopped, and their
+disks.
 """
 
 import contextlib
@@ -11,26 +11,26 @@ from kill_lines import Killed, kill_after
 from tmrl_like import delivery
 from tmrl_like.base import files
 
-PAGE_BYTES = 512  # as small as the files; a machine's are of 4 KiB
+PAGE_BYTES = 512  # small like the files of a simulation; a real page has 4 KiB
 MOMENTS = 10
 
 
 def unmap(segments):
-    """What the system does with the maps of a process that was killed."""
+    """Unmap files, as the system does for a killed process."""
     for segment in segments:
-        with contextlib.suppress(BufferError, ValueError):  # it was closed before, or is in use
+        with contextlib.suppress(BufferError, ValueError):  # it is already closed, or in use
             segment.close()
 
 
 class Machine:
-    """A machine: its disk, and its clock.
+    """A machine with its disk and its clock.
 
     Attributes:
-        room_bytes: until the disk is full; None: plenty.
-        slow_s: what a write takes at most.
-        fails_to_sync: it cannot write what it has taken.
-        wall_jump_s: by how much the clock is wrong.
-        up_from_s: what `base.clocks.up_s` shows when the simulation begins.
+        room_bytes: free space of the disk; None: plenty.
+        slow_s: longest duration of a write.
+        fails_to_sync: whether syncs fail.
+        wall_jump_s: error of the clock.
+        up_from_s: value of `base.clocks.up_s` when the simulation begins.
     """
 
     def __init__(self, world):
@@ -40,14 +40,14 @@ class Machine:
         self.boot()
 
     def heal(self):
-        """The disk has room, and is well."""
+        """Give the disk room, and end its faults."""
         self.room_bytes, self.slow_s, self.fails_to_sync = None, 0.0, False
 
     def boot(self):
         self.up_from_s = next(self._world.boots)
 
     def write(self, file, data):
-        """In the place of `base.files.disk`'s."""
+        """Replace `base.files.disk.write`."""
         process = self._world.running
         if process.dies_in_write:
             file.write(data[: self._world.rng.randrange(len(data))])
@@ -58,14 +58,14 @@ class Machine:
         files.write_whole(file, data)
 
     def sync(self):
-        """In the place of `base.files.disk`'s."""
+        """Replace `base.files.disk.sync`."""
         if self.fails_to_sync:
             self._world.count("a sync failed")
             raise OSError(errno.EIO, "input/output error")
         self._pause()
 
     def reserve(self, path, size):
-        """In the place of `base.files.reserve`."""
+        """Replace `base.files.reserve`."""
         self._take(size, lambda room: None)
         files.reserve(path, size)
 
@@ -86,15 +86,15 @@ class Machine:
 
 
 class Process:
-    """What is scheduled, and killed.
+    """A simulated process, which is scheduled and killed.
 
     Attributes:
-        is_alive: it may be scheduled.
-        dies_after: in its next turn it is killed at this line of the room of delivery; None: it is
-            not.
-        dies_in_write: it is killed in its next write.
-        frozen_until: it is stopped (SIGSTOP), or waits for its disk.
-        start_at: when it may be started again.
+        is_alive: whether it may be scheduled.
+        dies_after: number of lines of `tmrl_like.delivery` after which it is killed in its next
+            turn; None: it is not killed.
+        dies_in_write: whether it is killed in its next write.
+        frozen_until: until then it is stopped (SIGSTOP) or waits for its disk.
+        start_at: when it may be restarted.
     """
 
     def __init__(self, world, name, machine):
@@ -106,7 +106,7 @@ class Process:
         self.spare()
 
     def spare(self):
-        """Nothing is about to befall it."""
+        """Cancel faults that are about to hit it."""
         self.dies_after, self.dies_in_write, self.frozen_until = None, False, 0.0
 
     def begin(self):
@@ -116,19 +116,19 @@ class Process:
         self.is_alive = True
 
     def wall(self):
-        """The Unix time as its machine's clock is set now."""
+        """Return the Unix time that its machine's clock shows."""
         return 1.7e9 + self.world.now + self.machine.wall_jump_s
 
     def up(self):
-        """In the place of `base.clocks.up_s`."""
+        """Replace `base.clocks.up_s`."""
         return self.machine.up_from_s + self.world.now
 
     def unix(self):
-        """In the place of `base.clocks.unix_s`."""
+        """Replace `base.clocks.unix_s`."""
         return self.epoch_s + self.up()
 
     def clock(self):
-        """In the place of `time.monotonic`."""
+        """Replace `time.monotonic`."""
         return max(self.world.now, self.frozen_until) + self._clock_from
 
     def wait(self, seconds):
@@ -139,7 +139,7 @@ class Process:
         return self.is_alive and self.world.now >= self.frozen_until
 
     def run(self, call):
-        """Have this process do something; it may be killed in it."""
+        """Run a call as this process, which may be killed in it."""
         before, self.world.running = self.world.running, self
         try:
             if self.dies_after is None:
@@ -156,40 +156,42 @@ class Process:
             self.world.running = before
 
     def _die_within(self):
-        """Be killed in a call: what it had half made holds locks, perhaps in cycles."""
+        """Die in a call: half-made objects, perhaps in reference cycles, must release their
+        locks.
+        """
         gc.collect()
         self.die()
 
     def die(self):
-        """Be killed."""
+        """Die as if killed."""
         self.is_alive = False
         self.start_at = self.world.now + self.world.rng.choice((0.0, 0.1, 1.0, 8.0))
         self.world.trace(f"{self.name} dies")
 
 
 class MappedDisk:
-    """The disk under the mapped files of a worker, which nobody syncs: the system writes pages and
-    names when it likes.
+    """The disk below a worker's mapped files. They are never synced: the system writes pages and
+    names at any time.
 
-    After a power cut each page of a file is as it was at some moment since all was written, and so
-    are the names.
+    After a power cut, each page and each name is as it was at some moment since everything was last
+    written.
     """
 
     def __init__(self, root):
         self._root = root
-        self._moments = [({}, {})]  # since all was written: files by name, and what is in them
+        self._moments = [({}, {})]  # since all was written: files by name, contents by file
 
     def write_all(self):
-        """The system has written all there is."""
+        """Note that the system has written everything."""
         self._moments = [self._seen()]
 
     def write_some(self):
-        """The system may write what there is now."""
+        """Note a moment whose pages and names the system may have written."""
         self._moments[1:] = [*self._moments[1:], self._seen()][-MOMENTS:]
 
     def cut(self, rng):
-        """Cut the power; nobody may use what was open."""
-        share = rng.choice((0.0, 0.5, 0.9, 1.0))  # of names and pages that are as new as can be
+        """Cut the power. Files that were open must not be used any more."""
+        share = rng.choice((0.0, 0.5, 0.9, 1.0))  # of names and pages that have their newest state
         moments = [*self._moments, self._seen()]
 
         def draw(states):
@@ -201,7 +203,7 @@ class MappedDisk:
             path.unlink()
         placed = {None}
         for path in rng.sample(paths, len(paths)):
-            if left[path] not in placed:  # what is renamed has one of its names
+            if left[path] not in placed:  # a renamed file keeps only one of its names
                 placed.add(left[path])
                 states = [contents[left[path]] for _, contents in moments if left[path] in contents]
                 path.write_bytes(_left_of(states, left[path] not in moments[0][1], draw, rng))
@@ -213,7 +215,9 @@ class MappedDisk:
 
 
 def _left_of(states, is_new, draw, rng):
-    """A file of pages of different moments; what was never written is zeros, or behind its end."""
+    """Return a file with pages from different moments; where nothing was written, it holds zeros or
+    ends early.
+    """
     size = max(map(len, states))
     whole = [bytes(size)] * is_new + [state.ljust(size, b"\0") for state in states]
     content = b"".join(draw(whole)[at : at + PAGE_BYTES] for at in range(0, size, PAGE_BYTES))

@@ -1,6 +1,4 @@
-"""Links without sockets: what is on its way moves, is lost, doubled or held up when the scheduler
-says so.
-"""
+"""Links without sockets: the scheduler decides when messages move, are lost, doubled or held up."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ class Connection:
 
     Attributes:
         up, down: messages on their way to the server and to the peer.
-        held_until: nothing arrives before that: (at the server, at the peer).
-        is_left: by the peer, in good order: what it sent still arrives.
-        server_notices_at, peer_notices_at: when a connection that is broken is known to be; None:
-            it is whole.
+        held_until: times before which nothing arrives: (at the server, at the peer).
+        is_left: whether the peer has left in good order: what it sent still arrives.
+        server_notices_at, peer_notices_at: when each side notices that the connection is broken;
+            None: it is intact.
     """
 
     def __init__(self, peer_id, link, server):
@@ -38,12 +36,12 @@ class Connection:
 
 
 class SimulatedNetwork:
-    """All connections, and what may happen to them.
+    """All connections, and the operations that the scheduler performs on them.
 
     Attributes:
-        queue_messages: of one connection and direction that may be on their way.
-        waits_unconnected: what is sent before there is a connection waits for it (zmq), or is not
-            taken.
+        queue_messages: how many messages may be on their way in one direction of a connection.
+        waits_unconnected: whether messages sent without a connection wait for one (as with zmq) or
+            are refused.
     """
 
     def __init__(self, world, queue_messages, waits_unconnected):
@@ -55,7 +53,7 @@ class SimulatedNetwork:
         self._made = 0
 
     def connect(self, link):
-        """Give a peer that dials a connection."""
+        """Give a dialling peer a connection."""
         server = self._world.servers[link.address]
         self._made += 1
         connection = link.connection = Connection(b"%d" % self._made, link, server)
@@ -65,8 +63,8 @@ class SimulatedNetwork:
         self.connections.append(connection)
 
     def deliver(self, connection, to_server, count, doubles=0):
-        """Let the oldest messages arrive, the first of them `doubles` times more; returns how many
-        did.
+        """Let the oldest messages arrive, the first with `doubles` copies more; return how many
+        arrived.
         """
         if connection.held_until[not to_server] > self._world.now:
             return 0
@@ -85,7 +83,7 @@ class SimulatedNetwork:
         return arrived
 
     def cut(self, connection, server_notices_s=0.0, peer_notices_s=0.0):
-        """Break a connection; returns how many messages were lost with it."""
+        """Break a connection; return how many messages were lost with it."""
         lost = len(connection.up) + len(connection.down)
         connection.up.clear()
         connection.down.clear()
@@ -95,25 +93,25 @@ class SimulatedNetwork:
         return lost
 
     def drop_peer(self, link):
-        """The process of a peer was killed: some of what it sent arrives."""
+        """Drop the link of a killed peer; some of the messages that it sent still arrive."""
         if not link.is_closed and link.connection is not None and not link.connection.is_broken:
             for _ in range(self._world.rng.randrange(len(link.connection.up) + 1)):
                 link.connection.up.pop()
         link.close()
 
     def drop_server(self, server):
-        """The process of a server was killed."""
+        """Drop the connections of a killed server."""
         for connection in [c for c in self.connections if c.server is server]:
             self.cut(connection, 0.0, self._world.rng.choice((0.0, 0.3)))
 
 
 class SimulatedServerLink:
-    """See `ServerLink`."""
+    """A `ServerLink` without sockets."""
 
     def __init__(self, world):
         self.inbox = deque()
         self.connections = {}
-        self.engine = None  # the gateway to it, where there is one
+        self.engine = None  # its gateway, if the world has an engine
         self._world = world
         self._known = set()
 
@@ -128,7 +126,7 @@ class SimulatedServerLink:
         if connection is None or peer not in self._known:
             return False
         if connection.is_broken:
-            # into nowhere, until it is noticed
+            # lost, as long as the break is not noticed
             return connection.server_notices_at > self._world.now
         if len(connection.down) >= self._world.network.queue_messages:
             return False
@@ -141,7 +139,7 @@ class SimulatedServerLink:
 
 
 class SimulatedPeerLink:
-    """See `DialledLink`."""
+    """A `DialledLink` without sockets."""
 
     def __init__(self, world, address, process, identity):
         self.address = address
@@ -156,7 +154,7 @@ class SimulatedPeerLink:
 
     @property
     def may_dial(self):
-        """Whether there is no connection, as far as this side knows, and a server that listens."""
+        """Whether this side knows of no connection and a server listens."""
         return self.is_lost and self._world.servers[self.address].is_alive
 
     @property
@@ -173,7 +171,7 @@ class SimulatedPeerLink:
         network = self._world.network
         is_lost = self.is_lost
         if not is_lost and self.connection.is_broken:
-            return True  # into nowhere, until it is noticed
+            return True  # lost: the break is not noticed yet
         queue = self.waiting if is_lost else self.connection.up
         is_taken = len(queue) < network.queue_messages and not self.is_closed
         if is_taken and (network.waits_unconnected or not is_lost):

@@ -1,4 +1,4 @@
-"""The server of a simulation: the product's relay, under the scheduler of the world."""
+"""The server of a simulation: the package's own relay, under the scheduler of the world."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TICK_S, BEAT_S = 0.25, 1.0
 
 
 class ServerProcess(Process):
-    """The relay, and the loop around it."""
+    """A server process: the relay, and the loop around it."""
 
     def __init__(self, world, name):
         super().__init__(world, name, Machine(world))
@@ -31,7 +31,7 @@ class ServerProcess(Process):
         self._next_tick = self._next_beat = self.clock()
 
     def turn(self):
-        """As `Server._serve`."""
+        """Do one turn of `Server._serve`."""
         for _ in range(self.world.rng.randrange(1, 30)):
             if self.link.inbox:
                 self.relay.handle(self.link.inbox.popleft(), self.clock())

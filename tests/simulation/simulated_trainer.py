@@ -1,5 +1,5 @@
-"""The trainers of a simulation: the product's own parts, without threads, under the scheduler of
-the world.
+"""The trainers of a simulation: the package's own parts without threads, under the scheduler of the
+world.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from tmrl_like.wire import messages as m
 
 
 class SimulatedRanks(Alone):
-    """One of several trainers, whose collectives others have answered before.
+    """One rank of a group of trainers, whose collectives return at once with answers collected
+    before.
 
     Attributes:
-        receipts: what each has stored; None: they are still building.
+        receipts: what each rank has stored; None: ranks are still being built.
     """
 
     def __init__(self, rank, size, run):
@@ -50,7 +51,7 @@ class SimulatedRanks(Alone):
 
 
 class Memory:
-    """Rows (worker, incarnation, number), in the order in which they came; each is audited."""
+    """A memory of rows (worker, incarnation, number) in order of arrival; each is audited."""
 
     def __init__(self, audit, memory_size):
         self.memory_size = memory_size
@@ -67,7 +68,7 @@ class Memory:
 
 
 class Freshness(FreshnessLimits):
-    """Tells the auditor what is too old."""
+    """The package's freshness limits, which report samples that are too old to the auditor."""
 
     def __init__(self, world):
         super().__init__(world.options.max_age_s)
@@ -81,7 +82,7 @@ class Freshness(FreshnessLimits):
 
 
 class TrainerProcess(Process):
-    """One trainer, or one of several: connection and training thread take turns."""
+    """A trainer, or one rank of several; its connection and its training thread take turns."""
 
     def __init__(self, world, training, rank):
         super().__init__(world, f"{training.name}-{rank}", training.machine)
@@ -92,8 +93,8 @@ class TrainerProcess(Process):
         self._awaited = []
 
     def start(self):
-        """As `Trainer.__init__`: bring back what the store holds; `connect` follows when all have
-        done so.
+        """Load what the store holds, as `Trainer.__init__` does; `connect` follows when all ranks
+        are done.
         """
         self.begin()
         training = self.training
@@ -147,8 +148,8 @@ class TrainerProcess(Process):
         self.beside.work()
 
     def train(self):
-        """As the training thread: what has come is in the memory at once, its training steps are
-        made by and by.
+        """Do a turn of the training thread: put arrived samples into the memory at once, and make
+        their training steps bit by bit.
         """
         self._make_steps()
         taken = self.link.retrieve()
@@ -166,7 +167,7 @@ class TrainerProcess(Process):
             self.link.note_trained(receipt)
 
     def leave(self):
-        """End in good order."""
+        """Shut down in good order."""
         self.train()
         self.link.close(0.0)
         self.checkpoints.close()
@@ -188,11 +189,11 @@ class TrainerProcess(Process):
 
 
 class Training:
-    """One trainer, or several that learn as one; what it keeps is on one disk.
+    """A trainer, or several that learn as one, with one disk.
 
     Attributes:
-        path: where it is kept; None: it is not, and all it knew is gone with its process.
-        power: of the disk; None: nothing is kept.
+        path: where it keeps its state; None: nothing is kept, and all is lost with its process.
+        power: the `PowerDisk` below `path`; None: nothing is kept.
         is_cut: the power of its machine is cut as soon as one of its processes dies.
     """
 
@@ -221,7 +222,7 @@ class Training:
         return any(rank.is_alive for rank in self.ranks)
 
     def note_death(self):
-        """Of a group that has lost one nobody goes on."""
+        """End all ranks of a group that has lost one."""
         for rank in self.ranks:
             if rank.is_alive:
                 rank.die()
@@ -234,7 +235,7 @@ class Training:
                 self.audit.note_unsynced_cut()
 
     def cut_power_in(self, operations):
-        """Cut the power of the machine at one of its next writes."""
+        """Cut the power of the machine before the given number of further operations is done."""
 
         def before(number):
             if number >= last:
@@ -245,7 +246,7 @@ class Training:
         self.power.before = before
 
     def start(self):
-        """Start a group again, perhaps of another size."""
+        """Restart a group, perhaps with another size."""
         if self.is_alive or any(self.world.now < rank.start_at for rank in self.ranks):
             return
         rng, size = self.world.rng, len(self.ranks)

@@ -1,4 +1,4 @@
-"""A worker of a simulation: the product's own parts, without threads, under the scheduler of the
+"""A worker of a simulation: the package's own parts without threads, under the scheduler of the
 world.
 """
 
@@ -25,13 +25,13 @@ from tmrl_like.worker.link import WorkerRole
 from tmrl_like.worker.link_messages import Trained
 
 SPACES = m.Spaces("Box(3)", "Box(1)")
-ORPHAN_S = 3.0  # a link whose robot is gone sends for so long what is left
+ORPHAN_S = 3.0  # how long a link without its robot continues to send what is left
 NO_GATE = SimpleNamespace(verdicts=SimpleNamespace(alarm=""), add=lambda *_: 0)
 NO_FILES = SimpleNamespace(add=lambda *_: None)
 
 
 class Lane:
-    """One environment: its sample log, and what was appended."""
+    """A lane: its sample log, and the audited life of what it appended."""
 
     def __init__(self, log, life):
         self.log = log
@@ -40,7 +40,7 @@ class Lane:
 
 
 class RobotProcess(Process):
-    """The control loops of a worker: they append numbered samples."""
+    """The process with a worker's control loops, which append numbered samples."""
 
     def __init__(self, world, worker):
         super().__init__(world, f"{worker.name}-robot", worker.machine)
@@ -48,7 +48,9 @@ class RobotProcess(Process):
         self.lanes = []
 
     def start(self):
-        """Take the folder of the worker; no process of its own holds it."""
+        """Lock the worker's folder, which no other process of the worker holds, and open its
+        logs.
+        """
         self.begin()
         world, worker = self.world, self.worker
         self.lanes, self._lock = [], lock_folder(worker.folder(), name="worker.lock")
@@ -61,7 +63,7 @@ class RobotProcess(Process):
             self.lanes.append(Lane(log, life))
 
     def append(self):
-        """A few samples of one lane, and what comes between samples."""
+        """Append a few samples of one lane, and perhaps breaks or reports of episodes."""
         rng = self.world.rng
         lane = rng.choice(self.lanes)
         for _ in range(rng.randrange(1, 7)):
@@ -92,7 +94,7 @@ class RobotProcess(Process):
         world.samples += 1
 
     def append_to_all(self):
-        """One sample in each lane that does not wait for training."""
+        """Append a sample in each lane that does not wait for training."""
         for lane in self.lanes:
             if not (self.worker.is_in_lockstep and lane.life.holds_still):
                 self._append_sample(lane, is_reset=False)
@@ -102,7 +104,7 @@ class RobotProcess(Process):
             lane.log.refill()
 
     def leave(self):
-        """End in good order."""
+        """Shut down in good order."""
         self.is_alive = False
         self.start_at = self.world.now + 0.5
         for lane in self.lanes:
@@ -119,7 +121,7 @@ class RobotProcess(Process):
 
 
 class LinkProcess(Process):
-    """The worker's half of the conversation with the server."""
+    """The link process: a worker's half of the conversation with the server."""
 
     def __init__(self, world, worker):
         super().__init__(world, f"{worker.name}-link", worker.machine)
@@ -130,7 +132,7 @@ class LinkProcess(Process):
         self.session = self.outbox = self.peer = None
 
     def start(self):
-        """As `Link.__init__`; its robot lives, and no other link holds the folder."""
+        """Begin as `Link.__init__` does; the robot is alive, and no other link holds the folder."""
         world, worker = self.world, self.worker
         self.begin()
         self.orphan_until = self.session = self.outbox = self.peer = None
@@ -157,7 +159,7 @@ class LinkProcess(Process):
         return self.peer
 
     def _tell(self, message):
-        """What the control loop is to know."""
+        """Pass a message on to the control loop."""
         if isinstance(message, Trained):
             for lane in self._lanes:
                 if lane.life.incarnation == message.incarnation:
@@ -165,7 +167,7 @@ class LinkProcess(Process):
 
     @property
     def has_robot(self):
-        """Whether the process that started it lives."""
+        """Whether the robot that started this link is still alive."""
         return self.worker.robot.is_alive and self.worker.robot.lanes is self._lanes
 
     def turn(self):
@@ -181,7 +183,7 @@ class LinkProcess(Process):
             self.leave()
 
     def leave(self):
-        """As the end of `Link.serve`."""
+        """Shut down as at the end of `Link.serve`."""
         self.outbox.hasten()
         self.session.close(0.0)
         self.outbox.close()
@@ -201,10 +203,10 @@ class LinkProcess(Process):
 
 
 class Worker:
-    """A machine with a worker: two processes, and a folder on a disk (a spool) or a private one.
+    """A machine with a worker: two processes, and a spool on a disk or a private folder.
 
     Attributes:
-        is_cut: its power is cut as soon as one of its processes dies.
+        is_cut: the power is cut as soon as one of its processes dies.
     """
 
     def __init__(self, world, number):
@@ -223,14 +225,14 @@ class Worker:
         self._privates = 0
 
     def folder(self):
-        """Of the next robot."""
+        """Return the folder for the next robot."""
         if not self.spools:
             self._privates += 1
             self.root = self.world.folder / f"tmrl_like.{self.name}.{self._privates}"
         return self.root
 
     def note_death(self):
-        """Without a spool the samples of a worker go with its second process."""
+        """Note a death; without a spool, samples are gone once both processes are dead."""
         if self.is_cut:
             self.cut_power()
         if not self.spools and not self.robot.is_alive and not self.link.is_alive:
@@ -238,7 +240,7 @@ class Worker:
                 lane.life.is_gone = True
 
     def write_back(self, all_of_it):
-        """The system writes what is in its folder."""
+        """Let the system write pages of the folder's files, or all of them."""
         if all_of_it:
             self.disk.write_all()
             self.world.auditor.note_write_back(self)
@@ -246,7 +248,7 @@ class Worker:
             self.disk.write_some()
 
     def cut_power(self):
-        """Cut the power of its machine."""
+        """Cut the power of the machine."""
         self.is_cut = False
         for process in (self.robot, self.link):
             if process.is_alive:
@@ -258,7 +260,7 @@ class Worker:
         self.world.auditor.note_worker_cut(self)
 
     def start(self):
-        """Start what is due."""
+        """Start the processes that are due."""
         now = self.world.now
         if (
             not self.robot.is_alive

@@ -1,4 +1,4 @@
-"""Hundreds of histories of workers, servers and trainers, each from a seed; see
+"""Hundreds of histories of workers, servers and trainers, each determined by a seed; see
 docs/reliability.md.
 """
 
@@ -140,7 +140,7 @@ def test_a_break_is_noticed(broken):
 
 @pytest.mark.chaos
 def test_a_seed_is_the_same_history_in_another_process():
-    """Where strings have other hashes, and sets another order."""
+    """The other process has other string hashes, and thus another order of sets."""
 
     def lines(hash_seed):
         command = [

@@ -1,17 +1,17 @@
-"""One seed, one world: workers, servers and trainers, what befalls them, and an auditor who knows
-what was promised.
+"""The world of a seed: workers, servers and trainers, the faults that hit them, and an auditor that
+knows the promises.
 
-A step is one event of the scheduler: something of `WORK` is done or, now and then, something of
-`FAULTS` happens. Time passes by steps. Whatever decides is drawn from one generator, so a seed is a
-history, to the byte.
+A step is one event of the scheduler: an item of `WORK` is done or, now and then, one of `FAULTS`
+happens. Time advances with steps. All choices are drawn from one generator, so a seed determines
+the history, to the byte.
 
     robot ==mapped files== link ==network== server ==network== trainer, or 2 or 3 ranks ==disk==
 
-Robots append numbered samples, reports and breaks to the product's sample log; links run the
-product's outbox, servers its relay, trainers its link, receiver and store. Only threads, sockets,
-clocks and disks are simulated. In each world are 1 to 3 workers of 1 or 2 lanes, with a spool or a
-private folder, in lockstep or not; 1 or 2 servers, and a training at each; perhaps one more
-training that wants the same seat; and limits that are drawn, small ones among them.
+Robots append numbered samples, reports and breaks to the package's sample log; links run the
+package's outbox, servers its relay, trainers its link, receiver and store. Only threads, sockets,
+clocks and disks are simulated. Each world has 1 to 3 workers of 1 or 2 lanes, with a spool or a
+private folder, in lockstep or not; 1 or 2 servers, with a training each; perhaps one more training
+that competes for the same seat; and random limits, some of them small.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from simulated_worker import Worker
 
 from tmrl_like.delivery.options import OutboxOptions
 
-WORK = {  # method of `World`: how often
+WORK = {  # methods of `World`, and their relative frequencies
     "append": 16,  # a robot appends samples, perhaps a report or a break
-    "refill": 1,  # a robot's other thread makes files ready
+    "refill": 1,  # a robot's other thread prepares files
     "link_turn": 16,
     "server_turn": 12,
     "trainer_turn": 10,
-    "train": 6,  # a training thread takes what has come, and makes training steps
-    "store": 6,  # a trainer's other thread writes what is to be stored
+    "train": 6,  # a training thread takes arrived samples, and makes training steps
+    "store": 6,  # a trainer's other thread writes to its store
     "deliver": 30,  # messages of one connection and direction arrive
     "dial": 4,  # a peer gets a connection
-    "start": 3,  # what is dead comes back; a group of trainers perhaps in another size
+    "start": 3,  # dead processes restart; a group of trainers perhaps with another size
     "wait": 2,  # time passes
     "write_back": 5,  # the system writes pages of mapped files
 }
-FAULTS = {  # how often, among those that are drawn for a world
+FAULTS = {  # relative frequencies among the faults drawn for a world
     faults.kill_server: 0.25,
     faults.kill_robot: 0.3,  # at once, or at any line of delivery; likewise links and trainers
     faults.kill_link: 0.6,
@@ -74,7 +74,7 @@ FAULTS = {  # how often, among those that are drawn for a world
 
 @dataclass
 class Options:
-    """What is drawn for one world."""
+    """The options drawn for one world."""
 
     outbox: OutboxOptions
     log_bytes: int
@@ -96,7 +96,7 @@ class World:
         self.steps = self.samples = 0
         self.counts = Counter()
         self.hash = 0
-        self.lines = None  # a list: what happened, in words
+        self.lines = None  # a list for descriptions of events, or None
         self.running = None  # the process whose turn it is
         self.boots = itertools.count(1e5, 1e5)
         self.auditor = Auditor(self)
@@ -119,9 +119,9 @@ class World:
         self.workers = [Worker(self, number) for number in range(rng.choice((1, 1, 2, 3)))]
         names = ["a:1", "b:2"][: rng.choice((1, 1, 1, 2))]
         self.servers = {name: ServerProcess(self, name) for name in names}
-        # of an engine between servers and trainer
+        # of the engine between servers and trainer, if there is one
         self.stream = Stream(self) if rng.random() < 0.25 else None
-        seats = names + names[:1] * (rng.random() < 0.2)  # one seat, perhaps, and two who want it
+        seats = names + names[:1] * (rng.random() < 0.2)  # perhaps two for the first seat
         sizes = rng.choice(((1,), (1,), (1,), (2,), (1, 2, 3)))
         if self.stream is not None:
             seats, sizes = names[:1], (1,)
@@ -136,13 +136,13 @@ class World:
         self._troubles = rng.uniform(fewest, most)  # the share of steps that are faults
 
     def only(self, fault, share):
-        """Have one kind of fault, in so many of all steps."""
+        """Allow only one kind of fault, in a `share` of all steps."""
         self._faults, self._fault_weights, self._troubles = [fault], [1.0], share
 
     # -- what happened -----------------------------------------------------------------------------
 
     def note(self, what):
-        """For whoever reads what happened."""
+        """Append a description to `lines`, if events are to be described."""
         if self.lines is not None:
             self.lines.append(f"{self.steps:6d} {self.now:10.3f} {what}")
 
@@ -151,7 +151,7 @@ class World:
         self.note(what)
 
     def trace(self, what):
-        # an alarm may name it
+        # an alarm may contain the folder's name, which differs from run to run
         data = what.encode() if isinstance(what, str) else bytes(what).replace(self._name, b"")
         self.hash = zlib.crc32(data, self.hash)
         if isinstance(what, str):
@@ -253,7 +253,7 @@ class World:
             self.network.connect(self.rng.choice(links))
 
     def start(self):
-        """Start what is dead and due."""
+        """Restart dead processes that are due."""
         for server in self.servers.values():
             if not server.is_alive and self.now >= server.start_at:
                 server.run(server.start)

@@ -1,4 +1,4 @@
-"""The memory contract over the memory that ships and over one as users write it."""
+"""The memory contract, checked on the memory that ships and on one such as users write."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The drone learns behind an engine: the commands as they are typed, in fresh folders, everything
-on loopback.
+"""The drone learns behind an engine, with the commands as typed, in fresh folders, all on
+loopback.
 """
 
 import json
@@ -36,7 +36,7 @@ THREE_NODES = """
 
 
 class Shell:
-    """Runs lines as a shell does: one after the other, those that end with & beside the others."""
+    """Runs lines as a shell does: in turn, and those that end with & in the background."""
 
     def __init__(self, folder, stack):
         programs = Path(sys.executable).parent
@@ -87,7 +87,7 @@ def end(process):
 
 @pytest.fixture
 def typed(tmp_path):
-    """Runs a script with free ports in it."""
+    """Return a function that runs a script with free ports filled in."""
     with ExitStack() as stack:
         n1, n2, n3, s1, s2, *others = free_ports(8)
         nodes = ",".join(f"nats://localhost:{port}" for port in (n1, n2, n3))
@@ -126,6 +126,6 @@ def test_the_drone_learns_behind_an_engine(typed, tmp_path):
         f"mean return {returns[0]:.2f} -> {returns[1]:.2f}, at the target {arrived[0]:.0%} -> "
         f"{arrived[1]:.0%}"
     )
-    # within three rounds an idle machine has learnt to arrive, not how to fast
+    # within three rounds an idle machine learns to arrive, but not to do so fast
     assert returns[1] > returns[0] + 10
     assert arrived[1] >= 0.6

@@ -1,10 +1,10 @@
-"""Server, trainer and worker on three machines: network namespaces, the worker behind a NAT
+"""Server, trainer and worker on three machines: network namespaces, with the worker behind a NAT
 gateway.
 
     server 10.231.0.1 ──┐
     trainer 10.231.0.2 ─┴─ gateway (NAT, lets nobody in) ── worker 10.231.1.2
 
-Needs root, `ip` and `nft`; elsewhere it is skipped with the reason.
+Needs root, `ip` and `nft`; elsewhere the tests are skipped with the reason.
 """
 
 import json
@@ -67,7 +67,7 @@ def inside(name, *command):
 
 @pytest.fixture
 def network():
-    """Three machines and a gateway; gone afterwards, with every process in them."""
+    """Make three machines and a gateway; remove them afterwards, with all processes in them."""
     try:
         for name in (SERVER, TRAINER, GATE, WORKER):
             sh("ip", "netns", "add", name)
@@ -107,7 +107,7 @@ def _wire(name, address, bridge):
 
 
 class Machine:
-    """A namespace with a home of its own."""
+    """A namespace with its own home."""
 
     def __init__(self, name, home):
         self.name = name

@@ -1,6 +1,4 @@
-"""Ranks that are threads of one process: what they say to each other, without
-`torch.distributed`.
-"""
+"""Ranks as threads of one process, which communicate without `torch.distributed`."""
 
 import threading
 
@@ -11,7 +9,7 @@ from tmrl_like.trainer.ranks import Alone
 
 
 class ThreadRanks(Alone):
-    """One of several; `of` makes them all."""
+    """One rank of a group; `of` makes the whole group."""
 
     def __init__(self, rank, said, barrier):
         self.rank, self.size, self.group = rank, len(said), 7
@@ -42,7 +40,7 @@ class ThreadRanks(Alone):
 
 
 class LateRanks(ThreadRanks):
-    """Ranks whose votes go with the training step that follows, as those of `Ranks` do."""
+    """Ranks whose votes are sent with the next training step, as those of `Ranks` are."""
 
     def __init__(self, rank, said, barrier):
         super().__init__(rank, said, barrier)
@@ -60,7 +58,7 @@ class LateRanks(ThreadRanks):
 
 
 def all_at_once(ranks, call):
-    """What `call(rank)` returns or raises, of each rank in a thread of its own."""
+    """Run `call(rank)` for each rank in its own thread; return what each returned or raised."""
     results = [None] * len(ranks)
 
     def run(rank):
@@ -82,8 +80,8 @@ def all_at_once(ranks, call):
 
 
 def epochs_of(ranks, networks, make=training, **options):
-    """Each rank trains an epoch on what its network has; the trainings, with the records that each
-    has said.
+    """Train each rank for an epoch on samples of its own network; return the trainings, with their
+    `records`.
     """
 
     def train(rank):

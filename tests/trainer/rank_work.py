@@ -1,5 +1,5 @@
-"""What two ranks do in `test_ranks`: one process of it each, started as torchrun does. Rank 0
-prints what came out.
+"""The work of two ranks in `test_ranks`, each a process started as by torchrun. Rank 0 prints the
+results.
 """
 
 import json
@@ -41,7 +41,7 @@ KINDS = {
 
 
 def batches(act):
-    """Batches of twice `ROWS`."""
+    """Return batches of twice `ROWS` rows."""
     return [batch_of((OBS, act), seed, 2 * ROWS) for seed in range(STEPS)]
 
 
@@ -50,21 +50,21 @@ def half(batch, rank):
 
 
 def with_noise(agent, rows):
-    """Have the compiled gradients draw these rows of a noise that all agents share."""
+    """Make the compiled gradients draw these rows of noise shared by all agents."""
     torch_noise = torch.Generator().manual_seed(3)
     drawn = deque(torch.randn(2 * STEPS, 2 * ROWS, 2, generator=torch_noise))
     agent.compiled.draw = lambda noise: noise.copy_(drawn.popleft()[rows])
 
 
 def with_tau(agent, rows):
-    """Have the agent draw these rows of quantiles that all agents share."""
+    """Make the agent draw these rows of quantiles shared by all agents."""
     drawn = deque(torch.rand(STEPS, 2, 2 * ROWS, 8, generator=torch.Generator().manual_seed(3)))
     agent._draw = lambda size, generator: drawn.popleft()[:, rows]
 
 
 def learn(kind, ranks):
-    """Train on halves of batches with another rank, and, at rank 0, alone on the whole; how far
-    apart they are.
+    """Train on halves of batches together with another rank and, at rank 0, also alone on whole
+    batches; return the difference of the results.
     """
     cls, act, options = KINDS[kind]
     torch.manual_seed(0)
@@ -88,7 +88,9 @@ def learn(kind, ranks):
 
 
 def by_its_own_batches(ranks):
-    """Train what each rank normalises by its own batches; what is said against it."""
+    """Train an agent that each rank normalises by its own batches; return the error of a check of
+    equality, or an empty string.
+    """
     torch.manual_seed(0)
     act = gymnasium.spaces.Box(-2.0, 2.0, (2,))
     agent = CrossQAgent(OBS, act)
@@ -108,8 +110,8 @@ def refusal(agent, ranks, step):
 
 
 def votes(ranks):
-    """What is heard of votes that go with averages, of each rank: samples, whether to stop, and
-    what it had said.
+    """Vote along with averages; return what each rank sees in each step: samples, whether to stop,
+    and its own counted samples.
     """
     heard = []
     for step in range(4):

@@ -1,4 +1,4 @@
-"""The trainer and its checkpoints: what survives, and what training does not wait for."""
+"""The trainer's checkpoints: what survives, and what training does not wait for."""
 
 import errno
 import pickle
@@ -31,7 +31,7 @@ def runs_end():
 
 
 def run_before(path, *packets, updates=0, **options):
-    """A run that took these packets, and was killed; with training steps, after a checkpoint of
+    """Have a run take these packets and be killed; with `updates`, it first saves a checkpoint of
     version 3.
     """
     run = Run(path, **options)
@@ -43,7 +43,7 @@ def run_before(path, *packets, updates=0, **options):
 
 
 def refuse(path, match, error=CheckpointError, **options):
-    """No run goes on there, and one line says why."""
+    """Check that a run cannot resume there, with an error message of one line."""
     with pytest.raises(error, match=match) as caught:
         Run(path, **options)
     assert "\n" not in str(caught.value)
@@ -51,7 +51,9 @@ def refuse(path, match, error=CheckpointError, **options):
 
 
 class OwnFormat:
-    """A user's: pickles what a `ListMemory` holds, and the counters."""
+    """A user's own checkpoint format, which pickles the samples of a `ListMemory` and the
+    counters.
+    """
 
     def __init__(self):
         self.before = self.then = lambda: None
@@ -90,7 +92,7 @@ def test_a_resumed_trainer_has_every_sample_that_was_acknowledged_in_its_order(t
     second = Run(tmp_path)
     assert second.numbers == first.numbers == list(range(70))
     assert (*second.counts, second.training.kept.version) == (70, 5, 4)
-    assert second.take(7, 8) == {"w": 8}  # the acknowledgement of 7 was lost: it comes again
+    assert second.take(7, 8) == {"w": 8}  # the acknowledgement of 7 was lost, so 7 comes again
     assert second.numbers == list(range(80))
 
 
@@ -114,7 +116,7 @@ def test_what_was_dropped_as_stale_is_not_joined_over_a_restart(tmp_path):
     assert first.take() == {"w": 2}
     first.kill()
     second = Run(tmp_path, memory_cls=ReplayMemory)
-    second.take(3, oldest=21)  # the worker has forgotten what was acknowledged
+    second.take(3, oldest=21)  # the worker has removed acknowledged entries
     ends = [second.memory.get_transition(k).obs[0] for k in range(len(second.memory))]
     assert ends == [*range(1, 10), *range(21, 30)]
 
@@ -144,7 +146,7 @@ def test_without_resuming_nothing_of_the_run_before_comes_back(tmp_path, formats
     Run(path, resume="none", **formats).kill()  # before anything has arrived
     second = Run(path, **formats)
     assert (second.numbers, second.counts) == ([], (0, 0))
-    assert second.take(1, n=5) == {"w": 1}  # of another process, had it a name of its own
+    assert second.take(1, n=5) == {"w": 1}  # stands for another process's packet
     second.save()
     second.kill()
     third = Run(path, **formats)
@@ -294,7 +296,7 @@ def test_what_the_memory_held_back_is_in_a_dump(tmp_path):
 
 @pytest.fixture
 def driven(inproc_house):
-    """A house with a server, and a worker that drives."""
+    """A house with a server and a running worker."""
     inproc_house.server()
     worker = inproc_house.worker(
         partial(CountingEnv, step_s=0.002), outbox=OutboxOptions(max_age_s=0.0)
@@ -304,7 +306,7 @@ def driven(inproc_house):
 
 
 def take_until(trainer, samples):
-    """Put what arrives into the memory, and train on nothing."""
+    """Put arriving samples into the memory without training, until it has `samples`."""
     training = trainer.training
     training.start_training = 10**9
     training.run_epoch(trainer.link, should_stop=lambda: training.total_samples >= samples)
@@ -342,7 +344,7 @@ def test_a_trainer_that_could_not_be_made_lets_go_of_its_folder(inproc_house, tm
 
 @pytest.fixture
 def slow_disk(monkeypatch):
-    """Checkpoints are written when the event is set."""
+    """Hold up the writing of checkpoints until the returned event is set."""
     may_write = threading.Event()
 
     def write(*arguments):
@@ -358,7 +360,7 @@ def slow_disk(monkeypatch):
 def test_training_does_not_wait_for_the_disk(driven, tmp_path, until, slow_disk):
     trainer = driven.trainer(checkpoint_path=tmp_path, training={"epochs": 5})
     running = driven.start(trainer.run)
-    # five epochs, while the first checkpoint is being written
+    # five epochs are made while the first checkpoint is being written
     until(lambda: trainer.training.total_updates == 100)
     assert not list(tmp_path.glob("checkpoint-*"))
     slow_disk.set()
@@ -376,7 +378,7 @@ def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(
     until(lambda: trainer.training.epoch >= 2)
     closing = driven.start(trainer.close)
     running.join(0.1)
-    assert running.is_alive()  # in the last checkpoint, which is held up by the one before
+    assert running.is_alive()  # writing the last checkpoint, which the one before holds up
     assert closing.is_alive()
     slow_disk.set()
     closing.join()
@@ -440,7 +442,7 @@ def test_checkpoints_may_be_limited_by_time_and_the_last_one_is_written(
 
 
 class Diverging(CountingAgent):
-    """What it learns is no number after 15 steps."""
+    """An agent whose weights become NaN after 15 steps."""
 
     def __init__(self, observation_space, action_space, device="cpu", where="actor"):
         super().__init__(observation_space, action_space, device)

@@ -1,4 +1,4 @@
-"""Ages of samples are right whatever the clocks of worker and trainer show."""
+"""Ages of samples are correct, whatever the clocks of worker and trainer show."""
 
 import logging
 import random
@@ -14,7 +14,7 @@ HOUR = 3600.0
 
 
 class Machine:
-    """Its clocks at the true time `at`; a process on it began at `began`."""
+    """The clocks of a machine, as functions of the true time `at`."""
 
     def __init__(self, wall_off_s=0.0, booted_at=-1e5, drift=0.0):
         self.wall_off_s = wall_off_s
@@ -28,7 +28,7 @@ class Machine:
         return (at - self.booted_at) * (1 + self.drift)
 
     def begin(self, at):
-        """A process begins: when `up` was 0, as it reckons."""
+        """Start a process, which notes at which Unix time `up` was 0 by the present clock."""
         self.epoch_s = self.wall(at) - self.up(at)
         return self
 
@@ -37,7 +37,7 @@ class Machine:
 
 
 class Fleet:
-    """A trainer, and a worker whose beats and samples it gets."""
+    """A trainer, and a worker that sends it beats and samples."""
 
     def __init__(self, monkeypatch, worker=None, trainer=None):
         self.now = 0.0
@@ -54,17 +54,19 @@ class Fleet:
         return Beat("w", at_s=self.worker.wall(at), up_s=self.worker.up(at))
 
     def beat(self, late_s=0.01):
-        """A beat arrives that was said so long ago."""
+        """Receive a beat that was sent `late_s` ago."""
         self.known.on_beat(self.said(self.now - late_s))
 
     def live(self, seconds, late_s=0.01):
-        """Time passes, with two beats a second."""
+        """Let time pass, with two beats a second."""
         for _ in range(int(2 * seconds)):
             self.now += 0.5
             self.beat(late_s)
 
     def age_s(self, observed_at, epoch_s=None):
-        """Of a sample that arrives now, by what a process that lives stamped on it."""
+        """Return the age of a sample that arrives now, by the time that a live process put on
+        it.
+        """
         epoch_s = self.worker.epoch_s if epoch_s is None else epoch_s
         return clocks.unix_s() + self.known.ahead_s("w", epoch_s) - self.worker.unix(observed_at)
 
@@ -78,7 +80,7 @@ def test_without_a_beat_the_clocks_count_as_they_are(fleet):
     fleet.worker.wall_off_s = 5.0
     fleet.worker.begin(0.0)
     assert fleet.age_s(0.0) == pytest.approx(-5.0, abs=1e-5)
-    fleet.known.on_beat(Beat("w", at_s=7.0))  # of an older worker
+    fleet.known.on_beat(Beat("w", at_s=7.0))  # from an older version of the worker
     assert fleet.age_s(0.0) == pytest.approx(-5.0, abs=1e-5)
 
 
@@ -92,7 +94,7 @@ def test_what_a_dead_process_left_goes_by_its_machines_clock_now(fleet, jump_s):
 
 def test_a_first_beat_that_was_held_up_counts_until_the_next_one(fleet):
     fleet.beat(late_s=3.0)
-    assert fleet.age_s(-3.0) == pytest.approx(0.0, abs=0.01)  # the error that is documented
+    assert fleet.age_s(-3.0) == pytest.approx(0.0, abs=0.01)  # the documented error
     fleet.beat()
     assert fleet.age_s(-3.0) == pytest.approx(3.0, abs=0.02)
 
@@ -129,7 +131,7 @@ def test_at_random_ages_stay_right(monkeypatch):
                 machine = rng.choice((fleet.worker, fleet.trainer))
                 machine.wall_off_s += rng.choice((-HOUR, HOUR, -1.0, 1.0))
             queue.append(fleet.said())
-            if rng.random() < 0.9:  # else the link holds back what is said
+            if rng.random() < 0.9:  # otherwise the link holds beats back
                 for beat in queue:
                     fleet.known.on_beat(beat)
                 queue.clear()
@@ -172,7 +174,7 @@ def test_a_line_says_whose_clock_is_off_by_how_much_and_when_they_agree_again(fl
     caplog.set_level(logging.INFO)
     fleet.worker.wall_off_s = -HOUR
     fleet.beat(late_s=3.0)
-    assert lines(caplog) == []  # it may have been held up
+    assert lines(caplog) == []  # this beat may have been held up
     fleet.live(4.0)
     ((level, line),) = lines(caplog)
     assert level == logging.WARNING

@@ -1,5 +1,5 @@
-"""What the diagnosis says of rounds as they were recorded, each sign once; tests/learning trains
-for it.
+"""The diagnosis of recorded rounds, one symptom at a time; tests/learning checks it in real
+training.
 """
 
 import math
@@ -11,7 +11,7 @@ from tmrl_like.trainer.diagnosis import LEARNING, SIGNS, TOO_EARLY, Diagnosis
 
 KNOWN = {"batch_size": 128, "memory_size": 50_000, "gamma": 0.95, "action_numbers": 2}
 KNOWN |= {"max_entropy": 2 * math.log(2.0)}
-WELL = {  # a round of the drone after half a minute
+WELL = {  # a round of training with the drone, after half a minute
     "training_steps_total": 3000,
     "training_steps_per_s": 180.0,
     "round_duration_s": 1.2,
@@ -41,7 +41,7 @@ WELL = {  # a round of the drone after half a minute
 
 
 def episodes(returns, steps=100, **said):
-    """`steps`: one number, or those of each."""
+    """Return episodes with these returns; `steps`: one length for all, or one for each."""
     said = {"terminated": False} | said
     lengths = steps if isinstance(steps, list) else [steps] * len(returns)
     return [
@@ -55,7 +55,7 @@ RISES = [-84.3, -30.9, -3.3, -1.9, -3.3, -7.1, -5.3, -1.6, -1.0, -4.9]
 
 
 def said(rounds=8, returns=FLAT, known=KNOWN, of_episodes=None, **changes):
-    """What is said of so many rounds in a row."""
+    """Return the diagnosis after a number of equal rounds."""
     diagnosis = Diagnosis(**known)
     diagnosis.add(episodes(returns, **of_episodes or {}))
     for _ in range(rounds):
@@ -132,7 +132,7 @@ def test_a_return_that_stays_is_said_at_last_and_a_young_training_is_waited_for(
         "not learning because the return does not rise: -53.4 in the newest episodes, -45.5 in the"
     )
     assert said(**OLD) == TOO_EARLY
-    assert said(returns=[], **OLD) == LEARNING  # from data alone: nothing speaks against it
+    assert said(returns=[], **OLD) == LEARNING  # training from data alone
     rises_slowly = [
         -60.0,
         -31.0,
@@ -154,7 +154,7 @@ def test_what_an_expert_drove_is_no_first_return():
 def test_a_training_that_begins_well_need_not_rise(training_steps, line):
     diagnosis = Diagnosis(**KNOWN)
     diagnosis.returns.begin(training_steps)
-    diagnosis.returns.begin(10_000)  # the samples after the first
+    diagnosis.returns.begin(10_000)  # samples after the first have no effect
     diagnosis.add(episodes(FLAT * 4))
     assert diagnosis.judge(WELL | OLD).startswith(line)
     diagnosis.add(episodes([-150.0] * 10))
@@ -162,7 +162,7 @@ def test_a_training_that_begins_well_need_not_rise(training_steps, line):
 
 
 def test_a_return_that_is_near_its_best_need_not_rise():
-    """A pendulum: rewards of -16 to 0, 200 steps."""
+    """The pendulum has rewards of -16 to 0 and episodes of 200 steps."""
     pendulum = {"of_episodes": {"steps": 200}, "reward_low": -16.0, **OLD}
     for returns, reward, line in (
         ([-1300.0, -1500.0, -1100.0] * 20, -6.5, "not learning because the return does not rise"),
@@ -188,7 +188,7 @@ def test_a_reward_that_is_the_same_in_each_step_is_one_where_episodes_end():
 
 @pytest.mark.parametrize(("q_mean", "entropy_nats"), [(30.0, 1.0), (-60.0, -1.0)])
 def test_what_entropy_pays_or_costs_is_no_drift_of_values(q_mean, entropy_nats):
-    """With a coefficient of 2 and gamma 0.95 a nat counts 40; returns lie between -26 and 0."""
+    """With a coefficient of 2 and a gamma of 0.95, one nat is worth 40; returns are -26 to 0."""
     assert said(q_mean=q_mean, entropy_nats=entropy_nats, entropy_coef=2.0) == TOO_EARLY
     assert "values drift away" in said(q_mean=q_mean, entropy_nats=entropy_nats, entropy_coef=0.2)
 

@@ -1,4 +1,4 @@
-"""What the trainer knows of its workers."""
+"""The trainer's knowledge about its workers."""
 
 import pytest
 from kit.clocks import Clock
@@ -83,7 +83,7 @@ def test_the_share_of_missed_deadlines_is_of_the_steps_since_the_last_look():
     assert "deadline_miss_share" not in fleet.metrics(0)
     fleet.on_beat(beat(0, env_steps=1100, overruns=510), 0)
     assert fleet.metrics(0)["deadline_miss_share"] == 0.1
-    fleet.on_beat(beat(0, env_steps=50, overruns=50), 0)  # a new process under the old name
+    fleet.on_beat(beat(0, env_steps=50, overruns=50), 0)  # a new process with the same name
     fleet.on_beat(beat(0, env_steps=60, overruns=50), 0)
     assert fleet.metrics(0)["deadline_miss_share"] == 0.0
 
@@ -113,7 +113,7 @@ def test_workers_that_are_gone_are_forgotten_and_what_they_did_still_counts(cloc
     ]
     assert totals == [300, 200, 100, 100]
     assert metrics["workers"] == 1
-    for k in range(20):  # all alive
+    for k in range(20):  # all of them alive
         fleet.on_beat(beat(0, f"v{k}"), 0)
     assert fleet.metrics(0)["workers"] == 21
 

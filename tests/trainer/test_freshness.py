@@ -1,5 +1,5 @@
-"""Samples that come too late stay out of the memory; `test_checkpoints` has what joins around
-them.
+"""Samples that come too late are kept out of the memory; `test_checkpoints` tests how the samples
+around them join.
 """
 
 import pytest
@@ -26,9 +26,9 @@ def packet(age_s=0.0, version=1, samples=3, worker="w"):
         (packet(11.0, version=10), False),
         (packet(0.0, version=5), True),
         (packet(0.0, version=4), False),
-        (packet(0.0, version=0), True),  # of no published policy
-        (packet(0.0, version=2000), True),  # of an earlier trainer
-        (packet(11.0, samples=0), True),  # episodes alone
+        (packet(0.0, version=0), True),  # not from a published policy
+        (packet(0.0, version=2000), True),  # from an earlier trainer
+        (packet(11.0, samples=0), True),  # only reports of episodes
     ],
 )
 def test_a_packet_is_too_old_by_its_first_sample_or_its_oldest_policy(header, is_taken):

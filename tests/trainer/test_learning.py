@@ -1,4 +1,4 @@
-"""The figures that the diagnosis goes by, of samples and of an actor, where what is right is
+"""The figures on which the diagnosis is based, of samples and actors whose correct figures are
 known.
 """
 
@@ -41,7 +41,7 @@ def test_a_worker_that_stands_still_is_seen_and_one_stream_at_a_time_is_followed
     figures.add(samples(200, moves=False))
     figures.add(samples(200, stream="b/1/1/0"))
     assert figures.figures() == {"observation_moves_share": 0.0}
-    figures.figures()  # nothing has come of that stream
+    figures.figures()  # a round without samples of that stream
     figures.add(samples(200, stream="b/1/1/0"))
     assert figures.figures()["observation_moves_share"] == 1.0
 

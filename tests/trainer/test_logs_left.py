@@ -1,5 +1,5 @@
-"""A trainer that comes after several: what the logs of ranks that are no more hold is in its
-memory, in streams.
+"""A trainer that succeeds several: the samples in the stores of former ranks are in its memory, in
+streams.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from tmrl_like.testing.fakes import ListMemory
 
 
 class Memory(ListMemory):
-    """Keeps of each sample the observation and the stream."""
+    """A memory that keeps the observation and the stream of each sample."""
 
     handles_streams = True
 
@@ -27,8 +27,8 @@ def rows_of(tmp_path):
 
 
 def write(folder, *entries, progress=0):
-    """A file of packets of one sample, whose observation is its entry; `progress`: so far the
-    process is stored.
+    """Write a file of packets with one sample each, whose observation is its entry. `progress`: the
+    entry up to which the process is stored.
     """
     store = SampleStore(folder, lock_folder(folder))
     messages = [packet_of(entry, numbered(entry)) for entry in entries]

@@ -31,7 +31,7 @@ def training(path="", agent=CountingAgent, **fields):
 
 @pytest.fixture
 def places(tmp_path):
-    """Where a trainer keeps what it learns."""
+    """The paths of all that a trainer writes."""
     names = {
         "checkpoint_path": "c",
         "metrics_path": "m.jsonl",
@@ -57,7 +57,7 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
         assert trainer.worker_versions == {}
     assert (trainer.training.total_updates, trainer.training.total_samples) == (200, 17)
     store = PolicyStore(tmp_path / "policies")
-    assert store.versions() == [1, 2, 3, 4, 5]  # at first, twice meanwhile, after each epoch
+    assert store.versions() == [1, 2, 3, 4, 5]  # initially, twice meanwhile, after each epoch
     assert [card.training_steps for _, card in store.cards()] == [0, 100, 100, 200, 200]
     assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 4
     with offline(recorded, epochs=3) as trainer:
@@ -75,11 +75,11 @@ def test_what_a_run_in_lockstep_has_recorded_is_trained_on_without_limit(places,
         trainer.run()
     assert to.total_updates == 50 + 2 * 4 * 50
     assert to.total_samples == samples < 100
-    # a worker comes: what was done is not held against it
+    # when a worker comes, earlier training steps do not count
     to.pacer.before_samples(to.total_updates, samples)
     assert to.pacer.may_train(to.total_updates + 9, samples + 10)
     assert not to.pacer.may_train(to.total_updates + 10, samples + 10)
-    to.pacer.enter_lockstep(to.total_updates)  # and so where it awaits training
+    to.pacer.enter_lockstep(to.total_updates)  # nor in lockstep
     assert not to.pacer.may_train(to.total_updates, samples + 10)
 
 

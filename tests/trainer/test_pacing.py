@@ -1,4 +1,4 @@
-"""How many training steps a number of samples allows."""
+"""The number of training steps that a number of samples allows."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_pacing_is_arithmetic(ratio, start, updates, samples, allowed):
     ("ratio", "done"), [(1.0, [0, 1, 2, 3]), (0.5, [1, 3, 5, 7]), (2.0, [0, 0, 1, 1])]
 )
 def test_in_lockstep_the_tasks_of_a_step_are_done_when_as_many_training_steps_are_made(ratio, done):
-    """`done`: of so many environment steps, after 0, 1, 2, 3 training steps."""
+    """`done`: number of environment steps whose tasks are done after 0, 1, 2, 3 training steps."""
     pacer = Pacer(
         Schedule(max_training_steps_per_env_step=ratio), recorded_samples=50, unpaced_steps=100
     )
@@ -64,11 +64,11 @@ def test_lockstep_needs_a_finite_number():
 def test_another_ratio_holds_from_where_it_is_and_what_was_left_undone_is_forgiven():
     pacer = Pacer(Schedule(max_training_steps_per_env_step=4.0))
     assert pacer.may_train(399, 100)
-    pacer.follow(0.5, 400, 100)  # all was made: the next sample allows half a step
+    pacer.follow(0.5, 400, 100)  # all steps are made: the next sample allows half a step
     assert not pacer.may_train(400, 101)
     assert pacer.may_train(400, 102)
     assert not pacer.may_train(401, 102)
-    # 450 were allowed and not made: no burst of more than 50 samples' steps
+    # 450 steps are allowed and not made: catch up by at most 50 samples' steps
     pacer.follow(2.0, 400, 1000)
     assert pacer.may_train(499, 1000)
     assert not pacer.may_train(500, 1000)
@@ -85,7 +85,7 @@ def test_in_lockstep_another_ratio_holds_for_the_tasks_from_there_on():
     pacer.enter_lockstep(10)
     pacer.tasked_steps = 3
     pacer.follow(0.5, 12, 100)
-    assert pacer.may_train(15, 100)  # the six steps that were tasked stay so
+    assert pacer.may_train(15, 100)  # the six steps already tasked remain
     assert not pacer.may_train(16, 100)
     pacer.tasked_steps = 5
     assert pacer.may_train(16, 100)

@@ -1,4 +1,4 @@
-"""Two trainers that learn as one, in processes of their own; what they do is in `rank_work`."""
+"""Two trainers that learn as one, each in its own process; `rank_work` is what they run."""
 
 import json
 import os
@@ -18,8 +18,8 @@ SCRIPT = Path(__file__).with_name("rank_work.py")
 
 @pytest.fixture(scope="module")
 def said():
-    """What rank 0 says of its work with rank 1, which ends without a word at the end: one record,
-    one line.
+    """The results that rank 0 prints of its work with rank 1, which disappears at the end: one
+    record, one line.
     """
     path = os.pathsep.join((str(SCRIPT.parents[1]), str(SCRIPT.parents[2])))
     both = {
@@ -49,7 +49,7 @@ def said():
 
 @pytest.mark.parametrize("kind", ["continuous", "discrete", "quantiles"])
 def test_two_ranks_learn_as_one_with_twice_the_batch(said, kind):
-    assert said[kind] < 1e-4  # of any parameter or statistic, after 30 steps
+    assert said[kind] < 1e-4  # difference of any parameter or statistic after 30 steps
 
 
 def test_what_each_rank_normalises_by_its_own_batches_stays_equal_on_all(said):

@@ -1,4 +1,4 @@
-"""What a round says."""
+"""The metrics of a round."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_how_far_actions_are_apart_is_the_mean_over_a_stream_across_packets_but_
         writer = PacketWriter()
         for k, act in enumerate(acts):
             value = act if act is None else np.array((act, -act), np.float32)
-            obs = np.zeros(1 + (k in resets))  # another structure: another segment
+            obs = np.zeros(1 + (k in resets))  # another structure begins another segment
             writer.append(
                 (value, obs, 0, 0, 0, {}), StepTiming(0, 0, 0, 0, ActionSource.POLICY), k in resets
             )

@@ -1,4 +1,4 @@
-"""Published policies on disk."""
+"""Saving published policies to disk."""
 
 import threading
 
@@ -21,7 +21,7 @@ def publication(version, bias=0.0):
 
 
 class Kept:
-    """A saver whose training steps and clock are the test's."""
+    """A saver whose training steps and clock are set by the test."""
 
     def __init__(self, folder, monkeypatch, waiting_bytes=32 << 20, **options):
         self.steps, self.now = 0, 100.0
@@ -57,7 +57,7 @@ def test_each_version_that_is_finite_is_kept_and_the_newest_under_its_own_name(k
     one = kept(keep_policies=2)
     for version in (1, 2, 3):
         one.save(version, bias=float(version), steps=10)
-    one.save(4, bias=float("nan"))  # whoever publishes it says so
+    one.save(4, bias=float("nan"))  # publishing reports this
     assert one.store.versions() == [2, 3]
     assert one.store.path(3).read_bytes() == (tmp_path / "newest").read_bytes()
     assert linear_actor().load(one.store.path(2)).layer.bias.item() == 2.0

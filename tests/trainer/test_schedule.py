@@ -1,4 +1,4 @@
-"""The schedule, and what training does with a packet that does not fit the memory; without a
+"""The schedule, and what training does with samples that do not fit the memory; without a
 network.
 """
 
@@ -34,7 +34,7 @@ from tmrl_like.types import Buffer, Delivery, Info, Receipt, Sample, StepTiming
 
 
 class OfOneShape(ListMemory):
-    """A user's memory that minds the shape of what it is given."""
+    """A user's memory that requires samples of one shape."""
 
     min_run = 1
     error = MemoryContractError
@@ -67,7 +67,7 @@ class Broken(OfOneShape):
 @pytest.mark.parametrize(
     ("memory_cls", "lengths", "error"),
     [
-        # does not fit its arguments
+        # the samples do not fit the memory's arguments
         (partial(ReplayMemory, frame_stack={"camera": 4}), [2], MemoryContractError),
         (OfOneShape, [3], MemoryContractError),
         (Broken, [2, 3], ValueError),
@@ -86,7 +86,7 @@ def test_the_first_samples_that_do_not_fit_and_any_other_error_of_the_memory_end
 
 @pytest.fixture
 def recorded(tmp_path):
-    """A training on a data set of six samples, which are five transitions."""
+    """A factory of trainings on a data set of six samples, which make five transitions."""
     write_data_set(
         tmp_path / "recorded", [delivery("a", entry, resets=False).buffer for entry in (1, 2)]
     )
@@ -96,9 +96,9 @@ def recorded(tmp_path):
 @pytest.mark.parametrize(
     ("packets", "fetched_every", "steps"),
     [
-        (0, 100, 20),  # no worker: to its end
-        (1, 10, 10 + 3),  # a late one is not held up by what was trained before
-        (1, 1, 5 + 3),  # with an early one the data set counts as environment steps
+        (0, 100, 20),  # without a worker it trains to the end
+        (1, 10, 10 + 3),  # a late worker's samples are not held up by earlier training
+        (1, 1, 5 + 3),  # if a worker comes early, the data set counts as environment steps
     ],
 )
 def test_a_data_set_holds_up_no_training_and_counts_where_workers_come_early(
@@ -110,7 +110,7 @@ def test_a_data_set_holds_up_no_training_and_counts_where_workers_come_early(
 
 
 def test_the_first_step_waits_until_the_memory_is_ready():
-    """Two resets in a row are two samples, and no transition."""
+    """Two resets in a row are two samples, but no transition."""
     to = training(**FREE)
     resets = [Sample(0, np.zeros(2, np.float32), 0.0, False, False, Info(is_reset=True))] * 2
     train_until_idle(to, Network(Delivery(Buffer(resets, "a/1/1/0"), (), Receipt("a", 1, 1))))
@@ -144,7 +144,7 @@ def test_no_step_goes_above_the_ratio_and_the_last_one_of_a_round_waits_for_noth
 
 
 class Clocked(TrainingOffline):
-    """Each look at the clock takes a second."""
+    """A training whose clock advances by a second at each look."""
 
     now = 0.0
 
@@ -154,7 +154,7 @@ class Clocked(TrainingOffline):
 
 
 def scheduled(**options):
-    """Four rounds of five steps."""
+    """Return a training with four rounds of five steps."""
     return training(cls=Clocked, **{"rounds": 4, "steps": 5} | FREE | options)
 
 
@@ -225,7 +225,7 @@ def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monke
     timing = StepTiming(1e9 + ahead_s - 2.0, 0.0, 0.0, policy_version=3)
     buffer = packed(ActionBufferEnv(1).take(3), "a/1/1/0", timing=timing)
     network = Network(Delivery(buffer, (), Receipt("a", 1, 1), ahead_s=ahead_s))
-    network.fleet = lambda: now.append(now.pop() + 10.0) or {}  # the round is closed later
+    network.fleet = lambda: now.append(now.pop() + 10.0) or {}  # the round is closed 10 s later
     to = training()
     for now[0] in (1e9 - 9.0, 1e9 - 8.0, 1e9 - 7.0, 1e9 - 6.0):
         to.publish(network)
@@ -307,7 +307,7 @@ def test_listeners_hear_of_samples_steps_and_records_and_add_to_rounds():
 
 
 class Stepping(TrainingOffline):
-    """A training step takes a second."""
+    """A training whose steps take a second."""
 
     def clock(self):
         return float(self.total_updates)
@@ -329,7 +329,7 @@ def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
 
 
 class Scored(CountingAgent):
-    """Its loss is the mean reward; evaluating draws random numbers, too."""
+    """An agent whose loss is the mean reward, and whose evaluation draws random numbers, too."""
 
     def train(self, batch):
         super().train(batch)
@@ -342,7 +342,7 @@ class Scored(CountingAgent):
 
 @pytest.mark.parametrize("share", [0.05, 0.0])
 def test_what_is_held_out_shows_in_the_rounds_and_changes_nothing_of_training(share, tmp_path):
-    """Twelve episodes of nine transitions; the tenth, which is held out, is the one with
+    """There are twelve episodes of nine transitions. Only the tenth, which is held out, has
     rewards.
     """
     zeros = np.zeros(1, np.float32), np.zeros(2, np.float32)

@@ -1,6 +1,4 @@
-"""Checkpoints of what was learnt: what is restored, and what happens where one is damaged or cannot
-be written.
-"""
+"""Checkpoints: what is restored, and what happens if one is damaged or cannot be written."""
 
 import errno
 import random
@@ -27,7 +25,7 @@ def training(agent_cls=CountingAgent):
 
 
 def loaded(folder, **options):
-    """A new training that goes on from the checkpoint there."""
+    """Return a new training that resumes from the checkpoint in a folder."""
     one = training(**options)
     load_checkpoint(one, folder)
     return one
@@ -55,12 +53,12 @@ def train(one):
 
 
 def steps_of(one):
-    """Training steps as the agent and as the training count them."""
+    """Return the number of training steps, as counted by the agent and by the training."""
     return one.agent.steps, one.total_updates
 
 
 def saved(folder, times=2):
-    """A folder with checkpoints 1 to `times`, of 10 samples and 1 training step more each."""
+    """Write checkpoints 1 to `times`, each after 10 more samples and one more training step."""
     one = training()
     for _ in range(times):
         take(one)
@@ -84,7 +82,7 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path)
     one.elapsed_s = 600.0
     one.kept.version = 3
     snapshot = take_snapshot(one, "run", unstored_samples=3)
-    train(one)  # which changes nothing of what is written
+    train(one)  # does not change the snapshot
     snapshot.write(tmp_path)
     two = training()
     take(two, 4)
@@ -158,7 +156,7 @@ def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path):
 
 
 def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path):
-    (tmp_path / "log").mkdir()  # the samples, which are not a checkpoint's
+    (tmp_path / "log").mkdir()  # the sample store, which belongs to no checkpoint
     saved(tmp_path, 4)
     assert names_in(tmp_path) == {"checkpoint-3", "checkpoint-4", "log"}
 
@@ -199,7 +197,7 @@ def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_
 )
 @pytest.mark.parametrize("damaged", [b"", b"{}\n", b"PK\3\4 of somebody else\n"])
 def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(tmp_path, caplog, damaged):
-    """tests/power/test_damage.py changes each of its bytes."""
+    """tests/power/test_damage.py damages every byte."""
     saved(tmp_path, times=3)
     (tmp_path / "checkpoint-of-mine").touch()
     (tmp_path / "checkpoint-3").write_bytes(damaged)

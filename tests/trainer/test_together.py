@@ -1,4 +1,4 @@
-"""What several trainers decide and keep together; the ranks are threads."""
+"""Decisions and checkpoints of several trainers together; the ranks are threads."""
 
 import itertools
 
@@ -31,7 +31,7 @@ def test_all_train_as_many_steps_as_the_samples_of_all_allow(kind):
 
 
 class Clocked(TrainingOffline):
-    """Each look at the clock takes a second."""
+    """A training whose clock advances by a second at each look."""
 
     now = 0.0
 
@@ -122,11 +122,11 @@ def test_trainers_without_samples_do_not_spin(size, waits_s):
 
 
 class Together:
-    """Several trainers without a network: trainings, logs and one checkpoint.
+    """Several trainers without a network: trainings, stores and one checkpoint.
 
     Attributes:
-        runs: by rank.
-        errors: of the ranks that could not begin.
+        runs: the `Run` of each rank.
+        errors: errors of the ranks that could not begin.
     """
 
     def __init__(self, path, size, **options):
@@ -142,8 +142,8 @@ class Together:
             (self.runs if isinstance(result, Run) else self.errors).append(result)
 
     def take(self, rank, worker, *numbers):
-        """Packets come to a rank, where others have stored what is before the first of them, and
-        are stored.
+        """Have a rank receive and store packets; other ranks have stored everything before the
+        first of them.
         """
         self.runs[rank].receiver.note_stored([Receipt(worker, 1, 10 * (numbers[0] - 1))])
         self.send(rank, worker, *numbers)
@@ -168,7 +168,7 @@ class Together:
 
     @property
     def numbers(self):
-        """Of the samples in the memories, by rank."""
+        """Sorted numbers of the samples in each rank's memory."""
         for run in self.runs:
             run.memory.flush()
         return [sorted(int(sample.rew) for sample in run.memory.data) for run in self.runs]
@@ -180,7 +180,7 @@ def numbers_of(*packets):
 
 @pytest.fixture
 def together(tmp_path):
-    """Begins a group of this size in a folder."""
+    """Return a function that starts a group of a given size in a folder."""
     yield lambda size, folder="training", **options: Together(tmp_path / folder, size, **options)
     Run.close_all()
 

@@ -1,5 +1,5 @@
-"""Hyper-parameters that change while training goes on: what is asked for, what checkpoints keep of
-it.
+"""Hyper-parameters that change during training: which requests are accepted, and what checkpoints
+keep.
 """
 
 from collections import deque
@@ -17,14 +17,14 @@ from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 
 
 class TunedAgent(CountingAgent):
-    """Notes the learning rate and the batch size of each training step."""
+    """An agent that records the learning rate and the batch size of each training step."""
 
     tunable = ("lr", "gamma")
 
     def __init__(self, observation_space, action_space, device="cpu", lr=0.5, gamma=0.9):
         super().__init__(observation_space, action_space, device)
         self.lr, self.gamma = lr, gamma
-        self.seen = deque()  # no part of a checkpoint
+        self.seen = deque()  # not part of a checkpoint
 
     def train(self, batch):
         self.seen.append((self.lr, len(batch.rew)))
@@ -36,7 +36,7 @@ class TunedAgent(CountingAgent):
 
 
 class SummingMemory(ListMemory):
-    """A memory that knows the agent's discount."""
+    """A memory that uses the agent's gamma."""
 
     tunable = ("batch_size", "gamma")
 
@@ -46,7 +46,7 @@ class SummingMemory(ListMemory):
 
 
 def training(memory_cls=ListMemory, batch_size=2, agent=(), **fields):
-    """Four rounds of ten steps on a packet."""
+    """Return a training with four rounds of ten steps on one packet."""
     agent_cls = partial(TunedAgent, **dict(agent))
     to = plain(
         memory_cls, agent_cls=agent_cls, batch_size=batch_size, **{"rounds": 4} | FREE | fields
@@ -142,7 +142,7 @@ def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
     ("in_file", "lr", "line"),
     [
         (False, 0.125, "0.25 -> 0.125"),
-        (True, 0.25, ""),  # what the file has said meanwhile
+        (True, 0.25, ""),  # the file has this value already
         (True, 0.5, "0.25 -> 0.5"),
     ],
 )
@@ -163,9 +163,9 @@ def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(
     [
         ({"sample_uses": 4.0, "batch_size": 8, "max_training_steps_per_env_step": 1.0}, 0.5),
         ({"sample_uses": 4.0, "batch_size": 8, "max_training_steps_per_env_step": 0.25}, 0.25),
-        # which are not to be used
+        # held-out samples are not to be used
         ({"sample_uses": 4.0, "held_out_share": 0.25, "memory_cls": ReplayMemory}, 1.5),
-        ({"sample_uses": 4.0, "held_out_share": 0.25}, 2.0),  # the memory holds nothing out
+        ({"sample_uses": 4.0, "held_out_share": 0.25}, 2.0),  # this memory holds nothing out
     ],
 )
 def test_the_lower_limit_of_ratio_and_uses_of_a_sample_holds(fields, limit):
@@ -176,7 +176,7 @@ def test_the_lower_limit_of_ratio_and_uses_of_a_sample_holds(fields, limit):
     ("batch_size", "uses", "steps"), [(4, 2.0, 6), (3, 3.0, 12), (12, 1.0, 1), (12, 0.5, 0)]
 )
 def test_each_sample_is_used_as_often_as_asked(batch_size, uses, steps):
-    """Of 12 samples."""
+    """There are 12 samples."""
     to = training(batch_size=batch_size, sample_uses=uses)
     train_until_idle(to, Network(*(delivery("a", entry) for entry in range(1, 5))))
     assert (to.total_samples, to.total_updates) == (12, steps)
@@ -190,7 +190,7 @@ def test_ranks_change_the_same_at_the_same_step():
 
     def asked(**fields):
         to = training(**fields)
-        to.tune({"trainer.steps": 5, "agent.lr": 0.25})  # all ask, and rank 0 counts
+        to.tune({"trainer.steps": 5, "agent.lr": 0.25})  # all ask, but only rank 0 counts
         return to
 
     one, two = epochs_of(ThreadRanks.of(2), networks, asked, rounds=2, update_buffer_interval=5)

@@ -6,7 +6,7 @@ from tmrl_like.types import Buffer, Delivery
 
 
 def episode(*rewards):
-    """Its reset, and a sample for each reward."""
+    """Return an episode's samples: a reset, and a step for each reward."""
     steps = ActionBufferEnv(1).take(1 + len(rewards))
     rewarded = (
         (step.sample._replace(rew=rew), step)

@@ -9,7 +9,7 @@ from .exchange import introduce
 
 
 class Machines:
-    """One server's machine and others, with everything opened on them closed at the end."""
+    """The machines of a server and of peers; everything opened on them is closed at the end."""
 
     def __init__(self, transport, folder, stack):
         self.transport = transport
@@ -29,19 +29,19 @@ class Machines:
         )
 
     def machine(self, name, roles=("worker",)):
-        """Another machine, which joined the server's."""
+        """Return the keys of another machine, which has joined the server's."""
         folder = KeyFolder(self.folder / name)
         folder.join(self.keys.invite(name, roles))
         return folder
 
     def stranger(self, name="stranger"):
-        """A machine with a server of its own."""
+        """Return the keys of a machine with its own server."""
         folder = KeyFolder(self.folder / name)
         folder.server_keys()
         return folder
 
     def altered(self, name, **changes):
-        """A machine that joined, and whose key was then changed."""
+        """Return the keys of a machine that joined, and whose keys were then changed."""
         folder = self.machine(name)
         keys = msgspec.structs.replace(folder.peer_keys(), **changes)
         (folder.path / "peer.json").write_bytes(msgspec.json.encode(keys))
@@ -49,12 +49,12 @@ class Machines:
 
 
 class Service:
-    """A tlspyo server that several tests attack, one after the other, and a peer that it serves
+    """A tlspyo server that several tests attack in turn, and a peer (the friend) that it serves
     meanwhile.
     """
 
     def __init__(self, machines):
-        # what is closed is closed for another reason
+        # so that connections are never closed because of time-outs
         patient = {"handshake_timeout_s": 600, "silent_after_s": 600}
         self.server = machines.listen(
             options=TransportOptions(max_message_bytes=1 << 20, **patient)
@@ -63,7 +63,7 @@ class Service:
         self.friend = machines.connect(self.server)
 
     def assert_unharmed(self):
-        """Nothing arrived that should not, and the friend is served."""
+        """Check that nothing unwanted has arrived, and that the friend is served."""
         assert self.friend.receive(0.05) is None
         assert self.server.receive(0.05) is None
         introduce(self.server, self.friend)
@@ -82,7 +82,7 @@ def machines(request, machines_for):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Keys are read again, and servers dialled again, several times as soon."""
+    """Read keys again, and dial servers again, much sooner than usual."""
     for module in ("credentials", "gate", "over_tlspyo"):
         monkeypatch.setattr(f"tmrl_like.transport.{module}.KEYS_CHECK_S", 0.1)
     monkeypatch.setattr("tmrl_like.transport.zmq._REDIAL_AFTER_S", 0.05)

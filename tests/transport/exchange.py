@@ -1,4 +1,4 @@
-"""How tests wait for messages: they poll, with a deadline for what hangs, and never sleep for a
+"""Waiting for messages in tests: by polling with a deadline against hangs, never by sleeping for a
 fixed time.
 """
 
@@ -10,12 +10,12 @@ DEADLINE_S = 60.0
 
 
 def receive_at(server):
-    """The next message at the server."""
+    """Wait for the next message at the server, and return it."""
     return until(lambda: server.receive(0.2), "a message to the server")
 
 
 def receive_of(peer):
-    """The next message at a peer, maybe an empty one."""
+    """Wait for the next message at a peer, which may be empty, and return it."""
     found = []
 
     def look():
@@ -27,13 +27,13 @@ def receive_of(peer):
 
 
 def send_of(peer, data):
-    """Send from a peer as soon as its link takes it."""
+    """Send from a peer as soon as its link accepts the message."""
     until(lambda: peer.send(data), "a place for the peer's message")
 
 
 def introduce(server, peer):
-    """Exchange a message each way, whatever was lost or is left over before; return the
-    connection's id.
+    """Exchange a message each way, whatever was lost or left over before; return the connection's
+    id.
     """
     nonce = random.randbytes(8)
 
@@ -46,7 +46,7 @@ def introduce(server, peer):
 
     connection = until(found, "that peer and server find each other")
     assert connection is not None
-    # what is left over, up to a message that is known to be the last
+    # receive leftovers, up to a message known to be the last
     while receive_of(peer) != nonce:
         pass
     send_of(peer, nonce)

@@ -1,4 +1,4 @@
-"""A peer of the tlspyo transport made of plain sockets, so that tests can misbehave in every
+"""A peer of the tlspyo transport made of plain sockets, with which tests can misbehave in any
 way.
 """
 
@@ -22,7 +22,7 @@ def trust_all():
 
 
 class RawPeer:
-    """Connects at once; says only what it is told to say."""
+    """A peer that connects at once, and sends only what the test tells it to."""
 
     def __init__(self, service):
         keys = service.keys.peer_keys()
@@ -45,7 +45,7 @@ class RawPeer:
         self.write(f"{len(envelope):<10}{self.password}".encode() + envelope)
 
     def hear(self):
-        """The next command."""
+        """Return the next command received."""
         while len(self._buffer) < 10 or len(self._buffer) < 10 + int(self._buffer[:10]):
             data = self._socket.recv(65536)
             if not data:
@@ -70,7 +70,7 @@ class RawPeer:
 
 
 def closes(sock, deadline_s=60.0):
-    """Whether the other side closes `sock` in time, whatever it says before."""
+    """Whether the other side closes `sock` in time, whatever it sends before."""
     deadline = time.monotonic() + deadline_s
     sock.settimeout(0.2)
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What every transport guarantees, one test each; the same tests for all of them."""
+"""The guarantees of every transport, one test each; the same tests run for all transports."""
 
 import random
 import threading
@@ -20,7 +20,9 @@ def machines(request, machines_for):
 
 @pytest.fixture
 def pair(machines):
-    """Makes a server, a peer whose connection works both ways, and that connection's id."""
+    """Return a function that makes a server and a peer whose connection works both ways, and
+    returns both with the connection's id.
+    """
 
     def make(**options):
         server = machines.listen(options=TransportOptions(**options))
@@ -97,7 +99,7 @@ def test_a_full_queue_says_no_and_loses_nothing_that_it_took(pair):
         (peer.send, lambda: receive_at(server).data),
         (lambda data: server.send(connection, data), lambda: receive_of(peer)),
     ]
-    body = bytes(200_000)  # large, so that the system's own buffers are full soon
+    body = bytes(200_000)  # large, so that the system's own buffers fill soon
     for send, receive in directions:
         taken = 0
         while taken < 2000 and send(taken.to_bytes(4, "big") + body):

@@ -1,4 +1,4 @@
-"""Who may connect, as the key folder has it, and what a moment without it does not change."""
+"""Admission of peers according to the key folder, whose brief absence changes nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def is_away(folder, patch):
 
 
 def is_being_copied(folder, patch):
-    """`authorized` is there, and empty, before `server.json` is."""
+    """Make a folder that is being copied: `authorized` exists, but is empty, and `server.json` is
+    missing.
+    """
     is_away(folder, patch)
     (folder.path / "authorized").mkdir(parents=True)
 

@@ -1,4 +1,4 @@
-"""What strangers can do to a server: be there in small numbers, say little, and be gone soon."""
+"""Limits for strangers at a server: few connections, little data, short stays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tmrl_like.transport.zmq import _CURVE_BYTES, _PART_BYTES
 from .exchange import introduce, receive_at, receive_of, send_of, until
 from .rawclient import closes
 
-# whatever is closed is closed for another reason
+# so that connections are never closed because of the time-out
 PATIENT = TransportOptions(handshake_timeout_s=600)
 ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 
@@ -36,7 +36,7 @@ def crowd():
 
 @pytest.fixture
 def dealer():
-    """Peers of zmq as cheap as can be, all in one context."""
+    """Return a function that makes minimal zmq peers, all in one context."""
     with zmq.Context() as context, ExitStack() as stack:
 
         def dial(server, keys, routing_id=b""):
@@ -57,7 +57,7 @@ def dealer():
 
 
 def is_open(sock):
-    """Whether the server has not closed it; what it said is dropped."""
+    """Whether the server has not closed a connection; drop what it has sent."""
     sock.setblocking(False)
     try:
         while sock.recv(4096):
@@ -100,7 +100,7 @@ def test_a_crowd_ends_none_of_those_that_proved_their_keys(
 
 @pytest.mark.fault("peers", "a stranger announces a terabyte", "nothing is allocated for it")
 def test_before_the_handshake_a_stranger_cannot_fill_the_memory(machines_for):
-    """libzmq allocates what a frame announces, handshake or not."""
+    """libzmq allocates the announced size of a frame even before the handshake."""
     server = machines_for("zmq").listen(options=PATIENT)
     before = psutil.Process().memory_info().rss
     for size, flags in itertools.product((1 << 21, 60 << 20, 1 << 40), (b"\x02", b"\x06")):
@@ -123,7 +123,7 @@ def test_a_message_of_many_parts_is_as_large_as_any_other_may_be(machines_for):
 
 
 def test_a_connection_is_its_own_keys_whatever_it_calls_itself(machines_for, dealer):
-    """A peer of zmq chooses its routing id: that of a trainer that has just left, for example."""
+    """A zmq peer chooses its routing id, for example that of a trainer that has just left."""
     machines = machines_for("zmq")
     server = machines.listen()
     for folder in (machines.machine("gpu", ("trainer",)), machines.machine("car")):
@@ -152,7 +152,7 @@ while True:
 
 @pytest.fixture
 def echo(machines):
-    """A server with 1,024 descriptors in a process of its own, and its address."""
+    """A server in its own process with 1,024 file descriptors, and its address."""
     command = [
         sys.executable,
         "-c",
@@ -197,8 +197,8 @@ def test_more_strangers_than_descriptors_end_nothing(machines, echo):
 )
 @pytest.mark.parametrize("size", [_PART_BYTES + _CURVE_BYTES, 60 << 20])
 def test_what_strangers_send_takes_64_mb_at_most(machines, echo, size):
-    """Twice as many as may be there, each of whom sends the largest frame that libzmq takes, but
-    for its last byte.
+    """Twice as many strangers as allowed each send the largest frame that libzmq accepts, without
+    its last byte.
     """
     program, address = echo
     assert answers(machines, address, "early")

@@ -1,4 +1,4 @@
-"""How much may wait for a peer that does not receive."""
+"""Limits on data that waits for a peer that does not receive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tmrl_like.transport import TransportOptions
 from .exchange import introduce, receive_of, until
 
 SMALL = 1 << 20
-SYSTEM_BUFFERS = 32 << 20  # of TCP on both sides, generously
+SYSTEM_BUFFERS = 32 << 20  # a generous bound for TCP's buffers on both sides
 
 
 def test_what_waits_for_a_slow_peer_is_bounded_in_bytes(machines):
@@ -89,5 +89,5 @@ server.close()
     ("script", "server"), [(_FULL, "ends"), (_FULL, "waits"), (_FULL_SERVER, "")]
 )
 def test_a_queue_that_is_full_outlives_its_connection(tmp_path, script, server):
-    """libzmq would abort the process: see `transport.zmq`."""
+    """Otherwise libzmq would abort the process; see `transport.zmq`."""
     python("-c", script, tmp_path / "keys", server)

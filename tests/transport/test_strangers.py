@@ -1,4 +1,4 @@
-"""Who goes where too many connections prove no key."""
+"""The choice of connections to cut if too many have not proved a key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def clock():
 
 
 def crowd(strangers, size, host="10.0.0.1"):
-    """Who of them is cut."""
+    """Add a crowd of connections; return those that are cut."""
     cut = (strangers.add(f"{host} {i}", (host, i)) for i in range(size))
     return [surplus[0] for surplus in cut if surplus]
 

@@ -1,4 +1,4 @@
-"""What is particular to the tlspyo transport: its connections, its passwords, its thread."""
+"""Particulars of the tlspyo transport: its connections, its passwords, its thread."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .rawclient import RawPeer, closes
 
 
 class Alone(Connection):
-    """A connection without a network: `sent` is what it wrote, `reads` whether it takes what
-    arrives.
+    """A connection without a network. `sent`: the data written; `reads`: whether it reads arriving
+    data.
     """
 
     def __init__(self):
@@ -53,7 +53,7 @@ def alone(monkeypatch):
 
 @pytest.mark.parametrize("size", [1, 1000])
 def test_nothing_is_read_while_too_much_waits_to_be_received(alone, size):
-    """Ten messages may wait, or four of the largest size."""
+    """At most ten messages may wait, or four of the largest size."""
     room = min(10, 4000 // size)
     for _ in range(room):
         assert alone.reads

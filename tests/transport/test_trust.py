@@ -1,4 +1,4 @@
-"""Who gets in, who does not, and that nobody does harm from outside."""
+"""Admission of peers, and protection against harm from outside."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_something_else_that_answers_at_the_address_is_an_error(machines):
 
 @pytest.mark.usefixtures("hasty")
 def test_a_forwarder_whose_server_is_away_is_not_taken_for_another_server(machines):
-    """It accepts connections and drops them: the server may come yet."""
+    """It accepts connections and drops them, because the server may still come."""
     with LinkProxy("127.0.0.1", 1) as forwarder:
         peer = machines.connect(forwarder)
         until = time.monotonic() + 30
@@ -170,12 +170,14 @@ def test_a_tls_connection_that_says_no_password_is_dropped(tls):
             assert closes(sock)
 
 
-# what somebody at the other end of a TLS connection may not do
+# what the other end of a TLS connection must not be able to do
 
 
 @pytest.fixture
 def rogue(service):
-    """Connects peers that misbehave; afterwards the server is unharmed."""
+    """Return a function that connects misbehaving peers; check afterwards that the server is
+    unharmed.
+    """
     with ExitStack() as stack:
         yield lambda: stack.enter_context(closing(RawPeer(service)))
     service.assert_unharmed()
@@ -257,7 +259,7 @@ class Bomb:
 
 @pytest.fixture
 def bomb(tmp_path):
-    """A pickle that makes a folder where it is loaded; nobody may."""
+    """A pickle that makes a folder when loaded; check that it never was."""
     yield pickle.dumps(Bomb(tmp_path / "exploded"))
     assert not (tmp_path / "exploded").exists()
 
@@ -322,7 +324,7 @@ def _rss():
 
 
 class _Http:
-    """Answers everybody as a web server would, after a while."""
+    """A server that answers every connection as a web server would, after a while."""
 
     def __init__(self, listener):
         self.address = listener.getsockname()[:2]

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for everything that a sample may hold, and packets made of it."""
+"""Hypothesis strategies for everything that a sample may contain, and packets made of samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 
 @st.composite
 def arrays(draw):
-    """Any bits at all: NaNs with payloads, subnormals."""
+    """Draw an array with any bits, such as NaNs with payloads and subnormals."""
     dtype, shape = draw(DTYPES), draw(SHAPES)
     count = int(np.prod(shape))
     if dtype.kind == "b":
@@ -34,8 +34,8 @@ def arrays(draw):
 
 
 def quiet(value):
-    """A float32 that is a signalling NaN is packed as a quiet one, as a C float is when it becomes
-    a double.
+    """Return a value as it is packed: a signalling NaN in float32 becomes quiet, as when C converts
+    a float to a double.
     """
     return np.float32(float(value)) if type(value) is np.float32 else value
 
@@ -68,7 +68,7 @@ NUMBERS = {"worker": "w", "incarnation": 1, "first": 1, "last": 1, "oldest": 1, 
 
 
 def written(samples, resets=frozenset()):
-    """A writer that has taken these samples."""
+    """Return a writer to which these samples were appended."""
     writer = PacketWriter()
     for i, sample in enumerate(samples):
         writer.append(sample, TIMING, i in resets)
@@ -76,19 +76,21 @@ def written(samples, resets=frozenset()):
 
 
 def sent(writer, compress=None):
-    """The message of what was written."""
+    """Return the message with a writer's samples."""
     return encode_rows(writer.rows(), compress or Compressor(), **NUMBERS)
 
 
 def received(message):
-    """The samples of a message."""
+    """Return the decoded samples of a message."""
     packet, body = m.decode(message)
     assert isinstance(packet, m.SamplePacket)
     return decode_body(packet, columns_in(message, body))
 
 
 def announce(body, samples, raw_bytes=None):
-    """The packet that fits these columns; `raw_bytes`: they are compressed."""
+    """Return the header that fits these columns. `raw_bytes`: size before compression; None:
+    uncompressed.
+    """
     is_compressed = raw_bytes is not None
     body_bytes = len(body) if raw_bytes is None else raw_bytes
     return m.SamplePacket(
@@ -97,7 +99,7 @@ def announce(body, samples, raw_bytes=None):
 
 
 def drone_sample(i, rng):
-    """A sample as the drone of the templates makes them."""
+    """Return a sample such as the drone's environment makes."""
     pieces = rng.uniform(-1, 1, (10, 2)).astype(np.float32)
     obs = (*(pieces[k, :1].copy() for k in range(4)), *(pieces[k].copy() for k in range(4, 8)))
     return (pieces[8].copy(), obs, pieces[9, 0], False, i % 50 == 49, {})

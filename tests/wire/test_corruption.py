@@ -1,4 +1,4 @@
-"""Bytes that are not what they claim to be: refused with a `DecodingError`, whatever they are."""
+"""Any invalid bytes are refused with a `DecodingError`."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _rss():
 
 
 def _peak():
-    """The most memory that this process ever had."""
+    """Return the peak memory of this process."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

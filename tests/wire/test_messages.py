@@ -1,4 +1,4 @@
-"""Every message comes back as what it was, and nothing else is taken for one."""
+"""Every message is decoded to what was encoded, and nothing else is taken for a message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ FORGED = "fine\n2026-01-01 ERROR worker w2: on fire\x1b[2J\x9b31m\u2028\u202eaft
 
 
 def plain(kind, forged=None):
-    """A value of a type as msgpack has it; its texts of this length limit are forged."""
+    """Return a value of a type in msgpack's form; texts with the length limit `forged` contain
+    forged lines.
+    """
     match kind:
         case msgspec.inspect.StructType():
             fields = {field.encode_name: plain(field.type, forged) for field in kind.fields}
@@ -51,7 +53,7 @@ def plain(kind, forged=None):
 
 
 def framed(header):
-    """A message of these plain values."""
+    """Return a message with these plain values as its header."""
     data = msgspec.msgpack.encode(header)
     return bytes((WIRE_VERSION,)) + len(data).to_bytes(4, "little") + data
 

@@ -1,4 +1,4 @@
-"""Policies in frames: whole or refused."""
+"""Policies in frames are assembled completely or refused."""
 
 import random
 import zlib
@@ -84,7 +84,7 @@ def test_a_policy_with_a_damaged_frame_is_refused_and_the_next_one_is_taken(size
     assembler = PolicyAssembler(memory_for)
     with pytest.raises(DecodingError, match="damaged"):
         assembled([*whole[:damaged], (frame, memoryview(b"b" + bytes(body[1:])))], assembler)
-    # though that piece comes again, undamaged
+    # although that frame comes again, undamaged
     assert assembled(whole[max(1, damaged) :], assembler) is None
     assert assembled(whole, assembler) == b"a" * size
 

@@ -1,4 +1,4 @@
-"""Bit for bit what went in comes out."""
+"""Samples are encoded and decoded bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spaces as plain data, and what is said of two that differ."""
+"""Spaces as plain data, and the message about two that differ."""
 
 import msgspec
 import numpy as np

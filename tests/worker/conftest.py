@@ -4,7 +4,7 @@ from tmrl_like.testing.fakes import ListMemory
 
 
 class Rows(ListMemory):
-    """Keeps what arrives as (episode, step), by stream."""
+    """A memory that keeps arriving samples as (episode, step), by stream."""
 
     arrived: dict
 
@@ -16,5 +16,5 @@ class Rows(ListMemory):
 
 @pytest.fixture
 def rows():
-    """A class of memories of a `CountingEnv`'s samples, and what arrived in them."""
+    """A memory class for samples of a `CountingEnv`; its attribute `arrived` holds what arrived."""
     return type("Rows", (Rows,), {"arrived": {}})

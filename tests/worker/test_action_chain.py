@@ -1,5 +1,5 @@
-"""Filters and limits between who drives and the environment: what each does, and who holds what
-comes out.
+"""Filters and limits between the policy or driver and the environment: what each does, and who
+records the result.
 """
 
 import math
@@ -42,7 +42,7 @@ def chain_of(*parts, space=BOX, rest=REST, step_s=STEP_S):
 
 
 def answers(part, actions, rest=0.0):
-    """What comes out of a part for one number, action by action, at rest at first."""
+    """Return a part's outputs for a sequence of one-dimensional actions, starting at rest."""
     chain = chain_of(part, space=spaces.Box(-1.0, 1.0, (1,), np.float64), rest=np.array([rest]))
     return np.array([chain([action]).item() for action in actions])
 
@@ -58,7 +58,7 @@ def test_a_low_pass_answers_a_jump_as_a_first_order_lag_of_its_frequency():
 
 
 def test_the_one_euro_filter_is_that_of_its_authors():
-    """Their algorithm 1, with their exponential smoothing of alpha = 1 / (1 + tau / Te); at rest
+    """Algorithm 1 of the paper, with its exponential smoothing alpha = 1 / (1 + tau / Te); at rest
     before.
     """
     x = np.concatenate(
@@ -129,7 +129,7 @@ def test_a_range_grows_with_steps_from_the_default_action_to_the_bounds_over_the
 
 
 def test_a_range_grows_with_episodes_that_went_well():
-    """A return of 10 is 1 + 2 + 3 + 4."""
+    """An episode of four steps returns 1 + 2 + 3 + 4 = 10."""
     chain = partial(ActionChain, [GrowingRange(0.5, episodes=2, min_return=10.0)])
     with alone(Held, Full, action_chain=chain) as worker:
         for max_samples in (4, 3, 4, 4):
@@ -218,7 +218,7 @@ def test_what_cannot_be_is_one_line(make, said):
 
 
 class Held(CountingEnv):
-    """Keeps what it gets."""
+    """An environment that records the actions it receives."""
 
     time_step_s = STEP_S
 
@@ -253,11 +253,11 @@ def test_environment_and_samples_hold_what_came_out_also_of_the_safe_action():
         got = np.concatenate(worker.env.unwrapped.got)
     assert got == pytest.approx([0.2, 0.4, 0.6, 0.8] * 2)
     sampled = np.concatenate([act for (act, *_), *_ in samples.taken])
-    assert np.array_equal(sampled[sampled > 0.0], got)  # that of a reset is 0
+    assert np.array_equal(sampled[sampled > 0.0], got)  # a reset's action is 0
 
 
 def test_environments_of_one_worker_have_a_chain_each():
-    # as from an experiment's file: its parts exist already
+    # as read from an experiment's file, with parts that exist already
     one_chain = partial(ActionChain, [RateLimit(4.0)])
     with alone(Held, Full, action_chain=one_chain, envs=2) as worker:
         chains = [lane.loop.chain for lane in worker.lanes]

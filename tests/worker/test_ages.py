@@ -1,4 +1,4 @@
-"""What a worker says of the time: its samples', and its own."""
+"""Messages of a worker about the age of its samples and about its clock."""
 
 import time
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ NO_GATE = SimpleNamespace(verdicts=SimpleNamespace(alarm=""))
 
 
 def said(outbox, condition=None):
-    """What a link says when a trainer comes."""
+    """Return the messages that a link sends when a trainer arrives."""
     role = WorkerRole(outbox, NO_GATE, None, None, condition or Condition(), lambda message: None)
     role.on_welcome(m.Welcome(7), is_new=True)
     sent = []

@@ -1,5 +1,5 @@
-"""What the control loop measures, on a clock that only the environment and the actor move, and what
-it samples.
+"""Measurements and samples of the control loop, on a clock that only the environment and the actor
+move.
 """
 
 import threading
@@ -148,7 +148,7 @@ def test_an_observation_of_another_dtype_than_its_space_is_reported_once(caplog)
 
 
 class Late(CountingEnv):
-    """Misses each deadline; its fourth step waits for log lines."""
+    """An environment that misses each deadline; its fourth step waits for log lines."""
 
     time_step_s = 1e-9
 
@@ -171,7 +171,7 @@ def test_the_control_threads_lines_are_written_by_who_waits_for_it(caplog):
 
 
 class Telling(LinearActor):
-    """Says how it chose, and has no finite action in each fourth step."""
+    """An actor with extras about its choice, whose action is not finite in each fourth step."""
 
     def __init__(self, observation_space, action_space):
         super().__init__(observation_space, action_space)
@@ -193,7 +193,7 @@ def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
         buffers = buffers_of(take())
     assert {len(block.segments) for buffer in buffers for block in buffer.blocks} == {1}
     infos = [sample.info for buffer in buffers for sample in buffer]
-    # 0 of a reset, and where the action was not finite
+    # 0 at a reset, and where the action was not finite
     said = 2 * [0, 0, 1, 2, 0, 4, 5, 6, 0, 8, 9]
     assert [(info["is_odd"], info["step"]) for info in infos] == [(n % 2 == 1, n) for n in said]
     assert [info["values"].tolist() for info in infos] == [[n, n, n] for n in said]

@@ -1,4 +1,4 @@
-"""The safe action drives when the policy must not, and every step says what drove."""
+"""The safe action replaces a policy that must not drive, and every step records what drove."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ INCIDENT = "the safe action drives: the policy's action is not finite: array([na
 
 
 class RecordingEnv(CountingEnv):
-    """Keeps the actions that it was sent, and then changes them in place."""
+    """An environment that records the actions it receives, and then changes them in place."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -35,7 +35,7 @@ class RecordingEnv(CountingEnv):
 
 
 class Wavering(LinearActor):
-    """Each other of its actions is not finite; the others are 0.25."""
+    """An actor whose actions are alternately 0.25 and not finite."""
 
     calls = 0
 
@@ -49,7 +49,7 @@ class Wavering(LinearActor):
 def test_an_action_that_is_not_finite_is_never_sent_and_an_incident_is_logged_once(
     safe_action, safe, caplog
 ):
-    """It is over when a second has passed without one."""
+    """An incident ends when a second has passed without such an action."""
     caplog.set_level(logging.INFO)
     with alone(RecordingEnv, Wavering, safe_action=safe_action) as worker:
         worker.run_episodes(nb_episodes=12)
@@ -86,7 +86,7 @@ def test_a_configured_action_takes_the_form_of_its_space(value, space):
         ([2.0], spaces.Box(-1, 1, (1,))),
         ([[0.0], [0.0, 1.0]], spaces.Box(-1, 1, (1,))),
         ("stop", spaces.Box(-1, 1, (1,))),
-        (1.5, spaces.Discrete(3)),  # a fraction is not a choice
+        (1.5, spaces.Discrete(3)),  # not a whole number
         ([0.5, 1], spaces.MultiDiscrete([2, 2])),
     ],
 )
@@ -98,7 +98,7 @@ def test_an_action_outside_of_its_space_is_refused_before_anything_moves(value, 
 
 
 def steps_until(trainer, source, before_each=lambda: None):
-    """Samples of steps that come until one was driven by this source."""
+    """Return the samples of steps up to the first one driven by a source."""
     steps = []
 
     def enough(taken):
@@ -158,7 +158,7 @@ def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(inproc_house)
 
 
 class Hardware(CountingEnv):
-    """Moves hardware, and counts its resets."""
+    """An environment that moves hardware and counts its resets."""
 
     moves_hardware = True
     resets: list

@@ -1,4 +1,4 @@
-"""Which policies a worker lets drive, and which it refuses."""
+"""Acceptance and refusal of policies by a worker."""
 
 import math
 import re
@@ -26,14 +26,14 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class Free(LinearActor):
-    """A linear layer without a bound."""
+    """An actor with an unbounded linear layer."""
 
     def act(self, obs, test=False):
         return self.layer(obs).numpy()
 
 
 class Moody(LinearActor):
-    """Raises where its bias is large."""
+    """An actor that raises if its bias is large."""
 
     def act(self, obs, test=False):
         if self.layer.bias.item() > 1:
@@ -46,7 +46,7 @@ def frames_of(policy, version):
 
 
 class Door:
-    """Both halves of a policy's way to the control loop, as a link and a worker put them
+    """Both halves of a policy's way to the control loop, the link's and the worker's, put
     together.
     """
 
@@ -69,7 +69,7 @@ class Door:
         return bool(self.gate.add(frame, body) and self.intake.on_published())
 
     def deliver(self, policy, version):
-        """Whether it may drive."""
+        """Return whether a policy is accepted."""
         return [self.add(*frame) for frame in frames_of(policy, version)][-1]
 
 
@@ -129,7 +129,7 @@ def test_pieces_of_two_policies_do_not_become_one(intake):
 
     door = intake(Long)
     old, new = (frames_of(linear_actor(partial(Long, value=value)), 5) for value in (1.0, 2.0))
-    # the trainer was killed, and its successor publishes 5, too
+    # the trainer was killed, and its successor publishes version 5, too
     for frame, body in [*old[:2], *new[2:]]:
         assert not door.add(frame, body)
     assert "belong to different policies" in door.alarm
@@ -161,13 +161,13 @@ def test_the_link_probes_a_network_with_the_newest_real_observation_too(tmp_path
     actor = SquashedGaussianActor(env.observation_space, env.action_space, hidden_sizes=(2,))
     with torch.no_grad():
         actor.hidden[0].weight.fill_(3e38)
-        actor.head.weight[:] = torch.tensor([1.0, -1.0])  # an infinity minus another one
+        actor.head.weight[:] = torch.tensor([1.0, -1.0])  # infinity minus infinity
     spec = actor.in_numpy().spec
     slots = PolicySlots(tmp_path, actor.manifest(), input_size(spec))
     probes = np.empty((0, len(slots.input)), np.float32)
     gate = PolicyGate(slots, "Actor", actor.manifest(), Network(spec), probes)
     assert [gate.add(*frame) for frame in frames_of(actor, 1)][-1]
-    slots.input[:] = 1e30  # as the control loop writes it
+    slots.input[:] = 1e30  # as written by the control loop
     assert not [gate.add(*frame) for frame in frames_of(actor, 2)][-1]
     assert "it holds values that are not finite" in gate.verdicts.alarm
 

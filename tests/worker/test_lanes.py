@@ -1,4 +1,4 @@
-"""Several environments in one worker, each in a lane of its own, freely and in lockstep with
+"""Several environments in one worker, each in its own lane, running freely or in lockstep with
 training.
 """
 
@@ -22,13 +22,13 @@ ENDLESS = {"epochs": 10**6, "rounds": 10**6, "start_training": 7}
 
 
 def whole_episodes(count):
-    """What so many episodes of ten steps come to, resets included."""
+    """Return the (episode, step) pairs of `count` episodes of ten steps, resets included."""
     return [(episode, step) for episode in range(1, count + 1) for step in range(11)]
 
 
 def envs(*arguments):
-    """Makes environments, whose options are those of its arguments, one after the other, the last
-    ones again.
+    """Return a factory of environments: the nth gets the nth dict of options, further ones get the
+    last.
     """
     numbers = itertools.count()
     return lambda: CountingEnv(10, **arguments[min(next(numbers), len(arguments) - 1)])
@@ -60,7 +60,7 @@ def test_a_fault_in_one_environment_is_that_ones(inproc_house, rows, until, monk
     first, second = worker.lanes
     assert (first.env.faults, second.env.faults, second.env.rebuilds) == (0, 1, 1)
     steps = [lane.loop.counts.env_steps for lane in worker.lanes]
-    # resets: of 19 whole episodes, and of the one that broke off, which has four steps
+    # plus the resets of 19 whole episodes and of the broken one, which has four steps
     until(lambda: sum(map(len, rows.arrived.values())) == sum(steps) + 20)
     broken, *whole = sorted(rows.arrived.values(), key=len)
     assert len(broken) == 5
@@ -87,7 +87,7 @@ def test_a_stop_ends_all_lanes(until):
 
 
 def test_test_episodes_are_the_first_lanes():
-    """However the two share the episodes out."""
+    """This holds however the two lanes share the episodes."""
     with alone(partial(CountingEnv, 3, 0.001), envs=2) as worker:
         worker.run(test_episode_interval=1, nb_episodes=6, verbose=False)
         first, second = [(lane.loop.counts, lane.loop.collected_steps) for lane in worker.lanes]
@@ -112,7 +112,7 @@ def test_a_policy_drives_all_lanes_which_share_no_parameters(inproc_house, until
 
 
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
-    """Those of an earlier run are set aside."""
+    """Samples of an earlier run are set aside instead."""
     aside = []
     outbox = SimpleNamespace(incarnations=(1, 2), set_aside=lambda *said: aside.append(said))
     role = WorkerRole(outbox, None, None, None, Condition(), print)
@@ -126,7 +126,7 @@ def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
 
 
 class TicketAgent(CountingAgent):
-    """A training step takes a ticket."""
+    """An agent whose training steps each need a ticket."""
 
     tickets: threading.Semaphore
 
@@ -168,7 +168,7 @@ def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(
     assert training.total_updates == int(ratio * pacer.tasked_steps)
     untasked = collected(worker) - pacer.tasked_steps
     assert untasked < 7 + 3 * lanes
-    # one step's tasks wait, and those of the one just made
+    # tasks of one waiting step, and of the step just made
     assert max(ahead) <= untasked + 2 * lanes + 1 / ratio
     assert max(ahead) > untasked
 

@@ -1,4 +1,4 @@
-"""The link in a process of its own: either process ends, and nothing that was appended is lost."""
+"""The link in its own process: whichever process ends, no appended entry is lost."""
 
 import contextlib
 import json
@@ -23,14 +23,16 @@ ENDLESS = {"epochs": 10**6, "rounds": 10**6}
 
 
 def of_episodes(steps, length):
-    """What `steps` steps of episodes with `length` steps come to, resets included."""
+    """Return the (episode, step) pairs of `steps` steps in episodes of `length` steps, resets
+    included.
+    """
     episodes, rest = divmod(steps, length)
     whole = [(episode, step) for episode in range(1, episodes + 1) for step in range(length + 1)]
     return whole + [(episodes + 1, step) for step in range(rest + 1) if rest]
 
 
 def count(rows):
-    """How many have arrived."""
+    """Return how many samples have arrived."""
     return sum(map(len, rows.arrived.values()))
 
 
@@ -145,7 +147,9 @@ def test_without_its_robot_a_link_sends_what_is_left_and_ends(
 def test_policies_drive_that_have_been_checked_and_others_do_not(
     is_own, zmq_house, until, tmp_path, caplog
 ):
-    """Those of an actor that ships are probed by the link, those of a user's where they act."""
+    """Policies of a built-in actor are probed by the link, those of a user's actor where they
+    act.
+    """
     caplog.set_level("INFO")
 
     class Picky(LinearActor):
@@ -174,7 +178,7 @@ def test_policies_drive_that_have_been_checked_and_others_do_not(
     good, good_on_disk = worker.actor.weights(), kept.read_bytes()
     if not is_own:
         actor.hidden[0].bias.data.fill_(3e38)
-        actor.head.weight.data[:] = torch.tensor([3e38, -3e38] * 4)  # an infinity minus another
+        actor.head.weight.data[:] = torch.tensor([3e38, -3e38] * 4)  # infinity minus infinity
     publish(1.5)
     until(lambda: "policy 2 is refused" in caplog.text)
     assert worker.policy_version == 1
@@ -202,7 +206,7 @@ def test_a_link_has_no_real_time_priority_whoever_starts_it(zmq_house, until):
     started = []
 
     def start():
-        with contextlib.suppress(PermissionError):  # then nobody has one
+        with contextlib.suppress(PermissionError):  # then no process has real-time priority
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
         started.append(zmq_house.worker(link_process=True))
 

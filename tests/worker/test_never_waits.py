@@ -1,4 +1,4 @@
-"""The control loop waits for nothing but the environment's clock: what stands still is held by a
+"""The control loop waits for nothing but the environment's clock, even if other parts are held by a
 lock of the test.
 """
 
@@ -18,11 +18,11 @@ from tmrl_like.wire.packet import PacketRows
 from tmrl_like.worker import policy_gate
 
 STEPS = 30  # three episodes
-FAR_S = 30.0  # never waited for where the code is right
+FAR_S = 30.0  # a time-out that correct code never reaches
 
 
 class Clock:
-    """Lets an environment step when the test says so, and notes what happens in which order."""
+    """Lets an environment step when the test says so, and records the order of events."""
 
     def __init__(self):
         self.events = []
@@ -35,7 +35,7 @@ class Clock:
         self._steps.release()
 
     def step(self, number=1):
-        """Let the environment do so many steps, one after the other; True when it did."""
+        """Let the environment make `number` steps; return whether it made all of them in time."""
         for _ in range(number):
             self._ticks.release()
             if not self._steps.acquire(timeout=FAR_S):
@@ -57,7 +57,7 @@ class ClockedEnv(CountingEnv):
 
 
 class Gate:
-    """In front of a function; while it is shut, whoever calls the function stands in it."""
+    """A gate in front of a function; while it is shut, callers of the function wait in it."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -97,7 +97,7 @@ def gate(clock):
 
 @pytest.fixture
 def start(zmq_house, clock, gate, until, tmp_path):
-    """Server, trainer and a worker that acts with policy 1."""
+    """Return a function that starts server, trainer and a worker that acts with policy 1."""
     workers = []
 
     def start():
@@ -109,7 +109,7 @@ def start(zmq_house, clock, gate, until, tmp_path):
             spool=tmp_path / "spool",
         )
         workers.append(worker)
-        offer(trainer, worker, until)  # before there is a sample, for which a link may stand still
+        offer(trainer, worker, until)  # before the first sample, which may hold up the link
         zmq_house.start(worker.run)
         assert clock.step()
         until(lambda: worker.policy_version == 1)
@@ -122,13 +122,15 @@ def start(zmq_house, clock, gate, until, tmp_path):
 
 
 def offer(trainer, worker, until):
-    """Publish the agent's policy, and wait until the worker could take it."""
+    """Publish the agent's policy, and wait until the worker can take it."""
     publish(trainer)
     until(lambda: worker.lanes[0].intake.has_new)
 
 
 def steps_while_held(clock, gate):
-    """Do steps while somebody stands in the gate: once he is there, nothing but steps happens."""
+    """Make steps while a thread waits in the gate, and check that nothing but steps happens
+    meanwhile.
+    """
     assert gate.entered.wait(FAR_S)
     assert clock.step(STEPS), f"the loop waits: {clock.events}"
     since = clock.events[clock.events.index("entered") + 1 :]
@@ -158,7 +160,7 @@ def test_steps_go_on_while_weights_are_written_to_the_disk(
 ):
     monkeypatch.setattr(policy_gate, "write_weights", gate.around(policy_gate.write_weights))
     trainer, worker = start()
-    until((tmp_path / "policy").exists)  # policy 1 does not stand in the gate
+    until((tmp_path / "policy").exists)  # so policy 1 does not wait in the gate
     gate.shut()
     offer(trainer, worker, until)
     assert gate.entered.wait(FAR_S)
@@ -180,6 +182,6 @@ def test_steps_go_on_while(owner, name, start, clock, gate, until, monkeypatch):
     monkeypatch.setattr(owner, name, gate.around(getattr(owner, name)))
     _, worker = start()
     gate.shut()
-    assert clock.step(2)  # the second one begins when the first one's sample is appended
+    assert clock.step(2)  # the second step begins when the first one's sample is appended
     steps_while_held(clock, gate)
     assert worker.condition().env_steps >= STEPS

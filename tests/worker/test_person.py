@@ -1,5 +1,5 @@
-"""A person says how an episode goes: it counts for the step in which it was seen, and resets wait
-for one.
+"""A person judges episodes: a judgement counts for the step in which it was seen, and resets wait
+for the person.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ START_S = 1000.0
 
 
 class Clock:
-    """A time that passes in the environment alone, and while somebody sleeps."""
+    """A clock that advances only in the environment and during `sleep`."""
 
     now = START_S
 
@@ -50,8 +50,8 @@ def clock(monkeypatch):
 
 
 class Watched(CountingEnv):
-    """A step takes 0.1 s; in some of them, by number, a person says something, so many seconds
-    after its beginning.
+    """An environment with steps of 0.1 s. `says` maps steps to what a person says, and how many
+    seconds after the step began.
     """
 
     def __init__(self, clock, says, **options):
@@ -71,13 +71,15 @@ class Watched(CountingEnv):
             self.say(said)
         self.clock.now = began + STEP_S
         obs, *rest = super().step(action)
-        self.obs[:] = obs  # which it uses again
+        self.obs[:] = obs  # reuses one array
         return self.obs, *rest
 
 
 @pytest.fixture
 def make(clock):
-    """Make a worker whose environment's episodes have ten steps of 0.1 s; step n pays n."""
+    """Return a function that makes a worker with episodes of ten steps of 0.1 s; step n is rewarded
+    with n.
+    """
     with contextlib.ExitStack() as opened:
 
         def worker(says, reaction_s=0.0, env_cls=Watched, failure_reward=0.0, **options):
@@ -94,14 +96,14 @@ def make(clock):
 
 
 def collect(worker, episodes=1):
-    """Statistics of episodes, and their samples, but for those of resets."""
+    """Collect episodes; return their statistics, and their samples without those of resets."""
     with taken(worker) as take:
         stats = [worker.collect_train_episode() for _ in range(episodes)]
         return stats, steps_in(take())
 
 
 def steps_in(traffic):
-    """Its samples, but for those of resets."""
+    """Return the samples of some traffic, without those of resets."""
     return [
         sample for buffer in buffers_of(traffic) for sample in buffer if not sample.info.is_reset
     ]
@@ -238,7 +240,7 @@ def test_a_reset_waits_for_a_person_while_nothing_moves_and_can_be_stopped(caplo
         for episode in (1, 2):
             until(lambda: worker.condition().alarm.startswith(prompt))
             assert braked.is_set() == (episode == 2)
-            worker.person.say("success")  # which is no answer
+            worker.person.say("success")  # not an answer to this prompt
             assert worker.env.total_steps == 10 * (episode - 1)
             worker.person.say("reset-done")
             until(lambda steps=10 * episode: worker.env.total_steps == steps)
@@ -265,7 +267,7 @@ def test_keys_buttons_and_a_file_say_what_the_options_say(monkeypatch, tmp_path,
         until(lambda: somebody.said)
         reward, ends, _ = somebody.said.popleft()
         time.sleep(0.03)
-        assert not somebody.said  # once, however long it is held
+        assert not somebody.said  # reported only once, however long the key is held
         return reward, ends
 
     try:

@@ -1,4 +1,4 @@
-"""What the worker asks of the operating system, and what it does when that says no."""
+"""The worker's requests to the operating system, and its behaviour if one is refused."""
 
 import gc
 import os
@@ -99,8 +99,8 @@ def test_what_other_threads_leave_to_be_collected_does_not_wait_for_ever(
 
 
 class CyclicEnv(CountingEnv):
-    """Each step leaves a cycle behind, which only a collection removes, and keeps some objects for
-    a while.
+    """An environment whose steps leave reference cycles, which only a collection frees, and keep
+    some objects for a while.
     """
 
     alive = most_alive = 0

@@ -1,5 +1,5 @@
-"""A rehearsal leaves no trace: what is sampled is the same with and without, and nothing of the
-user's is called.
+"""A rehearsal leaves no trace: samples are the same with and without it, and none of the user's
+functions is called.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from tmrl_like.testing.fakes import CountingEnv, LinearActor
 
 
 class Waiting(CountingEnv):
-    """Waits before each observation; with `times` there is time for so many calls then."""
+    """An environment that waits before each observation, long enough for `times` rehearsals."""
 
     def __init__(self, times, **options):
         super().__init__(**options)
@@ -43,12 +43,12 @@ class Waiting(CountingEnv):
 
 
 def sampled(times, *, noise_beta=0.0, crc_debug=False, compresses=False, preprocesses=False):
-    """What was sampled, byte for byte without its times; what was counted; and how often there was
-    time.
+    """Run a worker; return its samples as bytes without times, its counters, and how often there
+    was time to rehearse.
     """
     np.random.seed(0)
     torch.manual_seed(0)
-    calls = itertools.count()  # of the user's compressor and preprocessor
+    calls = itertools.count()  # calls of the user's compressor and preprocessor
 
     def compress(act, obs, rew, terminated, truncated, info):
         return act, obs, rew, terminated, truncated, {**info, "number": next(calls)}
@@ -104,9 +104,7 @@ def test_an_actor_of_the_users_is_not_asked():
 
 
 def test_an_observation_that_the_policy_cannot_take_is_one_fault():
-    """And none of the environment that is made next, which may wait before it has an
-    observation.
-    """
+    """The environment made next has no fault, even if it waits before its first observation."""
 
     class Grows(Waiting):
         def step(self, action):

@@ -1,5 +1,5 @@
-"""Test episodes of a policy that may become the best one are repeated, and a test is one
-policy's.
+"""A test episode of a policy that may become the best one is repeated, and a test uses one policy
+throughout.
 """
 
 import itertools
@@ -17,8 +17,8 @@ from tmrl_like.worker.retests import Retests
 @pytest.mark.parametrize(
     ("returns", "repeated"),
     [
-        ([5.0, 6.0], [False, True]),  # the first is not, whatever it returns
-        (  # three times; and falls short
+        ([5.0, 6.0], [False, True]),  # the first one is never repeated, whatever it returns
+        (  # repeated up to three times, and falls short
             [0.0, 5.0, 6.0, 5.0, 9.0, 5.0, 5.5, 5.5, 6.0],
             [False, True, True, False, True, False, True, True, False],
         ),
@@ -31,7 +31,7 @@ def test_a_policy_is_tested_again_while_it_is_better_than_the_best(returns, repe
 
 
 class PolicysReturn(CountingEnv):
-    """Each step is rewarded with what the policy does: of version v, v / 10."""
+    """An environment that rewards each step with the policy's output: v / 10 for version v."""
 
     def step(self, action):
         obs, _, *rest = super().step(action)
@@ -44,8 +44,8 @@ def weights_of(version):
 
 @pytest.fixture
 def driven():
-    """Drives so many steps, with a new policy after each; of each episode: is it a test, its
-    return, its policy.
+    """Return a function that drives `steps` steps with a new policy after each; it returns for each
+    episode: is it a test, its return, its policy version.
     """
 
     def drive(steps, interval=2, versions=None):

@@ -1,4 +1,6 @@
-"""Policies in memory that two processes share: what one acts with, the other one never touches."""
+"""Policies in shared memory: a policy that one process acts with is never overwritten by the
+other.
+"""
 
 import random
 
@@ -57,7 +59,9 @@ def test_another_link_goes_on_where_the_one_before_was(link, loop, tmp_path):
 
 
 class Interrupted(PolicySlots):
-    """Takes a policy with something else happening in the middle, as an operating system has it."""
+    """Slots that call `meanwhile` in the middle of taking a policy, as if the process had been
+    preempted.
+    """
 
     meanwhile = staticmethod(lambda: None)
 
@@ -96,7 +100,9 @@ def test_what_is_not_the_newest_any_more_when_it_is_taken_is_not_acted_with(link
         link.publish(link.free_slot(), version, 0.0, 0.0)
 
     class Words:
-        """Others publish between the load of the newest and the store of what is taken."""
+        """Words that change because policies are published between loading the newest and storing
+        the taken one.
+        """
 
         def __init__(self, words):
             self.words, self.newer = words, [2, 3]

@@ -1,5 +1,5 @@
-"""Somebody drives in place of the policy: who asks him never waits, and each step says whose it
-was.
+"""A driver takes over from the policy: the loop never waits for its answer, and each step records
+who drove.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ POLICY, HUMAN = ActionSource.POLICY, ActionSource.HUMAN
 
 
 class Hand:
-    """Drives as the test says."""
+    """A driver that wants what the test says."""
 
     wants = None
     made_with = None
@@ -48,20 +48,20 @@ class Hand:
         self.may_answer.set()
 
     def is_asked(self):
-        """Return when it is asked anew."""
+        """Wait until the driver is asked once more."""
         while self.calls.acquire(blocking=False):
             pass
         assert self.calls.acquire(timeout=30)
 
     def was_asked(self):
-        """Return when it has been asked, and has answered, what it wants now."""
+        """Wait until the driver has answered with its present `wants`."""
         self.is_asked()
         assert self.calls.acquire(timeout=30)
 
 
 class Scripted(CountingEnv):
-    """In these steps, counted over all episodes, something happens, which the driver has heard of
-    before it goes on.
+    """An environment that calls the script's functions before given steps, which are counted over
+    all episodes.
     """
 
     def __init__(self, script):
@@ -76,7 +76,7 @@ class Scripted(CountingEnv):
 
 
 class Zero(LinearActor):
-    """Says something beside its action."""
+    """An actor with extras."""
 
     def __init__(self, observation_space, action_space):
         super().__init__(observation_space, action_space)
@@ -93,7 +93,7 @@ def hand():
 
 @pytest.fixture
 def make(hand):
-    """Make a worker whose episodes have ten steps."""
+    """Return a function that makes a worker with episodes of ten steps."""
     with contextlib.ExitStack() as stack:
         yield lambda script, **options: stack.enter_context(
             alone(partial(Scripted, script), Zero, takeover=hand.make, **options)
@@ -103,7 +103,7 @@ def make(hand):
 
 @pytest.fixture
 def wants(hand):
-    """What it wants from some step on."""
+    """Return a function that makes script items: from that step on, the driver wants a value."""
 
     def wants(value):
         def happens():
@@ -116,7 +116,7 @@ def wants(hand):
 
 
 def collect(worker):
-    """The samples of an episode, but for its reset's."""
+    """Collect an episode; return its samples without the reset's."""
     with taken(worker) as take:
         worker.collect_train_episode()
         return [s for buffer in buffers_of(take()) for s in buffer if not s.info.is_reset]

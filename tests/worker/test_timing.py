@@ -1,4 +1,4 @@
-"""How well a loop keeps its time-step: what is kept of it."""
+"""The statistics of how well a loop keeps its time-step."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tmrl_like.worker.timing import StepTimes
 
 
 def test_a_summary_is_in_milliseconds():
-    """Of steps of 0 to 100 ms, whose policy took 1 ms."""
+    """The steps take 0 to 100 ms, and their policy 1 ms."""
     at = 1.0 + np.cumsum(np.arange(102) / 1e3)
     times = StepTimes(np.stack((at[:-1], at[:-1], at[:-1] + 0.001, at[1:]), axis=1), 0.0905)
     said = times.summary()

@@ -1,4 +1,4 @@
-"""CARLA: the real client where it can be had without a simulator, a stand-in for the simulator
+"""CARLA, with its real client where no simulator is needed and a stand-in for the simulator
 elsewhere.
 """
 
@@ -28,7 +28,7 @@ from tmrl_like.envs.carla import (  # noqa: E402
 from tmrl_like.envs.carla.sensors import Readings, image_of, ranges_of  # noqa: E402
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError  # noqa: E402
 
-# on a busy machine, and in rtgym's thread
+# on a busy machine, in rtgym's thread
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")
 
 ROOT = Path(__file__).parents[3]
@@ -47,8 +47,8 @@ def simulator():
 
 @pytest.fixture
 def make(simulator):
-    """Makes an environment of this kind, small and impatient but for what is said, and closes
-    it.
+    """Return a function that makes an environment, by default small and impatient; close it at the
+    end.
     """
     with contextlib.ExitStack() as until_end:
 
@@ -74,7 +74,7 @@ def env(make):
 
 @pytest.fixture
 def world(simulator):
-    """As somebody else's client sees it."""
+    """Return the world as another client sees it."""
     return stand_in.World(simulator)
 
 
@@ -112,7 +112,7 @@ def test_in_synchronous_mode_the_world_stands_still_between_steps(sync_env, simu
     obs, *_ = sync_env.step(GAS)
     assert simulator.frame == before[0] + 1
     assert simulator.time_s == pytest.approx(before[1] + STEP_S)
-    assert obs[2][0, 0, 2] == simulator.frame % 256  # the picture of this very frame
+    assert obs[2][0, 0, 2] == simulator.frame % 256  # the picture is of this frame
     assert np.array_equal(sync_env.render(), obs[2])
 
 
@@ -125,8 +125,8 @@ def test_a_policy_goes_from_one_environment_to_the_other(env, sync_env):
 
 
 def drive(env, steering=0.0):
-    """At full speed until the episode ends; returns the rewards, the last observation, and what
-    ended it.
+    """Drive at full speed until the episode ends; return the rewards, the last observation, and
+    what ended it.
     """
     env.reset()
     rewards, ended = [], False
@@ -159,7 +159,7 @@ def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(sync_env, simulato
     assert (ended_by, len(rewards) > 5) == ("collision", True)
     assert rewards[-1] < -15
     assert "ended_by" not in sync_env.reset()[1]
-    assert not sync_env.step(GAS)[2]  # the collision of the episode before does not count
+    assert not sync_env.step(GAS)[2]  # the previous episode's collision does not count
 
 
 def test_an_event_of_the_episode_before_that_comes_late_does_not_count(sync_env, simulator):
@@ -190,7 +190,7 @@ def test_a_table_drives_it_step_by_step_and_info_says_where_it_is(make):
 
 
 def begins_at(env):
-    """Metres along the straight road, of four resets."""
+    """Return where four resets begin, in metres along the straight road."""
     return {round(float(env.reset(seed=seed)[1]["position"][0]), 1) for seed in range(4)}
 
 
@@ -243,14 +243,14 @@ def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(sync_env, simulator,
 def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
     env, make, simulator, world, caplog
 ):
-    make().reset()  # and it is not closed
+    make().reset()  # never closed
     other = add_car(world, carla.Transform(carla.Location(80, 2, 0)))
     with caplog.at_level(logging.WARNING, logger="tmrl_like.envs"):
         env.reset()
     assert "destroyed 5 actors with role_name 'tmrl_like' that were left over" in caplog.text
     env.close()
     assert list(simulator.actors.values()) == [other]
-    assert not simulator.settings.synchronous_mode  # the killed one had left it standing still
+    assert not simulator.settings.synchronous_mode  # the killed environment had set it
 
 
 def test_a_car_that_somebody_destroys_is_a_fault(sync_env, simulator):
@@ -267,7 +267,7 @@ def test_a_car_that_somebody_destroys_is_a_fault(sync_env, simulator):
 
 @pytest.fixture
 def closed_port():
-    """Nobody listens on it, and nobody else gets it."""
+    """Return a reserved port on which nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Vehicles as typed records, and the route they follow: no simulator, no client."""
+"""Vehicles as typed records, and the routes they follow; no simulator, no client."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ states = st.builds(VehicleState, st.integers(0, 2**53), *16 * [numbers])
 
 
 def bits(record):
-    """Minus zero is not zero here."""
+    """Return a record's values as types and bits, so that minus zero differs from zero."""
     values = [getattr(record, field.name) for field in dataclasses.fields(record)]
     return [(type(v), struct.pack("<d", v) if isinstance(v, float) else v) for v in values]
 

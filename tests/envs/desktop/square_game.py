@@ -1,6 +1,6 @@
-"""A game for tests: a red square that the arrow keys move and "r" brings back to the middle.
+"""A game for tests: the arrow keys move a red square, and "r" returns it to the middle.
 
-A record of its telemetry is two float32: where the square is, 0 to 1; picture number.
+A telemetry record is two float32: the square's position (0 to 1) and the picture's number.
 
     python square_game.py TITLE PORT
 """

@@ -1,4 +1,4 @@
-"""A game in a window of its own, on a real screen: keys steer it, pictures of it come from the
+"""A game in its own window on a real screen: keys steer it, and pictures are taken from the
 screen.
 """
 
@@ -38,7 +38,7 @@ def command():
 
 @pytest.fixture
 def play(screen, command):
-    """Makes the game's interface, and closes it."""
+    """Return a function that makes the game's interface; close it at the end."""
     with contextlib.ExitStack() as until_end:
         yield lambda **options: until_end.enter_context(
             contextlib.closing(SquareGame(command, **options))
@@ -47,7 +47,7 @@ def play(screen, command):
 
 @pytest.fixture
 def other_game(screen):
-    """A game of its own with this title, not yet started."""
+    """Return a function that makes another game with a given title, not yet started."""
     with contextlib.ExitStack() as until_end:
 
         def make(title):
@@ -64,8 +64,8 @@ def env(screen, command):
 
 
 def square_in(obs):
-    """Where the newest picture shows the square, 0 to 1 from left to right; its grey is 76, the
-    ground's 7.
+    """Return the square's position in the newest picture, 0 (left) to 1 (right). Its grey is 76,
+    the background's 7.
     """
     columns = np.nonzero((obs[0][-1] > 60).sum(axis=0) > 5)[0]
     return float(columns.mean() / obs[0].shape[-1])
@@ -85,9 +85,9 @@ def test_keys_steer_and_the_picture_shows_it(env, screen):
     assert left_rew < rew == 1.0
     assert square_in(obs) > 0.85
     assert keys_down() == 0
-    assert square_in(env.reset()[0]) == pytest.approx(0.5, abs=0.05)  # by the restart key
+    assert square_in(env.reset()[0]) == pytest.approx(0.5, abs=0.05)  # the restart key works
     env.step(RIGHT)
-    env.step(RIGHT)  # the first one acts now
+    env.step(RIGHT)  # the first action takes effect now
     assert keys_down() == 1
     env.close()
     assert keys_down() == 0
@@ -161,7 +161,7 @@ def test_keys_are_held_and_released_by_name(screen):
     assert keys_down() == 0
 
 
-# pynput's own farewell to the screen
+# pynput's error when it closes its connection to the screen
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen, command):
     interface = SquareGame(command, telemetry=None)
@@ -170,14 +170,14 @@ def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen,
     game = interface._game
     assert game is not None
     pid = game._process.pid
-    os.kill(pid, signal.SIGSTOP)  # so that it is not the game that ends
+    os.kill(pid, signal.SIGSTOP)  # so that the game does not end by itself
     mortal_screen.kill()
     mortal_screen.wait()
     with pytest.raises(EnvironmentFaultError, match=r"cannot be grabbed|is gone"):
         interface.get_obs_rew_terminated_info()
     interface.close()
     assert not psutil.pid_exists(pid)
-    gc.collect()  # the farewell is now
+    gc.collect()  # triggers pynput's error
 
 
 def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen):
@@ -190,7 +190,7 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(env
     with contextlib.closing(find_window(TITLE, within_s=20)) as theirs:
         env.reset()
         for _ in range(10):
-            env.step(LEFT)  # at the right end an episode is over
+            env.step(LEFT)  # the right end would end the episode
         assert keys_down() == 1
         assert not theirs.has_focus()
         with pytest.raises(EnvironmentAwayError, match="there before the game"):
@@ -253,7 +253,7 @@ def test_the_game_of_the_guide_is_played(screen):
         assert env.observation_space.contains(obs)
         rewards = [env.step(np.array([0.0, 1.0], np.float32))[1] for _ in range(100)]
         assert rewards[0] < 0.05
-        assert max(rewards) > rewards[0] + 0.1  # it drives
+        assert max(rewards) > rewards[0] + 0.1  # the car drives
         pictures = {
             env.step(np.array([-1.0, 0.0], np.float32))[0][0][-1].tobytes() for _ in range(20)
         }

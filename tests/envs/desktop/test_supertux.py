@@ -1,4 +1,4 @@
-"""SuperTux: what is read from its screen; `long`: the game."""
+"""SuperTux: reading its screen and, in tests marked `long`, playing the game."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ from supertux import FIRST_DIGIT, GLYPHS, SPACE_PX, SuperTux, is_dying, read_x  
 EXPERIMENT = ROOT / "config" / "supertux.yaml"
 RIGHT = 1
 EPISODES = 20
-START, GROUND = 96, 577  # pixels of the level
+START, GROUND = 96, 577  # in pixels of the level
 PROGRAM = shutil.which("supertux2", path=f"{os.environ.get('PATH', '')}:/usr/games")
 needs_the_game = pytest.mark.skipif(
     PROGRAM is None, reason="needs SuperTux: sudo apt-get install --no-install-recommends supertux"
@@ -34,7 +34,7 @@ needs_the_game = pytest.mark.skipif(
 
 
 def write_position(frame, x, y):
-    """Write as the game does into a picture, uint8 [300, 400, 3]; its outlines are dark."""
+    """Write a position into a picture, uint8 [300, 400, 3], with dark outlines as the game does."""
     column, top = FIRST_DIGIT
     for char in f"{x} Y:{y}":
         glyph = GLYPHS.get(char, np.full((6, SPACE_PX), 40, np.uint8))
@@ -98,7 +98,7 @@ def game_of_the_experiment():
 
 
 def play(env, act):
-    """An episode's return, whether it terminated, and its last info."""
+    """Play an episode; return its return, whether it terminated, and its last info."""
     env.reset()
     total, over = 0.0, False
     while not over:

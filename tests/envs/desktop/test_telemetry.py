@@ -1,4 +1,6 @@
-"""Records over TCP: whole ones only, the newest only, whatever the game does to the connection."""
+"""Telemetry over TCP: only complete records and only the newest, whatever happens to the
+connection.
+"""
 
 import math
 import socket

@@ -1,4 +1,4 @@
-"""Doom in real time. The engine is a process of its own, with a clock of its own."""
+"""Doom in real time. The engine is a separate process with its own clock."""
 
 import time
 from pathlib import Path
@@ -27,7 +27,7 @@ def engines():
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
-    """The engine makes a folder where it is started."""
+    """Run tests in another folder: the engine makes a folder where it is started."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -62,7 +62,7 @@ def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(doom, action,
 
 
 def test_the_reward_is_the_scenario_s_since_the_last_observation_scaled():
-    doom = VizDoomInterface("basic", [[], ["ATTACK"]], reward_scale=0.01)  # -1 for each tic
+    doom = VizDoomInterface("basic", [[], ["ATTACK"]], reward_scale=0.01)  # a tic costs 1
     doom.reset()
     rewards, tics = [], [doom.game.get_episode_time()]
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""The tutorial's drone."""
+"""The drone of the tutorial."""
 
 import threading
 
@@ -35,8 +35,8 @@ assert abs(columns.mean() - (200 + 200 * obs[0][0])) < 30, "the drone, a little 
 
 
 def test_the_drone_flies_in_real_time_and_headless(monkeypatch):
-    """In a process of its own: rtgym's drone starts threads that never end and draw from the global
-    `random`.
+    """It flies in a separate process, because rtgym's drone starts threads that never end and that
+    draw from the global `random`.
     """
     for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(variable, raising=False)

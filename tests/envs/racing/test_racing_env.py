@@ -1,4 +1,4 @@
-"""The racing game: its own clock, what an agent sees of it, who drives it, and how it ends."""
+"""The racing game: its clock, an agent's observations, drivers, and ends of episodes."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,9 @@ REWARD = RewardOptions(max_distance=12.0, reward_per_point=1.0)
 
 
 def state(x=0.0, y=0.0, bend=0.0, **values):
-    """A state of the game: a road 20 pixels wide that bends by so many pixels at its far end."""
+    """Return a state of the game, with a road 20 pixels wide that is `bend` pixels off at its far
+    end.
+    """
     made = np.zeros((), STATE)
     made["position"] = (x, y)
     made["frame"][:] = GREEN
@@ -36,7 +38,7 @@ def state(x=0.0, y=0.0, bend=0.0, **values):
 
 
 class Track:
-    """Stands for the game: shows one state after another, remembers the controls."""
+    """A stand-in for the game, which shows given states in turn and records the controls."""
 
     def __init__(self, states):
         self.states, self.at, self.controls = states, -1, (0.0, 0.0, 0.0)
@@ -167,7 +169,7 @@ def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
     batches = [tuple(part[int(i)].numpy() for part in obs) for i in is_mirrored.float().argsort()]
     single = tuple(part[0].numpy() for part in here)
     alone = [mirrored(single, single[-1], 1.0, single, False, False)[0] for _ in range(20)]
-    for image in batches[0], batches[-1]:  # as it is, and in the mirror
+    for image in batches[0], batches[-1]:  # unchanged and mirrored
         assert any(all(map(np.array_equal, one, image)) for one in alone)
 
 

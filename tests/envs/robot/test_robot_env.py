@@ -1,4 +1,4 @@
-"""The robot: its driver, its clock, its delays, and what happens when it dies."""
+"""The robot: its driver, its clock, its delays, and what happens when its process dies."""
 
 import contextlib
 import importlib.util
@@ -40,7 +40,7 @@ needs_mujoco = pytest.mark.skipif(
 
 
 class FakeArm:
-    """A driver whose arm is where its last command would have brought it in a tenth of a second."""
+    """A driver whose arm is where its last command would have moved it in 0.1 s."""
 
     def __init__(self, moves=True):
         self.is_stopped, self._moves = False, moves
@@ -101,14 +101,12 @@ def test_a_driver_connects_reads_moves_stops_and_closes(driver, until):
 
 
 class Bench:
-    """An arm whose time passes as fast as it can be computed; commands at once, states as they
-    arrive.
-    """
+    """An arm in simulated time, which takes commands at once and records states as they arrive."""
 
     def __init__(self, **options):
         self.now_s = 0.0
         self.arm = Arm(ArmOptions(**{**EXACT, "seed": 0, **options}), 0.0)
-        self.states = []  # when it arrived, the state
+        self.states = []  # (time of arrival, state)
 
     def send(self, *velocities, stop=False):
         self.arm.receive(self.now_s, COMMAND.pack(stop, *velocities))
@@ -198,7 +196,7 @@ def test_the_arm_keeps_to_its_limits():
             assert max(map(abs, bench.speeds)) < 1.1 * MAX_VELOCITY
         for angle, limits in zip(bench.arm.data.qpos, LIMITS, strict=True):
             assert angle == pytest.approx(limits[sign > 0], abs=0.15)
-        # it brakes there, the mechanics need not hold it
+        # it brakes there, without being held by the end stop
         assert bench.arm.data.ctrl == pytest.approx([0.0, 0.0])
 
 
@@ -226,7 +224,7 @@ def test_an_arm_that_nobody_drives_stands_until_the_next_reset():
     interface.send_control((1.0, 0.5))
     interface.stop()
     assert arm.read_state().velocity_rad_s == (0.0, 0.0)
-    for expected in ((0.0, 0.0), (1.0, 0.5)):  # the first of a reset that is on its way home, say
+    for expected in ((0.0, 0.0), (1.0, 0.5)):  # the first as from a reset that still moves home
         interface.send_control((1.0, 0.5))
         assert arm.read_state().velocity_rad_s == expected
         interface.reset()

@@ -1,5 +1,5 @@
-"""TrackMania 2020 against a stand-in: the plugin's protocol, a window with a road, a gamepad that
-writes down.
+"""TrackMania 2020 with a stand-in: the plugin's protocol, a window with a road, and a gamepad that
+records.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the mac
 
 
 class WritingPad:
-    """A gamepad on paper."""
+    """A gamepad that only records what is written to it."""
 
     def __init__(self):
         self.written = []
@@ -67,7 +67,7 @@ def port():
 
 @pytest.fixture(scope="module")
 def running_game(x_server):
-    """A game that somebody else started; the port of its telemetry."""
+    """Start a game independently of the environment; yield the port of its telemetry."""
     port = free_port()
     game = subprocess.Popen(
         [sys.executable, str(STAND_IN), str(port)], env=os.environ | {"DISPLAY": x_server}
@@ -97,7 +97,7 @@ def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, runnin
             right, left = (steered[3][-1] - obs[3][-1])[[0, -1]]
             if right < -5:
                 break
-        assert right < -5  # the right border comes nearer
+        assert right < -5  # the right border has come nearer
         assert left == pytest.approx(-right, abs=1)
         env.reset()
         total, terminated = 0.0, False
@@ -165,7 +165,7 @@ def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(
 
 @pytest.fixture
 def interface(track):
-    """Plays with a gamepad on paper."""
+    """The interface, with a gamepad that only records."""
     interface = TrackManiaInterface(track, gamepad=WritingPad, restart_wait_s=0.0)
     interface.open_controls()
     return interface
@@ -225,7 +225,7 @@ def test_a_lap_is_driven_by_you_to_the_finish(screen, running_game):
     with playing(running_game, **TrackManiaEnv.lap_arguments) as env, contextlib.closing(fingers):
         _, info = env.reset()
         positions.append(info["position"].tolist())
-        for _ in range(20):  # what the policy wants moves nothing
+        for _ in range(20):  # the policy's actions move nothing
             *_, info = env.step(THROTTLE)
         assert info["position"].tolist() == positions[0] == [0.0, 1.0, 0.0]
         fingers.hold(["up"])

@@ -1,7 +1,7 @@
-"""Stands in for TrackMania in tests: a window with a road between black borders, and the plugin's
+"""A stand-in for TrackMania: a window with a road between black borders, and the plugin's
 telemetry.
 
-The arrow keys drive, "delete" goes back to the start. The car drives along z; the finish is at z =
+The arrow keys drive, and "delete" returns to the start. The car drives along z, to the finish at
 10 m.
 
     python trackmania_stand_in.py PORT
@@ -42,7 +42,7 @@ class Car:
 
 
 def draw(window, x):
-    """The road as the driver sees it: it goes to the left when the car is on its right."""
+    """Draw the road as the driver sees it: further left if the car is on its right side."""
     width, height = window.get_size()
     left = width / 2 - ROAD_PX / 2 - x
     window.fill((0, 90, 0))

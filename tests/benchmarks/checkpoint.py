@@ -59,7 +59,7 @@ def drone_training(size):
 
 
 def log_of(folder, size):
-    """Write the log of a trainer that has received `size` samples."""
+    """Write the sample store of a trainer that has received `size` samples."""
     lock = lock_folder(folder / "log")
     assert lock is not None
     samples = [drone_samples(seed) for seed in range(DISTINCT)]

@@ -12,7 +12,7 @@ _PROMPT = OutboxOptions(max_age_s=0.0)
 
 
 class LightDelivery:
-    """Sample log and outbox. Implements `session.Role`.
+    """Sample log and outbox. Implements `session.conversation.Role`.
 
     Attributes:
         made: number of samples appended.

@@ -208,7 +208,7 @@ class TrainerLink(TrainerInterface):
         """Send what is waiting, and disconnect. Calling it twice is fine."""
         self.session.close(flush_s)
 
-    # -- the connection's thread (`session.Role`) --------------------------------------------------
+    # -- the connection's thread (`conversation.Role`) ---------------------------------------------
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         """Send the last policy again to a server that has none."""

@@ -136,6 +136,8 @@ def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
     assert (two.agent.lr, two.steps, two.memory.nb_steps, two.memory.batch_size) == (0.25, 5, 5, 3)
     assert two.agent.gamma == 0.6
     assert "->" not in caplog.text
+    record = two.run_epoch(two.network)[-1]
+    assert (record["agent.lr"], record["trainer.steps"]) == (0.25, 5)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def main(arguments: Arguments) -> int:
             )
             return 0
         if arguments.action == "list":
-            print_table(str(store.folder), _COLUMNS, _rows(store))
+            _list(str(store.folder), _rows(store))
         elif arguments.action == "tag":
             print(
                 f"{store.tag(version, arguments.tag)} is kept until `tmrl-like policies prune "
@@ -74,10 +74,17 @@ def _list_all() -> int:
     runs = data_folder() / "runs"
     kept = [run for run in sorted(runs.glob("*/")) if PolicyStore(run / FOLDER).versions()]
     for run in kept:
-        print_table(run.name, _COLUMNS, _rows(PolicyStore(run / FOLDER)))
+        _list(run.name, _rows(PolicyStore(run / FOLDER)))
     if not kept:
-        print(f"no policies in {runs} yet; `tmrl-like run EXPERIMENT` makes some")
+        _list(str(runs), [])
     return 0
+
+
+def _list(title: str, rows: list[list[str]]) -> None:
+    if rows:
+        print_table(title, _COLUMNS, rows)
+    else:
+        print(f"no policies in {title} yet; `tmrl-like run EXPERIMENT` makes some")
 
 
 def _what_is_not_in_it(policy: Policy) -> str:

@@ -94,7 +94,7 @@ def find_experiment(given: str) -> Path | None:
     """
     if given.endswith(_ENDINGS) or Path(given).is_file():
         return Path(given)
-    if not re.fullmatch(r"\w+", given):
+    if not re.fullmatch(r"[\w.-]+", given):
         return None
     own = Path(f"{given}.yaml")
     return own if own.is_file() else shipped().get(given)

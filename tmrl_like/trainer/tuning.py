@@ -137,6 +137,7 @@ class Tuning(Listener):
             if not given == self.wanted[name] == self.given[name]:
                 try:
                     self._set({name: self.wanted[name]})
+                    self._changed.add(name)
                 except ConfigError as error:
                     log.warning("%s stays as the checkpoint has it: %s", name, error)
 

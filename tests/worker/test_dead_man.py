@@ -1,6 +1,8 @@
 """The safe action replaces a policy that must not drive, and every step records what drove."""
 
+import itertools
 import logging
+import threading
 import time
 
 import numpy as np
@@ -196,6 +198,35 @@ def test_a_worker_that_waits_for_a_policy_touches_nothing_before_it_has_one(
     assert worker.policy_version == 1
     assert hardware.resets
     assert "hardware" not in caplog.text
+
+
+def test_a_worker_that_waits_has_a_policy_in_every_environment_before_it_moves_any(
+    inproc_house, until, monkeypatch
+):
+    loaded = threading.Event()
+    made = itertools.count()
+
+    class Slow(LinearActor):
+        """Only the first environment's actor loads at once."""
+
+        def load_weights(self, weights):
+            if next(made):
+                loaded.wait()
+            super().load_weights(weights)
+
+    trainer = inproc_house.trainer()
+    worker = inproc_house.worker(CountingEnv, Slow, envs=2, wait_for_policy=True)
+    running = inproc_house.start(worker.run, nb_episodes=2)
+    publish(trainer)
+    until(lambda: worker.lanes[0].loop.driver.has_policy)
+    looks = []
+    monkeypatch.setattr(worker.link, "check", lambda: looks.append("look"))
+    until(lambda: looks or not running.is_alive())
+    assert worker.condition().env_steps == 0
+    loaded.set()
+    running.join(20.0)
+    assert [lane.loop.counts.policy_version for lane in worker.lanes] == [1, 1]
+    assert worker.condition().env_steps == 20
 
 
 def test_a_worker_that_waits_can_be_stopped(inproc_house, until, hardware, caplog):

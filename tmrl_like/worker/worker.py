@@ -189,6 +189,11 @@ class RolloutWorker:
         return self.loop.counts.policy_version
 
     @property
+    def _has_policy(self) -> bool:
+        """Whether every lane has a policy."""
+        return all(lane.loop.driver.has_policy for lane in self.lanes)
+
+    @property
     def _where(self) -> str:
         """The servers' addresses, for messages."""
         return "" if self.link is None else ", ".join(self.link.servers)
@@ -455,7 +460,7 @@ class RolloutWorker:
     def _await_policy(self) -> None:
         """Wait for a policy, if the options ask for it; warn if hardware would move without one."""
         driver = self.loop.driver
-        if driver.has_policy or driver.is_expert:
+        if driver.is_expert or self._has_policy:
             return
         if self._options.wait_for_policy and not self.standalone:
             log.info(
@@ -463,9 +468,10 @@ class RolloutWorker:
                 self.name,
                 self._where,
             )
-            self.update_actor_weights(blocking=True)
-            if self._env.stopping.is_set():
-                raise StoppedError
+            while not self._has_policy:
+                self.update_actor_weights(blocking=True)
+                if self._env.stopping.is_set():
+                    raise StoppedError
         elif self._env.moves_hardware and driver.expires_at == math.inf and not self._has_warned:
             self._has_warned = True
             log.warning(
@@ -557,7 +563,7 @@ class RolloutWorker:
         """
         while (
             blocking
-            and not self.lanes[0].intake.wait_for_new(0.2)
+            and not any(lane.intake.wait_for_new(0.2) for lane in self.lanes)
             and not self._env.stopping.is_set()
         ):
             self._check()

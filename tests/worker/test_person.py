@@ -167,6 +167,18 @@ def test_several_things_may_be_said_and_what_follows_the_end_is_about_no_other_e
     assert [s.steps for s in stats] == [5, 10]
 
 
+def test_what_moves_is_stopped_before_the_wait_for_a_judgement_of_an_episodes_end(make, clock):
+    stopped_at = []
+
+    class Arm(Watched):
+        def stop(self):
+            stopped_at.append(self.clock.now)
+
+    make({}, reaction_s=1.0, env_cls=Arm).collect_train_episode(max_samples=3)
+    assert stopped_at == [pytest.approx(START_S + 3 * STEP_S)]
+    assert clock.now > START_S + 1.0
+
+
 def test_an_episode_that_a_person_ends_is_not_cut_as_well(make):
     worker = make({4: [(0.05, "success")]}, reaction_s=0.1)
     stats = worker.collect_train_episode(max_samples=4)

@@ -96,7 +96,8 @@ class JudgedLoop(ControlLoop):
         made = copy.deepcopy([self._action, *stepped])
         self._held.append(_Held(observed, last_obs, made, timing, collect_samples))
         new_obs, rew, terminated, truncated, info = stepped
-        if terminated or truncated:  # a person may be about to judge it
+        if terminated or truncated:  # a person may be about to judge it, and nobody drives
+            self.env.brake.pull()
             time.sleep(self._holds_s)
         said = self.person.said
         while said and said[0][2] <= observed:

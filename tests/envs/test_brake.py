@@ -9,6 +9,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -19,6 +20,7 @@ from said import say
 from test_generic import Interface
 
 from tmrl_like.base.processes import is_alive
+from tmrl_like.envs.brake import Brake
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
@@ -366,3 +368,27 @@ def test_a_stop_that_fails_or_hangs_holds_nobody_up(hangs, caplog, monkeypatch):
     free.set()
     said = "the environment's stop() failed: ConnectionError: no answer"
     assert caplog.messages.count(said) == (not hangs)
+
+
+def test_a_stop_that_returns_in_the_next_episode_leaves_the_guard_of_that_one_armed():
+    begun, free = threading.Event(), threading.Event()
+    armed, guard = [], SimpleNamespace(call=None)
+    guard.call_at_end = lambda call: setattr(guard, "call", call)
+
+    class Slow(CountingEnv):
+        stop_from_outside = ("said.say", "file", "stopped-from-outside")
+
+        def stop(self):
+            armed.append(guard.call)
+            begun.set()
+            free.wait()
+
+    brake = Brake(Slow(), guard, threading.Event())
+    brake.release()
+    brake.pull_soon()
+    begun.wait()
+    brake.release()
+    free.set()
+    brake.close()
+    assert armed == [Slow.stop_from_outside] * 2
+    assert guard.call is None

@@ -89,7 +89,9 @@ class Brake:
             self._moves, self.is_on = False, True
         try:
             self._stop()
-            self._guard.call_at_end(None)
+            with self._lock:
+                if not self._moves:  # no reset has begun meanwhile
+                    self._guard.call_at_end(None)
         except Exception as error:
             log.error("the environment's stop() failed: %s", one_line(error))
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import psutil
 import pytest
@@ -74,6 +75,51 @@ def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_pro
     guard.close()
     assert is_alive(stubborn)
     assert not is_alive(reaper)
+
+
+def test_threads_that_need_a_guard_at_the_same_time_share_its_process(monkeypatch):
+    meeting, started, both = threading.Barrier(2), [], threading.Event()
+
+    def start(*arguments, **streams):
+        started.append(start_script(*arguments, **streams))
+        if len(started) == 2:
+            both.set()
+        both.wait(0.2)
+        return started[-1]
+
+    def add():
+        meeting.wait()
+        guard.add(os.getpid())
+
+    monkeypatch.setattr("tmrl_like.base.processes.start_script", start)
+    guard = ProcessGuard()
+    threads = [threading.Thread(target=add) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [process.pid for process in started] == [guard.pid]
+    guard.close()
+
+
+def test_a_guard_that_is_being_started_has_its_id_as_soon_as_its_process_can_be_seen(
+    monkeypatch, until
+):
+    ids = []
+
+    def start(*arguments, **streams):
+        process = start_script(*arguments, **streams)
+        look = threading.Thread(target=lambda: ids.append(guard.pid))
+        look.start()
+        look.join(0.2)
+        return process
+
+    monkeypatch.setattr("tmrl_like.base.processes.start_script", start)
+    guard = ProcessGuard()
+    guard.call_at_end(("os.getpid",))
+    until(lambda: ids)
+    assert ids == [guard.pid]
+    guard.close()
 
 
 def test_a_process_that_does_not_end_when_asked_is_killed(stubborn):

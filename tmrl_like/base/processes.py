@@ -15,6 +15,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -117,23 +118,27 @@ class ProcessGuard:
     """Ends processes and makes a call if this process ends without doing so itself, for example
     because it is killed.
 
-    A small process, started when first needed, waits for the end of this one.
+    A small process, started when first needed, waits for the end of this one. Any thread may use
+    the guard.
     """
 
     def __init__(self) -> None:
         self._reaper: subprocess.Popen[bytes] | None = None
         self._failed = self._has_call = False
+        self._lock = threading.RLock()  # a signal handler may use the guard within a call
 
     @property
     def pid(self) -> int:
         """The id of the process that waits for this one's end; 0: there is none."""
-        return self._reaper.pid if self._reaper is not None else 0
+        with self._lock:
+            return self._reaper.pid if self._reaper is not None else 0
 
     def add(self, pid: int) -> None:
         """Guard a process: it and its descendants will be terminated, and killed if they do not
         end.
         """
-        self._tell({"end": pid})
+        with self._lock:
+            self._tell({"end": pid})
 
     def call_at_end(self, call: Sequence[str | float] | None) -> None:
         """Set the call to make then, in the guard's process: a function's import path and its
@@ -141,9 +146,10 @@ class ProcessGuard:
 
         It replaces the previous call; None: no call.
         """
-        if call or self._has_call:
-            self._has_call = bool(call)
-            self._tell({"call": call})
+        with self._lock:
+            if call or self._has_call:
+                self._has_call = bool(call)
+                self._tell({"call": call})
 
     def _tell(self, what: Mapping[str, object]) -> None:
         if self._failed:
@@ -165,6 +171,7 @@ class ProcessGuard:
 
     def close(self) -> None:
         """Stop guarding: nothing is ended or called any more. Calling it twice is fine."""
-        if self._reaper is not None:
-            self._reaper.communicate(b"{}\n")
-            self._reaper = None
+        with self._lock:
+            if self._reaper is not None:
+                self._reaper.communicate(b"{}\n")
+                self._reaper = None

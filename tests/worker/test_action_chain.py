@@ -10,6 +10,7 @@ from gymnasium import spaces
 from house import alone
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.episodes import episode
 from kit.samples import AppendedSamples
 
 from tmrl_like.base.functional import partial
@@ -136,6 +137,14 @@ def test_a_range_grows_with_episodes_that_went_well():
             worker.run_episode(max_samples)
         got = np.concatenate(worker.env.unwrapped.got)
     assert got == pytest.approx([0.5] * 4 + [0.75] * 3 + [0.75] * 4 + [1.0] * 4)
+
+
+def test_a_range_does_not_grow_with_an_episode_that_a_fault_ended():
+    part = GrowingRange(0.5, episodes=2)
+    part.end(episode(return_=0.0, terminated=False, fault="the cable is out"))
+    assert part.share == 0.5
+    part.end(episode(return_=0.0))
+    assert part.share == 0.75
 
 
 # -- the chain -------------------------------------------------------------------------------------

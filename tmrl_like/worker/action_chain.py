@@ -320,7 +320,8 @@ class GrowingRange(ActionPart):
             steps: number of steps after which the share is 1; None: it does not grow with steps.
             episodes: number of successful episodes after which the share is 1; None: it does not
                 grow with episodes.
-            min_return: return from which an episode counts as successful.
+            min_return: return from which an episode counts as successful; one that a fault ended
+                never does.
         """
         expect(0.0 < first <= 1.0, "first", first, "more than 0, at most 1")
         expect(
@@ -349,7 +350,7 @@ class GrowingRange(ActionPart):
         self.share = min(1.0, self.share + self._per_step)
 
     def end(self, stats: EpisodeStats) -> None:
-        if stats.return_ >= self._min_return:
+        if not stats.fault and stats.return_ >= self._min_return:
             self.share = min(1.0, self.share + self._per_episode)
 
 

@@ -187,10 +187,15 @@ class PynputKeyboard:
     def is_down(self, key: Any) -> bool:
         if self._listener is None:
             self._listener = self._pynput.Listener(
-                on_press=self._down.add, on_release=self._down.discard
+                on_press=lambda key: self._down.add(self._canonical(key)),
+                on_release=lambda key: self._down.discard(self._canonical(key)),
             )
             self._listener.start()
-        return key in self._down
+        return self._canonical(key) in self._down
+
+    def _canonical(self, key: Any) -> Any:
+        """Return a key as it is called whatever modifiers are held; a modifier has no side."""
+        return self._listener.canonical(key)
 
     def close(self) -> None:
         if self._listener is not None:

@@ -99,6 +99,36 @@ def test_an_episode_that_is_cut_from_outside_waits_for_its_reset() -> None:
     assert calls[calls.index("wait") + 1] == "reset"
 
 
+@pytest.mark.parametrize("wait_on_done", [True, False])
+def test_a_reset_after_a_long_pause_takes_no_observation_of_the_episode_before(
+    wait_on_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would show the pause, in which a game may have stood still."""
+    clock = Manual()
+    monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: clock)
+    env = RealTimeEnv(Interface, 0.05, wait_on_done=wait_on_done)
+    env.reset()
+    env.step(ZERO)
+    calls = env.unwrapped.interface.calls
+    calls.clear()
+    clock.time += 60.0
+    env.reset()
+    assert calls == [*["wait"] * wait_on_done, "reset", "send_control"]
+    assert env.step(ZERO)[0][0] == 1
+
+
+def test_a_step_after_a_long_pause_has_the_observation_of_its_time_step() -> None:
+    clock = Manual()
+    env = ClockedGym(
+        {"interface": Interface, "time_step_duration": 0.05, "start_obs_capture": 0.05}, clock
+    )
+    env.reset()
+    env.step(ZERO)
+    clock.time += 60.0
+    env.wait()
+    assert env.step(ZERO)[0][0] == 2
+
+
 class TwoArguments(Interface):
     def __init__(self, kind: Literal["a", "b"], size: int = 3) -> None:
         super().__init__()

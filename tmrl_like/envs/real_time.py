@@ -66,6 +66,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
 
     - An observation that falls due while the policy computes is captured when the policy is done.
       With the default, an observation at the end of the time-step, this makes no difference.
+    - A reset that begins more than a time-step after the last time-step was due to end does not
+      capture that one's observation.
     - The policy waits while the interface sends an action, so `send_control` should hand the action
       over and return.
     - `stop` stops whatever moves (see `envs.brake.Brake`); rtgym's waits for its thread.
@@ -174,7 +176,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._note("start_reset_time")
         super().reset(seed=seed)
         self.running = self.is_stopped = False
-        self._end_time_step()
+        self._end_time_step(is_needed=False)
         self._note("end_reset_join_time")
         self.current_step = 0
         if self.reset_act_buf:
@@ -224,7 +226,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """Pause: end the current time-step, call the interface's `wait`, and allow the next
         time-step to begin at any later time without a warning.
         """
-        self._end_time_step()
+        self._end_time_step(is_needed=self.running)
         self.is_waiting = True
         self.interface.wait()
 
@@ -300,10 +302,17 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self._capture()
         self.running = True
 
-    def _end_time_step(self) -> None:
+    def _end_time_step(self, is_needed: bool = True) -> None:
+        """Wait for the end of the current time-step, and capture its observation.
+
+        An observation that is not needed is left out if the time-step was due to end more than a
+        time-step ago, as after a person's pause.
+        """
         if not self._in_time_step:
             return
         self._in_time_step = False
+        if not is_needed and self._clock.now() > self._end_at + self.time_step_duration:
+            return
         if not self._is_captured:
             self._clock.wait_until(self._capture_at)
             self._capture()

@@ -150,6 +150,15 @@ def test_the_sensors_of_an_interface_and_of_an_environment_are_found(camera):
     env.close()
 
 
+def test_other_things_called_sensors_are_none(camera):
+    sensor = started(camera)
+    for listed in ({"wrist": 1}, 7, "wrist", None, ["wrist"]):
+        assert sensors_of(SimpleNamespace(sensors=listed)) == ()
+    inner = SimpleNamespace(sensors={"wrist": 1}, interface=SimpleNamespace(sensors=[sensor, 7]))
+    assert sensors_of(inner) == (sensor,)
+    sensor.close()
+
+
 def test_a_worker_says_how_old_the_value_of_its_slowest_sensor_is(clock, camera):
     with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
         assert worker.condition().sensor_age_s == 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tmrl_like.base.options import AboveZero, in_ranges
@@ -120,9 +120,13 @@ class Sensor(Generic[Value]):
 
 
 def sensors_of(env: Any) -> Sequence[Sensor[Any]]:
-    """Return the sensors that an environment or its interface lists in an attribute `sensors`."""
+    """Return the sensors that an environment or its interface lists in an attribute `sensors`;
+    anything else in such an attribute does not count.
+    """
     inner = getattr(env, "unwrapped", env)
     for part in (inner, getattr(inner, "interface", None)):
-        if sensors := getattr(part, "sensors", ()):
-            return tuple(sensors)
+        listed = getattr(part, "sensors", ())
+        items = listed if isinstance(listed, Iterable) else ()
+        if sensors := tuple(item for item in items if isinstance(item, Sensor)):
+            return sensors
     return ()

@@ -109,6 +109,12 @@ def test_an_accelerated_number_arrives_and_never_goes_beyond(goal, per_s2):
     assert found[-1] == pytest.approx(abs(goal), abs=1e-6)
 
 
+def test_a_number_whose_acceleration_has_no_limit_passes_unchanged():
+    chain = chain_of(AccelerationLimit([math.inf, 20.0]))
+    found = [chain(np.array(action, np.float32)) for action in ((0.5, -0.5), (-1.0, 0.5))]
+    assert np.array(found) == pytest.approx(np.array([[0.5, -0.5], [-1.0, -0.45]]))
+
+
 def test_what_is_within_the_dead_zone_of_the_default_action_becomes_it():
     found = [
         chain_of(DeadZone([0.1, 0.2]))(np.array(a, np.float32))

@@ -273,7 +273,8 @@ class AccelerationLimit(ActionPart):
         for i, x in enumerate(action):
             most, distance = self._most[i], abs(x - last[i])
             steps = int(math.sqrt(0.25 + 2.0 * distance / most) - 0.5)
-            move = 0.5 * most * steps + distance / (steps + 1)
+            # with an infinite limit there are no such steps, and infinity times 0 is NaN
+            move = (0.5 * most * steps if steps else 0.0) + distance / (steps + 1)
             if x < last[i]:
                 move = -move
             low, high = moves[i] - most, moves[i] + most

@@ -161,12 +161,22 @@ def test_parts_follow_each_other_and_what_comes_out_fits_bounds_and_dtype_of_the
     assert (beyond.tolist(), beyond.dtype) == ([1.0, -1.0], np.float32)
 
 
+@pytest.mark.parametrize(
+    "part", [LowPass(1.0), OneEuroFilter(1.0, 0.5), RateLimit(3.0), AccelerationLimit(50.0)]
+)
+def test_an_action_beyond_the_bounds_acts_as_one_at_the_bound(part):
+    goals = np.repeat([1.0, -1.0, 1.0], 20)
+    assert answers(part, 5.0 * goals) == pytest.approx(answers(part, goals))
+
+
 class Undefined(ActionPart):
     def __call__(self, action):
         action[1] = math.nan
 
 
 def test_what_is_not_finite_never_gets_to_the_environment():
+    with pytest.raises(ConfigError, match=r"an action of LowPass is not finite: \[nan, "):
+        chain_of(LowPass(1.0))(np.array([math.nan, 0.0], np.float32))
     with pytest.raises(ConfigError, match=r"an action of Undefined is not finite: \[0\.0, nan\]"):
         chain_of(Undefined())(np.zeros(2, np.float32))
 

@@ -147,6 +147,7 @@ MISTAKES = {
         "each trainer gets the samples of its own workers",
     ),
     "no minutes": Mistake("run TINY --trainer.max_minutes 0", "trainer.max_minutes is 0"),
+    "a negative seed": Mistake("check TINY --seed=-1", "seed is -1; expected 0 to 4294967295"),
     "no episodes": Mistake("test TINY --episodes 0", "--episodes is 0; expected 1 or more"),
     "two options that exclude": Mistake(
         "test TINY --policy a --untrained", "not allowed with argument"

@@ -137,6 +137,16 @@ def test_what_could_not_be_written_is_no_record(best, monkeypatch):
     assert best.kept.return_ == 2
 
 
+def test_a_saved_run_that_cannot_be_read_is_put_aside(best, tmp_path, caplog):
+    (tmp_path / "rollout.npz").write_bytes(b"cut short")
+    best.keep(drive(1))
+    best.keep(drive(2))
+    assert best.kept.return_ == 2
+    assert (tmp_path / "rollout.npz.damaged").read_bytes() == b"cut short"
+    (warning,) = caplog.messages
+    assert "is no rollout that can be read" in warning
+
+
 def test_a_record_of_a_training_is_kept_with_its_configuration(typed):
     printed = typed("run TINY --in-process --seed=0")
     assert re.search(r"record: return -[0-9.]+, before: return -[0-9.]+ \(policy", printed.err)

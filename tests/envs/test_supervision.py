@@ -327,6 +327,23 @@ def test_a_step_by_hand_that_hangs_raises_and_the_next_reset_has_a_new_environme
         assert len(trouble.made) == 2
 
 
+def test_what_is_raised_while_a_lost_environment_is_made_again_is_a_fault(trouble, free):
+    def meets(*call):
+        if call == (0, "step", 1):
+            free.wait()
+        if call == (1, "__init__", 1):
+            no_answer()
+
+    with make_worker(trouble.of(meets)) as worker:
+        obs, _ = worker.reset(collect_samples=False)
+        with pytest.raises(EnvironmentFaultError, match="hangs"):
+            worker.step(obs, test=True, collect_samples=False)
+        told = r"raised while it was made: ConnectionError: no answer \(.*:\d+\)"
+        with pytest.raises(EnvironmentFaultError, match=told):
+            worker.reset(collect_samples=False)
+        assert worker.reset(collect_samples=False)[0].tolist() == [1.0, 0.0]
+
+
 @pytest.mark.parametrize("own_thread", [True, False])
 def test_the_environment_is_made_stepped_and_closed_in_one_thread(own_thread, trouble):
     threads = []

@@ -262,6 +262,7 @@ def test_a_limit_of_a_call_goes_before_that_of_the_worker(limit):
         ({"min_samples_per_worker_packet": 0}, "min_samples is 0"),
         ({"max_samples_per_episode": 0}, "max_samples_per_episode is 0"),
         ({"model_history": -1}, "model_history is -1"),
+        ({"seed": -1}, "seed is -1"),
     ],
 )
 def test_arguments_out_of_range_are_named(options, message):

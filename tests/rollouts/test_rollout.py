@@ -102,6 +102,22 @@ def test_info_that_is_no_number_of_one_form_in_all_steps_is_left_out():
     assert set(rollout_of(steps).info) == {"number"}
 
 
+def test_keys_that_are_numbers_come_back_as_text(tmp_path):
+    steps = deque(
+        (act, rew, {7: t, "x": -t}, *others, {0: obs})
+        for t, (act, rew, _, *others, obs) in enumerate(steps_of(3))
+    )
+    file = tmp_path / "rollout.npz"
+    rollout_of(steps).save(file)
+    rollout = Rollout.load(file)
+    assert {name: list(item) for name, item in rollout.info.items()} == {
+        "7": [1, 2, 3],
+        "x": [-1, -2, -3],
+    }
+    assert rollout.observations["0"].shape == (4, 2)
+    assert list(rollout.rewards) == [0.25, 0.5, 0.75]
+
+
 @pytest.mark.parametrize("content", [b"", b"no file of numpy's", b"PK\x03\x04 no zip"])
 def test_a_file_that_is_no_rollout_is_one_line(content, tmp_path):
     file = tmp_path / "rollout.npz"

@@ -110,6 +110,12 @@ def test_an_accelerated_number_arrives_and_never_goes_beyond(goal, per_s2):
     assert found[-1] == pytest.approx(abs(goal), abs=1e-6)
 
 
+def test_a_number_whose_acceleration_has_no_limit_passes_unchanged():
+    chain = chain_of(AccelerationLimit([math.inf, 20.0]))
+    found = [chain(np.array(action, np.float32)) for action in ((0.5, -0.5), (-1.0, 0.5))]
+    assert np.array(found) == pytest.approx(np.array([[0.5, -0.5], [-1.0, -0.45]]))
+
+
 def test_what_is_within_the_dead_zone_of_the_default_action_becomes_it():
     found = [
         chain_of(DeadZone([0.1, 0.2]))(np.array(a, np.float32))
@@ -164,12 +170,22 @@ def test_parts_follow_each_other_and_what_comes_out_fits_bounds_and_dtype_of_the
     assert (beyond.tolist(), beyond.dtype) == ([1.0, -1.0], np.float32)
 
 
+@pytest.mark.parametrize(
+    "part", [LowPass(1.0), OneEuroFilter(1.0, 0.5), RateLimit(3.0), AccelerationLimit(50.0)]
+)
+def test_an_action_beyond_the_bounds_acts_as_one_at_the_bound(part):
+    goals = np.repeat([1.0, -1.0, 1.0], 20)
+    assert answers(part, 5.0 * goals) == pytest.approx(answers(part, goals))
+
+
 class Undefined(ActionPart):
     def __call__(self, action):
         action[1] = math.nan
 
 
 def test_what_is_not_finite_never_gets_to_the_environment():
+    with pytest.raises(ConfigError, match=r"an action of LowPass is not finite: \[nan, "):
+        chain_of(LowPass(1.0))(np.array([math.nan, 0.0], np.float32))
     with pytest.raises(ConfigError, match=r"an action of Undefined is not finite: \[0\.0, nan\]"):
         chain_of(Undefined())(np.zeros(2, np.float32))
 

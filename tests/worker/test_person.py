@@ -3,6 +3,7 @@ for the person.
 """
 
 import contextlib
+import math
 import threading
 import time
 from types import SimpleNamespace
@@ -311,10 +312,30 @@ def test_a_keyboard_that_is_gone_is_one_line(monkeypatch, tmp_path, until, caplo
     assert caplog.messages == ["a person cannot be heard: ZeroDivisionError: division by zero"]
 
 
-@pytest.mark.parametrize("said", ["succes", "nan"])
+def test_keys_are_heard_while_there_is_no_gamepad(monkeypatch, tmp_path, until):
+    keys = Keys()
+    monkeypatch.setattr(person, "open_keyboard", lambda: keys)
+    monkeypatch.setattr(person, "Gamepad", lambda: SimpleNamespace(is_down=lambda button: 1 / 0))
+    options = PersonOptions(keys={"button 0": "success", "space": "reset-done"})
+    somebody = person.Person(options, tmp_path / "signals")
+    try:
+        keys.held = {"space"}
+        until(somebody.has_reset.is_set)
+    finally:
+        somebody.close()
+
+
+@pytest.mark.parametrize("said", ["succes", "nan", "1e39", -1000001])
 def test_what_nobody_can_mean_is_refused(said):
     with pytest.raises(ConfigError, match="expected success, failure, reset-done, or a number"):
         PersonOptions(keys={"enter": said})
+
+
+@pytest.mark.parametrize("name", ["success_reward", "failure_reward"])
+@pytest.mark.parametrize("reward", [math.nan, -math.inf, 1e39])
+def test_what_an_ended_episode_is_worth_is_a_finite_number(name, reward):
+    with pytest.raises(ConfigError, match=f"{name} is .*; expected -1000000.0 to 1000000.0"):
+        PersonOptions(**{name: reward})
 
 
 JUDGED = """

@@ -1,10 +1,13 @@
 """The statistics of how well a loop keeps its time-step."""
 
+import math
+
 import numpy as np
 import pytest
 from house import alone
 
 from tmrl_like.base.functional import partial
+from tmrl_like.errors import ConfigError
 from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.timing import StepTimes
 
@@ -33,5 +36,14 @@ def test_a_measurement_that_is_stopped_keeps_what_there_is():
     with alone(partial(Env)) as worker:
         Env.stop = worker.stop
         times = worker.measure(25)
+        assert len(worker.measure(25)) == 25  # the stop was for the first measurement only
     assert len(times) == 13
     assert (times.env_s <= times.period_s).all()
+
+
+def test_a_benchmark_has_a_whole_number_of_steps():
+    with alone(CountingEnv) as worker:
+        assert worker.run_env_benchmark(1e1, verbose=False)["steps"] == 10
+        for steps in (0, 2.5, math.inf):
+            with pytest.raises(ConfigError, match=r"nb_steps is .*; expected"):
+                worker.run_env_benchmark(steps)

@@ -25,6 +25,8 @@ Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[float, Meta(ge=0)]
 AboveZero = Annotated[float, Meta(gt=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
+MAX_REWARD = 1e6
+Reward = Annotated[float, Meta(ge=-MAX_REWARD, le=MAX_REWARD)]
 
 _Page = TypeVar("_Page")
 _Init = TypeVar("_Init", bound=Callable[..., None])

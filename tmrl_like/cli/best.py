@@ -10,6 +10,7 @@ import filelock
 import numpy as np
 
 from tmrl_like.config.loading import as_yaml
+from tmrl_like.errors import ConfigError
 from tmrl_like.experiment import Experiment
 from tmrl_like.rollouts import Rollout
 from tmrl_like.rollouts.hooks import Hook
@@ -65,7 +66,7 @@ class BestRun:
             raise ValueError("the environment's `progress` is not a number")
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(self._file.with_name(".lock")):
-            old = Rollout.load(self._file) if self._file.is_file() else None
+            old = self._saved() if self._file.is_file() else None
             if old is not None:
                 self._known = old.rank
                 if rollout.rank <= old.rank:
@@ -74,3 +75,12 @@ class BestRun:
             self._known = rollout.rank
         before = "" if old is None else f", before: {old}"
         log.info("record: %s%s (policy %d)", rollout, before, rollout.policy_versions[-1])
+
+    def _saved(self) -> Rollout | None:
+        """Return the saved rollout; if it cannot be read, rename its file and return None."""
+        try:
+            return Rollout.load(self._file)
+        except ConfigError as error:
+            aside = self._file.replace(f"{self._file}.damaged")
+            log.warning("%s; it is %s now", error, aside)
+            return None

@@ -188,6 +188,8 @@ class Settings:
     def __post_init__(self) -> None:
         fine = bool(_NAME.fullmatch(self.run_name))
         expect(fine, "run_name", self.run_name, "letters, digits, '.', '_' and '-', at most 100")
+        is_seed = self.seed is None or 0 <= self.seed < 2**32
+        expect(is_seed, "seed", self.seed, f"0 to {2**32 - 1}")
         ratio = self.trainer.max_training_steps_per_env_step
         is_bounded = self.trainer.sample_uses is not None
         if self.worker.synchronous and ratio == math.inf and not is_bounded:

@@ -388,13 +388,22 @@ class SupervisedEnv:
                 return self._make_again()
             except EnvironmentFaultError as again:
                 error = again
-            except (StoppedError, *_USERS_MISTAKES):
-                raise
-            except Exception as again:
-                error = _not_made(again)
 
     def _make_again(self) -> None:
-        self._make(self._make_within_s)
+        """Make the environment again.
+
+        Raises:
+            EnvironmentFaultError: it raised, or was not made in time.
+            ConfigError, MissingExtraError: it raised one of these.
+            StoppedError: `stopping` was set before it was made.
+        """
+        try:
+            self._make(self._make_within_s)
+        except (EnvironmentFaultError, StoppedError, *_USERS_MISTAKES):
+            raise
+        except Exception as error:
+            fault = _not_made(error)
+            raise fault from fault.__cause__
         self.rebuilds += 1
 
     def close(self) -> None:

@@ -10,18 +10,16 @@ import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 
 from tmrl_like.base.files import write_atomically
-from tmrl_like.base.options import AboveZero, Natural, Options, Positive
+from tmrl_like.base.options import AboveZero, Natural, Options, Positive, Reward
 from tmrl_like.envs.way import Points, Way, checked_points
 from tmrl_like.errors import ConfigError
 
 _MOST_PIECES = 10_000_000
-_Reward = Annotated[float, Meta(ge=-1e6, le=1e6)]
 
 
 def resample(positions: Any, spacing: float) -> Points:
@@ -115,9 +113,9 @@ class RewardOptions(Options):
     failure_countdown: Positive = 20
     min_steps: Natural = 70
     max_distance: AboveZero = math.inf
-    reward_per_point: _Reward = 0.01
-    end_of_track_reward: _Reward = 100.0
-    constant_penalty: _Reward = 0.0
+    reward_per_point: Reward = 0.01
+    end_of_track_reward: Reward = 100.0
+    constant_penalty: Reward = 0.0
 
 
 class TrajectoryReward(Way):

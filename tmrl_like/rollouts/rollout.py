@@ -149,14 +149,14 @@ class Rollout:
 
     @classmethod
     def load(cls, path: Path) -> Rollout:
-        """Read what `save` wrote; tuples of arrays come back as lists. Raise ConfigError if that
-        fails.
+        """Read what `save` wrote; tuples of arrays come back as lists, and names that are numbers
+        as strings. Raise ConfigError if that fails.
         """
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
                 card = json.loads(str(file["card"]))
                 outline = card.pop("columns")
-                arrays = (file[_name(path)] for path, _ in tree.walk(outline))
+                arrays = (file[name] for name in file.files if name != "card")
                 return cls(**card, **tree.fill(outline, arrays))
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(f"{path} is no rollout that can be read: {one_line(error)}") from None

@@ -80,15 +80,15 @@ class ActionPart:
 
 
 class ActionChain:
-    """A sequence of parts that an action passes through; the result is clipped to the bounds of the
-    action space.
+    """A sequence of parts that an action passes through; the action and the result are clipped to
+    the bounds of the action space.
     """
 
     def __init__(self, parts: Sequence[ActionPart], time_step_s: float | None = None) -> None:
         """Copy the parts, because each environment needs a chain of its own.
 
         Args:
-            parts: in order; the first one gets the action that was chosen.
+            parts: in order; the first one gets the action that was chosen, within the bounds.
             time_step_s: seconds from one action to the next, for an environment without a clock;
                 None: the environment has one.
         """
@@ -142,6 +142,7 @@ class ActionChain:
             ConfigError: a part produced values that are not finite, or returned an action.
         """
         numbers = np.asarray(action).ravel().tolist()
+        self._clip(numbers)  # a filter's state would run away beyond the bounds
         for change in self._changes:
             if change(numbers) is not None:
                 raise ConfigError(
@@ -151,11 +152,16 @@ class ActionChain:
         if not math.isfinite(sum(numbers)):
             names = ", ".join(type(part).__name__ for part in self._parts)
             raise ConfigError(f"an action of {names} is not finite: {numbers}")
+        self._clip(numbers)
+        return np.array(numbers, self._dtype).reshape(self._shape)
+
+    def _clip(self, numbers: Values) -> None:
         low, high = self._actions.low, self._actions.high
         for i, x in enumerate(numbers):
-            if not low[i] <= x <= high[i]:
-                numbers[i] = low[i] if x < low[i] else high[i]
-        return np.array(numbers, self._dtype).reshape(self._shape)
+            if x < low[i]:
+                numbers[i] = low[i]
+            elif x > high[i]:
+                numbers[i] = high[i]
 
     def end(self, stats: EpisodeStats) -> None:
         """End an episode, with these statistics."""
@@ -273,7 +279,8 @@ class AccelerationLimit(ActionPart):
         for i, x in enumerate(action):
             most, distance = self._most[i], abs(x - last[i])
             steps = int(math.sqrt(0.25 + 2.0 * distance / most) - 0.5)
-            move = 0.5 * most * steps + distance / (steps + 1)
+            # with an infinite limit there are no such steps, and infinity times 0 is NaN
+            move = (0.5 * most * steps if steps else 0.0) + distance / (steps + 1)
             if x < last[i]:
                 move = -move
             low, high = moves[i] - most, moves[i] + most

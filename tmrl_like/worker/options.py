@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from msgspec import Meta
 
-from tmrl_like.base.options import AboveZero, Natural, NotNegative, Options, Positive
+from tmrl_like.base.options import (
+    MAX_REWARD,
+    AboveZero,
+    Natural,
+    NotNegative,
+    Options,
+    Positive,
+    Reward,
+)
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import expect
 from tmrl_like.transport.dial import Dial
@@ -38,10 +46,10 @@ def to_said(value: Said) -> Said:
     except ValueError:
         reward = math.nan
     expect(
-        math.isfinite(reward),
+        abs(reward) <= MAX_REWARD,
         "what a person says",
         value,
-        "success, failure, reset-done, or a number, a reward",
+        f"success, failure, reset-done, or a number from {-MAX_REWARD} to {MAX_REWARD}, a reward",
     )
     return reward
 
@@ -55,7 +63,7 @@ class PersonOptions(Options):
             Implied by `keys` and by `reset_prompt`.
         keys: the signal that each key sends when it is pressed, whichever window has the focus: a
             key by its name (enter, f5, w), or a gamepad's button (button 0). A signal is success,
-            failure, reset-done, or a number, which is a reward. none: no keys.
+            failure, reset-done, or a number from -1e6 to 1e6, which is a reward. none: no keys.
         reaction_s: how long after an event a person presses the key. Steps are held back for this
             time, and a moment longer, before they are appended.
         success_reward: added to the reward of the step in which an episode succeeds.
@@ -67,8 +75,8 @@ class PersonOptions(Options):
     watches: bool = False
     keys: Mapping[str, Said] | None = None
     reaction_s: NotNegative = 0.25
-    success_reward: float = 1.0
-    failure_reward: float = 0.0
+    success_reward: Reward = 1.0
+    failure_reward: Reward = 0.0
     reset_prompt: str = ""
 
     def __post_init__(self) -> None:

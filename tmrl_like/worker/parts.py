@@ -14,9 +14,11 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+from msgspec import Meta
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import clocks
+from tmrl_like.base.options import expect_in_range
 from tmrl_like.delivery.folder import WorkerFolder, new_name, open_folder
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import held_actions
@@ -118,6 +120,7 @@ class Parts:
     def _make_env(self, env_cls: Callable[[], gymnasium.Env], number: int) -> SupervisedEnv:
         options, seed = self._options, self._keywords.get("seed")
         if seed is not None:
+            expect_in_range("seed", seed, int, Meta(ge=0))
             seed = _seed_of(seed, self._keywords.get("name") or "", number)
         env = SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread, seed)
         self._closing.callback(env.close)

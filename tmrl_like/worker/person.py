@@ -50,7 +50,7 @@ class Person:
         self._pad: Gamepad | None = None
         self._says = options.keys or {}
         self._is_down = {name: self._look_at(name) for name in self._says}
-        self._down: set[str] = set()
+        self._was_down = dict.fromkeys(self._says, False)
         file.parent.mkdir(parents=True, exist_ok=True)
         self._lines = file.open("a+", encoding="utf-8")
         self._closing = threading.Event()
@@ -92,10 +92,18 @@ class Person:
     def _listen(self) -> None:
         while line := self._lines.readline():
             self.say(line.strip())
-        down = {name for name, is_down in self._is_down.items() if is_down()}
-        for name in down - self._down:
-            self.say(self._says[name])
-        self._down = down
+        failure: Exception | None = None
+        for name, is_down in self._is_down.items():
+            try:
+                is_held = is_down()
+            except Exception as error:  # keys of other devices still count
+                failure = error
+                continue
+            if is_held and not self._was_down[name]:
+                self.say(self._says[name])
+            self._was_down[name] = is_held
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Stop listening. Calling it twice is fine."""

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 import gymnasium
+from msgspec import Meta
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import script
 from tmrl_like.base.gone import GONE
-from tmrl_like.base.options import refuse_unknown, with_given
+from tmrl_like.base.options import expect_in_range, refuse_unknown, with_given
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.config.paths import RunPath, RunPaths
@@ -422,9 +423,13 @@ class RolloutWorker:
             self.loop.release()
             self._note(ended)
             self._idle.set()
-            if not self._closed:
-                for lane in self.lanes:
-                    lane.env.stopping.clear()
+            self._forget_stop()
+
+    def _forget_stop(self) -> None:
+        """Let the next run go on, unless the worker is closed."""
+        if not self._closed:
+            for lane in self.lanes:
+                lane.env.stopping.clear()
 
     def _note(self, ended: str = "", awaits: bool = False) -> None:
         """Record what ended a run, or that one begins, for remote trainers and for a trainer in
@@ -492,9 +497,8 @@ class RolloutWorker:
             Percentiles in milliseconds, overruns and, under "rtgym", the result of rtgym's own
             benchmark if the environment was configured with it.
         """
-        if not 0 < nb_steps < math.inf:
-            raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
-        result = self.measure(nb_steps, test).summary()
+        expect_in_range("nb_steps", nb_steps, int, Meta(ge=1))
+        result = self.measure(int(nb_steps), test).summary()
         if getattr(self.env.unwrapped, "benchmark", False):
             result["rtgym"] = self.env.unwrapped.benchmarks()
         if verbose:
@@ -506,9 +510,12 @@ class RolloutWorker:
 
         No samples are collected. With `test` the actor acts as in a test.
         """
-        self._await_policy()
-        with self._tuned(self._env.thread_id):
-            return self.run_in_control_thread(lambda _: measure(self.loop, max_steps, test))
+        try:
+            self._await_policy()
+            with self._tuned(self._env.thread_id):
+                return self.run_in_control_thread(lambda _: measure(self.loop, max_steps, test))
+        finally:
+            self._forget_stop()
 
     def act(self, obs: Observation, test: bool = False) -> Action:
         """Choose an action for a raw observation."""

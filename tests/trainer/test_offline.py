@@ -65,6 +65,15 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
 
 
+def test_a_trainer_can_run_again_after_stop(recorded, offline):
+    with offline(recorded) as trainer:
+        trainer.stop()
+        trainer.run()
+        assert trainer.training.total_updates == 0
+        trainer.run()
+        assert trainer.training.total_updates == 200
+
+
 def test_what_a_run_in_lockstep_has_recorded_is_trained_on_without_limit(places, offline):
     one = training(epochs=1, rounds=1, start_training=5)
     trained = run_in_process(one, CountingEnv, LinearActor, trainer=places)

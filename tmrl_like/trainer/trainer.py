@@ -145,6 +145,7 @@ class Trainer:
         self._sinks = sinks
         self._stop = threading.Event()
         self._running = threading.RLock()
+        self._closed = False
         self.ranks = ranks = meet(options.distributed)
         with contextlib.ExitStack() as parts:  # closed in reverse order
             parts.callback(ranks.leave)
@@ -231,13 +232,14 @@ class Trainer:
         self._run(about, WandbSink(folder, entity, project, run_id, key, config))
 
     def stop(self) -> None:
-        """End `run` after the current training step, with a checkpoint. Any thread, or a signal
-        handler.
+        """End the current (or next) `run` after its current training step, with a checkpoint. Any
+        thread, or a signal handler.
         """
         self._stop.set()
 
     def close(self) -> None:
         """End `run` if another thread is in it, and disconnect. Calling it twice is fine."""
+        self._closed = True
         self.stop()
         while not self._running.acquire(timeout=_LOOK_S):
             pass
@@ -274,6 +276,7 @@ class Trainer:
         asked_for = [ConsoleSink()] if self._sinks is None else self._sinks
         sinks = [] if self.ranks.rank else [JsonLinesSink(self._metrics_path), *asked_for, *further]
         with self._running, contextlib.ExitStack() as closing:
+            closing.callback(self._forget_stop)
             for sink in sinks:
                 closing.callback(sink.close)
             with (
@@ -283,6 +286,11 @@ class Trainer:
                 self._memory_named(),
             ):
                 self._run_epochs([_Records(sinks, self._saver, self.link)])
+
+    def _forget_stop(self) -> None:
+        """Let the next run train, unless this trainer is closed."""
+        if not self._closed:
+            self._stop.clear()
 
     def _run_epochs(self, listeners: Sequence[Listener]) -> None:
         training, link = self.training, self.link

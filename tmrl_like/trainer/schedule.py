@@ -232,6 +232,16 @@ class TrainingOffline(Schedule):
         self.memory.nb_steps = self.steps
         self.pacer.follow(self._limit(), self.total_updates, self.total_samples)
 
+    def _follow_discount(self) -> None:
+        """Let the memory sum rewards with the agent's discount, which a scheduler may have changed.
+
+        Raises:
+            ConfigError: the memory cannot change its discount.
+        """
+        gamma = discount_of(self.agent)
+        if gamma is not None and discount_of(self.memory) not in (None, gamma):
+            self.memory.tune(gamma=gamma)
+
     def _limit(self) -> float:
         """Return the most training steps per sample."""
         limit = self.max_training_steps_per_env_step
@@ -261,6 +271,7 @@ class TrainingOffline(Schedule):
         around = _Around(interface, (*self._listeners, *listeners), should_stop)
         if self.agent_scheduler is not None:
             self.agent_scheduler(self.agent, self.epoch)
+            self._follow_discount()
         records: list[Record] = []
         stops, metrics = False, self._metrics
         while self.round < self.rounds and not stops:

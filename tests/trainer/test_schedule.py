@@ -9,6 +9,7 @@ import pickle
 import re
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -207,6 +208,18 @@ def test_the_minutes_of_a_run_are_those_of_all_its_sessions(tmp_path):
     one.now += 61.0
     assert one.is_over()
     assert resumed(one, tmp_path, max_minutes=1.0).is_over()
+
+
+def test_a_run_that_was_in_lockstep_may_go_on_without_a_limit(tmp_path):
+    one = scheduled(max_training_steps_per_env_step=1.0)
+    train_until_idle(one, Network(replace(delivery("a", 1), awaits=True)))
+    assert one.pacer.in_lockstep
+    limitless = {"max_training_steps_per_env_step": math.inf, "update_buffer_interval": 1}
+    two = resumed(one, tmp_path, **limitless)
+    rounds_of(two)
+    assert (two.epoch, two.total_updates) == (1, 20)
+    with pytest.raises(ConfigError, match="a worker gathers in lockstep"):
+        two.run_epoch(Network(replace(delivery("a", 2), awaits=True)))
 
 
 def test_a_round_that_time_ends_exactly_at_its_end_is_not_done_again():

@@ -542,8 +542,10 @@ class TrainingOffline(Schedule):
         """Restore what `state_dict` returned, and continue from there."""
         for name, count in state["counters"].items():
             setattr(self, name, count)
-        self.pacer.load_state_dict(state["pacer"])
         self.tuning.load_state_dict(state["tuning"])
+        self.pacer.load_state_dict(state["pacer"])
+        if self._limit() == math.inf:  # a worker that still gathers in lockstep is refused
+            self.pacer.leave_lockstep()
         self._follow_values()
         vars(self.diagnosis.returns).update(state["returns"])
 

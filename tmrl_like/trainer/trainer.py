@@ -159,6 +159,7 @@ class Trainer:
             self.training = training = self._checkpoints.build(
                 training_cls, options.resume, updater_fn
             )
+            self._trained_s = training.elapsed_s  # the time between two runs does not count
             training.join(ranks)
             if options.init_policy is not None and training.total_updates == 0:
                 _start_from(training, options.init_policy)
@@ -269,16 +270,17 @@ class Trainer:
 
     def _run(self, about: StartFields | None, *further: Sink) -> None:
         try:
-            self.training.refuse_finished(self.training.epoch, self.training.elapsed_s)
+            self.training.refuse_finished(self.training.epoch, self._trained_s)
         except FinishedError as error:
             log.error("%s", error)  # a script ends with this line
             raise
         asked_for = [ConsoleSink()] if self._sinks is None else self._sinks
         sinks = [] if self.ranks.rank else [JsonLinesSink(self._metrics_path), *asked_for, *further]
         with self._running, contextlib.ExitStack() as closing:
-            closing.callback(self._forget_stop)
+            self.training.elapsed_s = self._trained_s
             for sink in sinks:
                 closing.callback(sink.close)
+            closing.callback(self._end_run)
             with (
                 self._start_noted(about or {}),
                 _interrupt_calls(self.stop),
@@ -287,8 +289,9 @@ class Trainer:
             ):
                 self._run_epochs([_Records(sinks, self._saver, self.link)])
 
-    def _forget_stop(self) -> None:
-        """Let the next run train, unless this trainer is closed."""
+    def _end_run(self) -> None:
+        """Keep the time trained; let the next run train, unless this trainer is closed."""
+        self._trained_s = self.training.elapsed_s
         if not self._closed:
             self._stop.clear()
 

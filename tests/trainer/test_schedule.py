@@ -19,6 +19,7 @@ from kit.trainings import FREE, Hears, Network, delivery, feed, train_until_idle
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import (
     ConfigError,
+    EnvironmentFaultError,
     FinishedError,
     MemoryContractError,
 )
@@ -408,6 +409,19 @@ def test_spaces_may_be_given_instead_of_an_environment():
     env = CountingEnv()
     pair = (env.observation_space, env.action_space)
     assert TrainingOffline(pair, ListMemory, CountingAgent).action_space is env.action_space
+
+
+def lost(self):
+    raise RuntimeError("the window is gone")
+
+
+@pytest.mark.parametrize(
+    "fault", [{"close": lost}, {"observation_space": property(lost)}], ids=["close", "spaces"]
+)
+def test_an_environment_whose_spaces_cannot_be_read_is_one_line(fault):
+    env_cls = type("Env", (CountingEnv,), {"__init__": lambda self: None} | fault)
+    with pytest.raises(EnvironmentFaultError, match="to read its spaces: RuntimeError: the window"):
+        TrainingOffline(env_cls, ListMemory, CountingAgent)
 
 
 class WithGamma(CountingAgent):

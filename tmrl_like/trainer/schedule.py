@@ -563,7 +563,8 @@ def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:
             )
         return env_cls[0], env_cls[1]
     try:
-        env = env_cls()
+        with contextlib.closing(env_cls()) as env:
+            return env.observation_space, env.action_space
     except TmrlLikeError:
         raise
     except Exception as error:
@@ -571,10 +572,6 @@ def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:
             "the environment raised while it was made, to read its spaces: "
             f"{one_line(error)}{place_of(error)}"
         ) from error
-    try:
-        return env.observation_space, env.action_space
-    finally:
-        env.close()
 
 
 @contextlib.contextmanager

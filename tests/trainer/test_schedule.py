@@ -468,6 +468,28 @@ def test_a_training_can_be_pickled_as_users_of_the_prototype_do():
     assert again.total_updates == 4
 
 
+class OnAMachine(TrainingOffline):
+    """A training with the clock of its machine, which tests set."""
+
+    now = 0.0
+
+    def clock(self):
+        return self.now
+
+
+def test_a_pickled_training_goes_on_with_its_time_on_a_machine_that_was_just_started(monkeypatch):
+    monkeypatch.setattr(OnAMachine, "now", 1e6)
+    one = training(cls=OnAMachine, update_model_interval=1, update_model_interval_s=1.0, **FREE)
+    monkeypatch.setattr(OnAMachine, "now", 1e6 + 600.0)
+    data, network = pickle.dumps(one), Network(delivery("a", 1))
+    monkeypatch.setattr(OnAMachine, "now", 10.0)
+    again = pickle.loads(data)  # noqa: S301
+    assert again.elapsed_s == 600.0
+    monkeypatch.setattr(OnAMachine, "now", 11.0)
+    again.run_epoch(network)
+    assert network.published == [1.0]
+
+
 @pytest.mark.parametrize(
     ("fields", "epoch", "elapsed_s", "line"),
     [

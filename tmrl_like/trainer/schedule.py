@@ -520,6 +520,15 @@ class TrainingOffline(Schedule):
     def elapsed_s(self, seconds: float) -> None:
         self._began_at = self.clock() - seconds
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"elapsed_s": self.elapsed_s}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled training, perhaps where the clock is another one."""
+        elapsed_s = state.pop("elapsed_s")
+        vars(self).update(state)
+        self.elapsed_s, self._published_at = elapsed_s, self.clock()
+
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return the state of the schedule as plain values, for a checkpoint; agent and memory save
         theirs separately.

@@ -150,9 +150,10 @@ def test_the_newest_policy_chooses_the_next_action(tmp_path, notes):
 def test_the_trainer_knows_what_its_worker_drives(tmp_path):
     run(tmp_path, epochs=2)
     records = map(json.loads, (tmp_path / "m.jsonl").read_text().splitlines())
-    lags = [record["policy_lag_versions"] for record in records if record["kind"] == "round"]
-    assert len(lags) == 4
-    assert max(lags) <= 2
+    rounds = [record for record in records if record["kind"] == "round"]
+    assert len(rounds) == 4
+    assert max(record["policy_lag_versions"] for record in rounds) <= 2
+    assert [record["dropped_stale_samples_total"] for record in rounds] == [0] * 4
 
 
 def parameters(tmp_path, seed, envs):

@@ -149,7 +149,8 @@ class DirectLink(TrainerInterface):
         return version
 
     def fleet(self) -> dict[str, float]:
-        return self.workers.metrics(self.newest_version) | self._receiver.metrics()
+        stale = {"dropped_stale_samples_total": self._freshness.dropped_samples}
+        return self.workers.metrics(self.newest_version) | self._receiver.metrics() | stale
 
     def close(self) -> None:
         self._receiver.finish()

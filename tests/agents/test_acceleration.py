@@ -1,6 +1,7 @@
 """Training steps on flat parameters, and in graphs of a stand-in for CUDA."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -87,6 +88,14 @@ def test_a_replay_s_metrics_are_the_caller_s_to_keep(backend):
     replayed = made()
     results = [replayed.train(batch_of((OBS, BOX), seed)) for seed in range(6)]
     assert len({metrics["loss_critic"].data_ptr() for metrics in results}) == 6
+
+
+def test_a_pickled_agent_makes_graphs_of_its_own(backend):
+    replayed = made()
+    train(replayed, 6)
+    again = pickle.loads(pickle.dumps(replayed))  # noqa: S301
+    assert train(again, 6) == train(replayed, 6)
+    assert_same(again, replayed)
 
 
 def test_another_form_of_batch_gets_a_graph_of_its_own(backend):

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 from functools import partial
 
 import numpy as np
@@ -50,12 +51,13 @@ def test_a_training_goes_on_from_its_state_and_so_does_a_copy_of_the_agent(make)
     train(agent, 3)
     train(resumed, 1, first=50)  # its own state, which loading replaces
     load_object_state(resumed, copy.deepcopy(object_state(agent)))
-    copied, before = copy.deepcopy(agent), tensors_of(agent)
-    for other in (resumed, copied):
+    copied, pickled = copy.deepcopy(agent), pickle.loads(pickle.dumps(agent))  # noqa: S301
+    before = tensors_of(agent)
+    for other in (resumed, copied, pickled):
         train(other, 3, first=10)
     assert all(torch.equal(value, before[name]) for name, value in tensors_of(agent).items())
     train(agent, 3, first=10)
-    for other in (resumed, copied):
+    for other in (resumed, copied, pickled):
         assert_same(other, agent)
 
 

@@ -139,3 +139,17 @@ def test_spaces_it_cannot_learn_from_are_refused_by_name(
 ):
     with pytest.raises(ConfigError, match=f"^[^\n]*{place}[^\n]*$"):
         cls(observation_space, action_space)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "named"),
+    [
+        (SquashedGaussianActor, {"hidden_sizes": [0]}, "a number in hidden_sizes is 0"),
+        (EnsembleCritic, {"hidden_sizes": 256}, "hidden_sizes is 256; expected a list of numbers"),
+        (EnsembleCritic, {"dropout": 1.5}, "dropout is 1.5; expected 0 to below 1"),
+        (EnsembleCritic, {"n_critics": 0}, "n_critics is 0; expected 1 or more"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(cls, options, named):
+    with pytest.raises(ConfigError, match=named):
+        cls(NESTED, ACTIONS, **options)

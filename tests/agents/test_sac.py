@@ -200,6 +200,11 @@ def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_swi
         ({"entropy_coef": 0.0}, "entropy_coef is 0.0; expected more than 0"),
         ({"policy_delay": 0}, "policy_delay is 0; expected 1 or more"),
         ({"smoothness": -0.1}, "smoothness is -0.1; expected 0 or more"),
+        ({"betas": (1.0, 0.9)}, "a number in betas is 1.0; expected 0 to below 1"),
+        ({"betas": 0.9}, "betas is 0.9; expected 2 numbers"),
+        ({"eps": -1.0}, "eps is -1.0; expected 0 or more"),
+        ({"weight_decay": -1.0}, "weight_decay is -1.0; expected 0 or more"),
+        ({"target_entropy": math.nan}, "target_entropy is nan; expected a finite number"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name_with_what_is_expected(options, named):

@@ -31,6 +31,13 @@ class Owner(Options):
     mode: Literal["a", "b", "c"] = "a"
 
 
+@dataclass(frozen=True)
+class Several(Options):
+    sizes: tuple[Positive, ...] = (1, 2)
+    shares: tuple[Annotated[float, Meta(ge=0, lt=1)], Annotated[float, Meta(ge=0, lt=1)]] = (0, 0)
+    names: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class More(Owner):
     """A page with more.
@@ -65,6 +72,21 @@ def test_what_was_given_stands_in_for_what_the_page_says():
 def test_a_value_that_cannot_be_is_named(wrong, problem):
     with pytest.raises(ConfigError, match=problem):
         with_given(Owner, Owner(size=None, share=0.5, port=65535), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"sizes": [3, 0]}, "a number in sizes is 0; expected 1 or more"),
+        ({"sizes": 256}, "sizes is 256; expected a list of numbers"),
+        ({"sizes": "256"}, "sizes is '256'; expected a list of numbers"),
+        ({"shares": (0.5, 1.0)}, "a number in shares is 1.0; expected 0 to below 1"),
+        ({"shares": (0.5,)}, r"shares is \(0.5,\); expected 2 numbers"),
+    ],
+)
+def test_a_number_that_cannot_be_in_a_list_is_named(wrong, problem):
+    with pytest.raises(ConfigError, match=f"^{problem}$"):
+        Several(**wrong)
 
 
 def test_each_field_has_its_sentence_those_of_the_bases_too():

@@ -135,7 +135,9 @@ class Run:
 
     alive: ClassVar[list[Checkpoints]] = []
 
-    def __init__(self, path, memory=(), memory_cls=ListMemory, resume="all", **options):
+    def __init__(
+        self, path, memory=(), memory_cls=ListMemory, resume="all", updater=None, **options
+    ):
         """Build or resume a training. `memory` holds options of the memory, `options` those of
         the `Checkpoints`.
         """
@@ -144,7 +146,7 @@ class Run:
         self.alive.append(self.checkpoints)
         try:
             make = partial(TrainingOffline, CountingEnv, memory_cls, CountingAgent)
-            self.training = self.checkpoints.build(make, resume)
+            self.training = self.checkpoints.build(make, resume, updater)
         except BaseException:
             self.kill()
             raise

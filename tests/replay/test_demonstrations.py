@@ -120,6 +120,17 @@ def test_what_may_change_while_training_changes_in_both():
     assert (memory.gamma, memory.own.gamma, memory.demonstrations.gamma) == (0.5, 0.5, 0.5)
 
 
+class Texts(ListMemory):
+    takes_text = True
+
+
+def test_it_takes_and_changes_what_the_memories_inside_do():
+    memory = WithDemonstrations(Texts)
+    assert memory.takes_text
+    assert memory.tunable == ListMemory.tunable
+    assert make(inner={"gamma": 0.9}).tunable == ("batch_size", "gamma", "shaping")
+
+
 BY_WHOM = {ActionSource.PROGRAM: (13, 19), ActionSource.HUMAN: (24, 30)}
 
 

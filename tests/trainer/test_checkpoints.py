@@ -330,6 +330,12 @@ def test_a_trainer_that_is_started_again_goes_on_with_every_sample(driven, tmp_p
     assert is_gapless(second.training.memory.data)
 
 
+def test_an_updater_that_returns_nothing_is_one_line(tmp_path):
+    run_before(tmp_path, 1)
+    with pytest.raises(ConfigError, match="updater_fn returned is None; expected the training"):
+        Run(tmp_path, updater=lambda training, make: None)
+
+
 def test_a_trainer_that_could_not_be_made_lets_go_of_its_folder(inproc_house, tmp_path):
     def updater(training, training_cls):
         raise ZeroDivisionError

@@ -23,10 +23,19 @@ def recorded(tmp_path):
     return tmp_path / "recorded"
 
 
-def training(path="", agent=CountingAgent, **fields):
+class Clocked(TrainingOffline):
+    """A training whose clock the test sets."""
+
+    now = 0.0
+
+    def clock(self):
+        return self.now
+
+
+def training(path="", agent=CountingAgent, cls=TrainingOffline, **fields):
     memory = partial(ListMemory, batch_size=2, dataset_path=path)
     fields = {"epochs": 2, "rounds": 2, "steps": 50, "device": "cpu"} | fields
-    return deferred(TrainingOffline, CountingEnv, memory, agent, **fields)
+    return deferred(cls, CountingEnv, memory, agent, **fields)
 
 
 @pytest.fixture
@@ -63,6 +72,26 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
     with offline(recorded, epochs=3) as trainer:
         trainer.run()
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
+
+
+def test_a_trainer_can_run_again_after_stop(recorded, offline):
+    with offline(recorded) as trainer:
+        trainer.stop()
+        trainer.run()
+        assert trainer.training.total_updates == 0
+        trainer.run()
+        assert trainer.training.total_updates == 200
+
+
+def test_only_the_time_that_a_trainer_runs_counts(recorded, offline):
+    with offline(recorded, cls=Clocked, max_minutes=1.0) as trainer:
+        trainer.training.now += 3600.0
+        trainer.training.agent_scheduler = lambda agent, epoch: trainer.stop()
+        trainer.run()
+        trainer.training.now += 3600.0
+        trainer.training.agent_scheduler = None
+        trainer.run()
+        assert trainer.training.total_updates == 200
 
 
 def test_what_a_run_in_lockstep_has_recorded_is_trained_on_without_limit(places, offline):

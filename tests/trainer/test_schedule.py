@@ -9,6 +9,7 @@ import pickle
 import re
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from kit.trainings import FREE, Hears, Network, delivery, feed, train_until_idle
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import (
     ConfigError,
+    EnvironmentFaultError,
     FinishedError,
     MemoryContractError,
 )
@@ -209,6 +211,18 @@ def test_the_minutes_of_a_run_are_those_of_all_its_sessions(tmp_path):
     assert resumed(one, tmp_path, max_minutes=1.0).is_over()
 
 
+def test_a_run_that_was_in_lockstep_may_go_on_without_a_limit(tmp_path):
+    one = scheduled(max_training_steps_per_env_step=1.0)
+    train_until_idle(one, Network(replace(delivery("a", 1), awaits=True)))
+    assert one.pacer.in_lockstep
+    limitless = {"max_training_steps_per_env_step": math.inf, "update_buffer_interval": 1}
+    two = resumed(one, tmp_path, **limitless)
+    rounds_of(two)
+    assert (two.epoch, two.total_updates) == (1, 20)
+    with pytest.raises(ConfigError, match="a worker gathers in lockstep"):
+        two.run_epoch(Network(replace(delivery("a", 2), awaits=True)))
+
+
 def test_a_round_that_time_ends_exactly_at_its_end_is_not_done_again():
     one = scheduled()
     rounds_of(one, stop_after_updates=20)
@@ -397,6 +411,19 @@ def test_spaces_may_be_given_instead_of_an_environment():
     assert TrainingOffline(pair, ListMemory, CountingAgent).action_space is env.action_space
 
 
+def lost(self):
+    raise RuntimeError("the window is gone")
+
+
+@pytest.mark.parametrize(
+    "fault", [{"close": lost}, {"observation_space": property(lost)}], ids=["close", "spaces"]
+)
+def test_an_environment_whose_spaces_cannot_be_read_is_one_line(fault):
+    env_cls = type("Env", (CountingEnv,), {"__init__": lambda self: None} | fault)
+    with pytest.raises(EnvironmentFaultError, match="to read its spaces: RuntimeError: the window"):
+        TrainingOffline(env_cls, ListMemory, CountingAgent)
+
+
 class WithGamma(CountingAgent):
     gamma = 0.9
 
@@ -439,6 +466,28 @@ def test_a_training_can_be_pickled_as_users_of_the_prototype_do():
     )
     again.run_epoch(Network(delivery("a", 2)))
     assert again.total_updates == 4
+
+
+class OnAMachine(TrainingOffline):
+    """A training with the clock of its machine, which tests set."""
+
+    now = 0.0
+
+    def clock(self):
+        return self.now
+
+
+def test_a_pickled_training_goes_on_with_its_time_on_a_machine_that_was_just_started(monkeypatch):
+    monkeypatch.setattr(OnAMachine, "now", 1e6)
+    one = training(cls=OnAMachine, update_model_interval=1, update_model_interval_s=1.0, **FREE)
+    monkeypatch.setattr(OnAMachine, "now", 1e6 + 600.0)
+    data, network = pickle.dumps(one), Network(delivery("a", 1))
+    monkeypatch.setattr(OnAMachine, "now", 10.0)
+    again = pickle.loads(data)  # noqa: S301
+    assert again.elapsed_s == 600.0
+    monkeypatch.setattr(OnAMachine, "now", 11.0)
+    again.run_epoch(network)
+    assert network.published == [1.0]
 
 
 @pytest.mark.parametrize(

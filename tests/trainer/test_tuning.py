@@ -120,6 +120,15 @@ def test_the_agent_s_discount_is_the_memory_s():
     assert to.memory.gamma == to.agent.gamma == 0.99
 
 
+def test_the_memory_s_discount_follows_one_that_a_scheduler_changes():
+    to = training(SummingMemory)
+    to.agent_scheduler = lambda agent, epoch: agent.tune(gamma=0.95)
+    asked = to.tune({"agent.lr": 0.1})
+    to.run_epoch(to.network)
+    assert (to.memory.gamma, to.agent.gamma) == (0.95, 0.95)
+    assert asked.result(0.0) is None
+
+
 def resumed(to, folder, **arguments):
     take_snapshot(to).write(folder)
     two = training(**arguments)

@@ -7,7 +7,6 @@ on the optimisers' options.
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import logging
 from collections import Counter
@@ -58,7 +57,7 @@ class Flat:
     acts on all of them.
 
     The module's parameters become views of the flat parameter, and their gradients views of its
-    gradient. This holds in a deep copy as well.
+    gradient. This holds in a deep copy and after pickling as well.
 
     Attributes:
         parameter: the flat parameter, [number of values], with a gradient, for an optimiser.
@@ -81,11 +80,10 @@ class Flat:
         self.parameter = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self._parts]))
         self._tie()
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Flat:
-        twin = object.__new__(Flat)
-        twin.parameter, twin._parts = copy.deepcopy((self.parameter, self._parts), memo)
-        twin._tie()
-        return twin
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy or a pickled instance, whose parameters share no memory yet."""
+        vars(self).update(state)
+        self._tie()
 
     def _tie(self) -> None:
         self.parameter.grad = torch.zeros_like(self.parameter)
@@ -186,6 +184,10 @@ class Graphed:
         self._numbers = numbers
         self._warm_ups: Counter[Hashable] = Counter()
         self._graphs: dict[Hashable, tuple[list[Tensor], Callable[[], Metrics]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the graphs, which belong to these tensors of this process."""
+        return vars(self) | {"_warm_ups": Counter(), "_graphs": {}}
 
     def __call__(self, batch: Batch, flag: bool) -> Metrics:
         places, leaves = zip(*leaves_of(batch), strict=True)

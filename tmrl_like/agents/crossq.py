@@ -20,7 +20,7 @@ from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, fold
 from tmrl_like.agents.ensemble import MLP
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.sac import SACAgent, SACOptions, joint_obs, td_target
+from tmrl_like.agents.sac import Kept, SACAgent, SACOptions, joint_obs, td_target
 from tmrl_like.agents.sharing import no_grad
 from tmrl_like.base.factories import completed
 from tmrl_like.base.functional import cached_property, partial
@@ -51,7 +51,7 @@ class CrossQOptions(SACOptions):
     lr_critic: NotNegative = 5e-3
     lr_entropy: NotNegative = 5e-3
     entropy_coef: AboveZero | None = 1.0
-    betas: tuple[float, float] = (0.5, 0.999)
+    betas: tuple[Kept, Kept] = (0.5, 0.999)
 
 
 class CrossQAgent(SACAgent):

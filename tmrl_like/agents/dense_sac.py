@@ -10,7 +10,6 @@ and actions, O outputs of the actor: means and logarithms of standard deviations
 # ruff: noqa: N803, N806, N815
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -122,8 +121,8 @@ class CompiledSAC:
             )
             self._statistics = Statistics(*(buffer.numpy() for buffer in buffers))
 
-    def __deepcopy__(self, memo: dict[int, object]) -> CompiledSAC:
-        return type(self)(*copy.deepcopy(self._made_of, memo))
+    def __reduce__(self) -> tuple[type[CompiledSAC], tuple[Any, ...]]:
+        return type(self), self._made_of
 
     def count(self, obs_BR: Tensor) -> None:
         """Do what `RunningNorm.update` does, without ranks."""

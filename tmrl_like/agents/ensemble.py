@@ -13,14 +13,16 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from torch import Tensor, nn
 
 from tmrl_like.agents.observations import Encoder
 from tmrl_like.agents.space_layout import Space
+from tmrl_like.base.options import Positive
 from tmrl_like.policies.network import NetworkOptions
 
 
@@ -105,8 +107,8 @@ class CriticOptions(NetworkOptions):
     """
 
     layer_norm: bool = True
-    n_critics: int = 2
-    dropout: float = 0.0
+    n_critics: Positive = 2
+    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
 
 class EnsembleMLP(MLP):

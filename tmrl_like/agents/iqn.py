@@ -113,9 +113,9 @@ class IQNOptions(Options):
     epsilon_boltzmann: Share = 0.0
     boltzmann_noise: NotNegative = 0.0
     lr: NotNegative = 3e-4
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-4
-    weight_decay: float = 0.0
+    betas: tuple[Kept, Kept] = (0.9, 0.999)
+    eps: NotNegative = 1e-4
+    weight_decay: NotNegative = 0.0
     max_gradient_norm: AboveZero = 10.0
     acceleration: Literal["auto", "off"] = "auto"
 

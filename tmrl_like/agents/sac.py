@@ -179,9 +179,9 @@ class SACOptions(Options):
     policy_delay: Positive = 1
     smoothness: NotNegative = 0.0
     optimizer: Literal["adam", "adamw"] = "adam"
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    betas: tuple[Kept, Kept] = (0.9, 0.999)
+    eps: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
     amsgrad: bool = False
     picture_encoder: str | None = None
     acceleration: Literal["auto", "off"] = "auto"
@@ -195,6 +195,8 @@ class SACOptions(Options):
             drawn,
             f"1 to {self.n_critics}",
         )
+        target = self.target_entropy
+        expect(target is None or math.isfinite(target), "target_entropy", target, "a finite number")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
@@ -61,6 +61,9 @@ def in_ranges(init: _Init) -> _Init:
 def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> None:
     for name, kind in _hints(annotated).items():
         value = values.get(name)
+        if typing.get_origin(kind) is tuple:
+            _expect_entries_in_ranges(name, value, typing.get_args(kind))
+            continue
         for part in (kind, *typing.get_args(kind)) if value is not None else ():
             if typing.get_origin(part) is typing.Literal:
                 choices = typing.get_args(part)
@@ -72,6 +75,18 @@ def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) 
                 )
             elif typing.get_origin(part) is Annotated:
                 expect_in_range(name, value, *typing.get_args(part)[:2])
+
+
+def _expect_entries_in_ranges(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
+    """Check a tuple of numbers, whose annotations are `kinds`, if these have ranges."""
+    if value is None or typing.get_origin(kinds[0]) is not Annotated:
+        return
+    is_any_length = kinds[-1] is Ellipsis
+    expected = "a list of numbers" if is_any_length else f"{len(kinds)} numbers"
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    expect(is_list and (is_any_length or len(value) == len(kinds)), name, value, expected)
+    for entry in value:
+        expect_in_range(f"a number in {name}", entry, *typing.get_args(kinds[0])[:2])
 
 
 def expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:

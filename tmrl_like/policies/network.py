@@ -22,7 +22,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from tmrl_like.base.options import Options, Positive
+from tmrl_like.base.options import NotNegative, Options, Positive
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.layers import Floats, WeightAndBias, layer_of, normalise
@@ -39,7 +39,7 @@ SCALE, SHIFT = "encoder.rescale.scale", "encoder.rescale.shift"  # parameters
 
 
 @dataclass(frozen=True)
-class NetworkOptions:
+class NetworkOptions(Options):
     """Options of a network of hidden layers.
 
     Attributes:
@@ -51,14 +51,14 @@ class NetworkOptions:
             that the agent keeps.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
+    hidden_sizes: tuple[Positive, ...] = (256, 256)
     layer_norm: bool = False
-    obs_range: float = OBS_RANGE
+    obs_range: NotNegative = OBS_RANGE
     normalize_obs: bool = True
 
 
 @dataclass(frozen=True)
-class GaussianOptions(NetworkOptions, Options):
+class GaussianOptions(NetworkOptions):
     """Options of an actor with a squashed Gaussian policy.
 
     Its actions are  center + half * tanh(u),  u ~ N(mean, std).

@@ -110,7 +110,8 @@ class WithDemonstrations(MemoryDataloading):
         self.share = float(share)
         self.gamma, self.shaping = own.gamma, own.shaping
         self.columns, self.mini_races, self.held_out = own.columns, own.mini_races, own.held_out
-        self.handles_resets = own.handles_resets
+        self.handles_resets, self.takes_text = own.handles_resets, own.takes_text
+        self.tunable = tuple(name for name in type(self).tunable if name in own.tunable)  # type: ignore[misc]
         self._takeovers = takeovers
         self._takeovers_so_far = 0
         self._remembered: dict[str, _Remembered] = {}  # least recently used first

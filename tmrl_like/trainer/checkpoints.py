@@ -19,7 +19,7 @@ from tmrl_like.base.files import disk, lock_folder
 from tmrl_like.base.threads import call_beside, thread_beside
 from tmrl_like.delivery.receiver import BlockCheck, Receiver
 from tmrl_like.delivery.sample_store import SampleStore
-from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, expect
 from tmrl_like.policies.weights import refuse_diverged
 from tmrl_like.trainer.checkpoint_file import remove_checkpoints
 from tmrl_like.trainer.options import Resume
@@ -232,6 +232,8 @@ class Checkpoints:
         share(training, ranks)
         if updater is not None and is_resumed:
             training = updater(training, make)
+            is_one = isinstance(training, TrainingOffline)
+            expect(is_one, "what updater_fn returned", training, "the training")
         self.receiver = Receiver(
             self._stores[-1], run, training.memory.memory_size, check=self.check_of(training)
         )

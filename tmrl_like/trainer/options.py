@@ -28,8 +28,8 @@ class Schedule(Options):
         steps: training steps per round.
         metrics_interval_s: least time between metrics, in seconds: a round that ends sooner is
             counted together with the next one; 0: no limit.
-        max_minutes: end the training after this time, even if epochs are left; the time before a
-            resumption counts.
+        max_minutes: end the training after this time, even if epochs are left; the time that it
+            ran before a resumption counts.
         start_training: samples to receive before the first training step.
         update_model_interval: training steps between two publications of the policy.
         update_model_interval_s: least time between two publications, in seconds; 0: no limit.

@@ -92,7 +92,8 @@ class Pacer:
 
     def expect_no_worker(self, samples: int) -> None:
         """Train from the `samples` in the memory without a limit, until a worker sends one."""
-        self.recorded_samples, self.in_lockstep, self.tasked_steps = samples, False, 0
+        self.recorded_samples = samples
+        self.leave_lockstep()
 
     # -- in lockstep
 
@@ -105,6 +106,10 @@ class Pacer:
         if not self.in_lockstep:
             self.in_lockstep, self.untasked_training = True, training_steps
             self.check(self.limit)
+
+    def leave_lockstep(self) -> None:
+        """Leave lockstep, as no worker waits for training."""
+        self.in_lockstep, self.tasked_steps = False, 0
 
     def is_done(self, training_steps: int, tasked_steps: int) -> bool:
         """Whether the training for this many tasked environment steps is done after

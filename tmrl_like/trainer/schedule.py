@@ -232,6 +232,16 @@ class TrainingOffline(Schedule):
         self.memory.nb_steps = self.steps
         self.pacer.follow(self._limit(), self.total_updates, self.total_samples)
 
+    def _follow_discount(self) -> None:
+        """Let the memory sum rewards with the agent's discount, which a scheduler may have changed.
+
+        Raises:
+            ConfigError: the memory cannot change its discount.
+        """
+        gamma = discount_of(self.agent)
+        if gamma is not None and discount_of(self.memory) not in (None, gamma):
+            self.memory.tune(gamma=gamma)
+
     def _limit(self) -> float:
         """Return the most training steps per sample."""
         limit = self.max_training_steps_per_env_step
@@ -261,6 +271,7 @@ class TrainingOffline(Schedule):
         around = _Around(interface, (*self._listeners, *listeners), should_stop)
         if self.agent_scheduler is not None:
             self.agent_scheduler(self.agent, self.epoch)
+            self._follow_discount()
         records: list[Record] = []
         stops, metrics = False, self._metrics
         while self.round < self.rounds and not stops:
@@ -509,6 +520,15 @@ class TrainingOffline(Schedule):
     def elapsed_s(self, seconds: float) -> None:
         self._began_at = self.clock() - seconds
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"elapsed_s": self.elapsed_s}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled training, perhaps where the clock is another one."""
+        elapsed_s = state.pop("elapsed_s")
+        vars(self).update(state)
+        self.elapsed_s, self._published_at = elapsed_s, self.clock()
+
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return the state of the schedule as plain values, for a checkpoint; agent and memory save
         theirs separately.
@@ -531,8 +551,10 @@ class TrainingOffline(Schedule):
         """Restore what `state_dict` returned, and continue from there."""
         for name, count in state["counters"].items():
             setattr(self, name, count)
-        self.pacer.load_state_dict(state["pacer"])
         self.tuning.load_state_dict(state["tuning"])
+        self.pacer.load_state_dict(state["pacer"])
+        if self._limit() == math.inf:  # a worker that still gathers in lockstep is refused
+            self.pacer.leave_lockstep()
         self._follow_values()
         vars(self.diagnosis.returns).update(state["returns"])
 
@@ -550,7 +572,8 @@ def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:
             )
         return env_cls[0], env_cls[1]
     try:
-        env = env_cls()
+        with contextlib.closing(env_cls()) as env:
+            return env.observation_space, env.action_space
     except TmrlLikeError:
         raise
     except Exception as error:
@@ -558,10 +581,6 @@ def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:
             "the environment raised while it was made, to read its spaces: "
             f"{one_line(error)}{place_of(error)}"
         ) from error
-    try:
-        return env.observation_space, env.action_space
-    finally:
-        env.close()
 
 
 @contextlib.contextmanager

@@ -145,6 +145,7 @@ class Trainer:
         self._sinks = sinks
         self._stop = threading.Event()
         self._running = threading.RLock()
+        self._closed = False
         self.ranks = ranks = meet(options.distributed)
         with contextlib.ExitStack() as parts:  # closed in reverse order
             parts.callback(ranks.leave)
@@ -158,6 +159,7 @@ class Trainer:
             self.training = training = self._checkpoints.build(
                 training_cls, options.resume, updater_fn
             )
+            self._trained_s = training.elapsed_s  # the time between two runs does not count
             training.join(ranks)
             if options.init_policy is not None and training.total_updates == 0:
                 _start_from(training, options.init_policy)
@@ -231,13 +233,14 @@ class Trainer:
         self._run(about, WandbSink(folder, entity, project, run_id, key, config))
 
     def stop(self) -> None:
-        """End `run` after the current training step, with a checkpoint. Any thread, or a signal
-        handler.
+        """End the current (or next) `run` after its current training step, with a checkpoint. Any
+        thread, or a signal handler.
         """
         self._stop.set()
 
     def close(self) -> None:
         """End `run` if another thread is in it, and disconnect. Calling it twice is fine."""
+        self._closed = True
         self.stop()
         while not self._running.acquire(timeout=_LOOK_S):
             pass
@@ -267,15 +270,17 @@ class Trainer:
 
     def _run(self, about: StartFields | None, *further: Sink) -> None:
         try:
-            self.training.refuse_finished(self.training.epoch, self.training.elapsed_s)
+            self.training.refuse_finished(self.training.epoch, self._trained_s)
         except FinishedError as error:
             log.error("%s", error)  # a script ends with this line
             raise
         asked_for = [ConsoleSink()] if self._sinks is None else self._sinks
         sinks = [] if self.ranks.rank else [JsonLinesSink(self._metrics_path), *asked_for, *further]
         with self._running, contextlib.ExitStack() as closing:
+            self.training.elapsed_s = self._trained_s
             for sink in sinks:
                 closing.callback(sink.close)
+            closing.callback(self._end_run)
             with (
                 self._start_noted(about or {}),
                 _interrupt_calls(self.stop),
@@ -283,6 +288,12 @@ class Trainer:
                 self._memory_named(),
             ):
                 self._run_epochs([_Records(sinks, self._saver, self.link)])
+
+    def _end_run(self) -> None:
+        """Keep the time trained; let the next run train, unless this trainer is closed."""
+        self._trained_s = self.training.elapsed_s
+        if not self._closed:
+            self._stop.clear()
 
     def _run_epochs(self, listeners: Sequence[Listener]) -> None:
         training, link = self.training, self.link

@@ -99,6 +99,14 @@ def test_a_newer_policy_replaces_the_one_on_its_way(scene, trainer, worker):
     assert [(f.version, f.index) for f in worker.heard(m.PolicyFrame)] == [(2, 0), (2, 1)]
 
 
+def test_policies_whose_upload_broke_off_do_not_count_as_on_their_way(scene, worker):
+    for _ in range(3):
+        trainer = scene.trainer()
+        trainer.say(frame(1, 0, 2))
+    trainer.say(frame(1, 0, 2), frame(1, 1, 2))
+    assert [f.index for f in worker.heard(m.PolicyFrame)] == [0, 0, 0, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("said", "versions"),
     [

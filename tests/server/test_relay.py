@@ -44,6 +44,14 @@ def test_the_trainer_receives_nothing_until_enough_samples_wait():
         assert trainer.entries == list(range(1, arrived + 1))
 
 
+def test_large_samples_do_not_wait_for_more_than_a_worker_has_on_the_way():
+    scene = Scene(min_samples_per_server_packet=100)
+    trainer, worker = scene.trainer(), scene.worker()
+    for entry, arrived in ((1, []), (2, []), (3, []), (4, [1, 2, 3, 4])):
+        worker.send(entry, body=bytes(1 << 20))
+        assert trainer.entries == arrived
+
+
 @pytest.mark.parametrize(
     "urgent", [{"samples": 0}, {"awaits": True}], ids=["an episode's report", "lockstep"]
 )

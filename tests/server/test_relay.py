@@ -215,6 +215,14 @@ def test_the_seats_of_the_silent_are_freed(scene, trainer, worker):
 # -- keys, and what they may -----------------------------------------------------------------------
 
 
+def test_a_seat_stays_between_two_signs_of_life_however_short_the_silence_that_is_allowed():
+    scene = Scene(silent_after_s=0.3)
+    worker = scene.worker()
+    for scene.now, workers in ((1.9, [worker]), (2.1, [])):
+        scene.relay.tick(scene.now)
+        assert scene.workers == workers
+
+
 def test_a_revoked_key_ends_what_it_has_open_and_its_names_are_free(scene, trainer):
     revoked = scene.worker("arm", key=WORKER_ONLY)
     revoked.key = REVOKED

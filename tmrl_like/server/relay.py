@@ -97,7 +97,7 @@ class Relay:
         self._link = link
         self._min_samples = min_samples_per_server_packet
         self._max_workers = max_workers
-        self._silent_after_s = silent_after_s
+        self._silent_after_s = max(silent_after_s, _ALIVE_WITHIN_S)  # peers beat twice a second
         self._max_waiting_bytes = max_waiting_bytes
         self.counters = Counters()
         self.workers: dict[str, WorkerSeat] = {}

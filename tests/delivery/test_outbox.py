@@ -83,6 +83,12 @@ def test_a_packet_leaves_when_it_is_large(ends):
     assert all(100_000 <= packet.body_bytes < 150_000 for packet in wire.packets)
 
 
+def test_a_packet_leaves_below_the_minimum_when_it_is_too_large_to_wait(ends):
+    box = ends(min_samples=100)
+    box.fill(*range(9), size=1 << 18)  # 1 MiB each
+    assert box.pumped().spans == [(1, 8)]
+
+
 def test_what_is_asked_to_leave_leaves_whatever_it_holds_and_what_comes_later_waits(ends):
     box = ends(min_samples=100)
     fill(box, 1)

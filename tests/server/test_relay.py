@@ -44,6 +44,14 @@ def test_the_trainer_receives_nothing_until_enough_samples_wait():
         assert trainer.entries == list(range(1, arrived + 1))
 
 
+def test_large_samples_do_not_wait_for_more_than_a_worker_has_on_the_way():
+    scene = Scene(min_samples_per_server_packet=100)
+    trainer, worker = scene.trainer(), scene.worker()
+    for entry, arrived in ((1, []), (2, []), (3, []), (4, [1, 2, 3, 4])):
+        worker.send(entry, body=bytes(1 << 20))
+        assert trainer.entries == arrived
+
+
 @pytest.mark.parametrize(
     "urgent", [{"samples": 0}, {"awaits": True}], ids=["an episode's report", "lockstep"]
 )
@@ -97,6 +105,14 @@ def test_a_newer_policy_replaces_the_one_on_its_way(scene, trainer, worker):
     worker.full = False
     scene.relay.flush()
     assert [(f.version, f.index) for f in worker.heard(m.PolicyFrame)] == [(2, 0), (2, 1)]
+
+
+def test_policies_whose_upload_broke_off_do_not_count_as_on_their_way(scene, worker):
+    for _ in range(3):
+        trainer = scene.trainer()
+        trainer.say(frame(1, 0, 2))
+    trainer.say(frame(1, 0, 2), frame(1, 1, 2))
+    assert [f.index for f in worker.heard(m.PolicyFrame)] == [0, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +213,14 @@ def test_the_seats_of_the_silent_are_freed(scene, trainer, worker):
 
 
 # -- keys, and what they may -----------------------------------------------------------------------
+
+
+def test_a_seat_stays_between_two_signs_of_life_however_short_the_silence_that_is_allowed():
+    scene = Scene(silent_after_s=0.3)
+    worker = scene.worker()
+    for scene.now, workers in ((1.9, [worker]), (2.1, [])):
+        scene.relay.tick(scene.now)
+        assert scene.workers == workers
 
 
 def test_a_revoked_key_ends_what_it_has_open_and_its_names_are_free(scene, trainer):

@@ -186,18 +186,22 @@ def test_records_go_to_the_server_and_what_the_connection_does_not_take_is_not_s
     assert tick(link) == []
 
 
-def test_a_server_without_a_policy_gets_the_last_one_again(link):
-    sent = []
-    for welcome in (
-        m.Welcome(1, policy_wanted=True),
-        m.Welcome(2),
-        m.Welcome(3, policy_wanted=True),
-    ):
-        link.on_welcome(welcome, True)
-        sent += tick(link)
-        if not sent:
-            link.broadcast_model(policy(1.0))
-    assert received(sent) == [(1, 1.0), (1, 1.0)]
+@pytest.mark.parametrize(
+    ("is_wanted", "is_new", "is_sent"),
+    [
+        (True, False, True),
+        (False, True, True),  # the server may hold an older policy
+        (False, False, False),
+    ],
+)
+def test_a_policy_that_the_server_may_lack_is_sent_again(link, is_wanted, is_new, is_sent):
+    welcome = m.Welcome(1, policy_wanted=is_wanted)
+    link.on_welcome(welcome, is_new)
+    assert not tick(link)
+    link.broadcast_model(policy(1.0))
+    tick(link)
+    link.on_welcome(welcome, is_new)
+    assert received(tick(link)) == [(1, 1.0)] * is_sent
 
 
 def test_a_server_that_is_replaced_while_a_policy_is_sent_gets_all_of_it(link, monkeypatch):

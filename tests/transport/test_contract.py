@@ -36,6 +36,15 @@ def send_to(server, connection, data):
     until(lambda: server.send(connection, data), "a place for the server's message")
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [{"silent_after_s": 600.0}, {"heartbeat_s": 0.02}, {"heartbeat_s": 4e4, "silent_after_s": 8e4}],
+    ids=str,
+)
+def test_a_connection_works_with_any_limits_of_time(pair, limits):
+    pair(**limits)
+
+
 def test_messages_of_all_sizes_arrive_unchanged_and_in_order_both_ways(pair):
     server, peer, connection = pair()
     sizes = (0, 1, 255 * 1024, 300_000, 5_000_000, *range(4, 204))

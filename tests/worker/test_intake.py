@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from delivery.both_ends import Ends
 from gymnasium import spaces
 from house import alone, linear_actor
 
@@ -17,8 +18,10 @@ from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.weights import copied
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.policy import FRAME_BYTES, split_policy
 from tmrl_like.worker.intake import TorchIntake
+from tmrl_like.worker.link import WorkerRole
 from tmrl_like.worker.policy_gate import PolicyGate
 from tmrl_like.worker.slots import PolicySlots
 
@@ -66,7 +69,7 @@ class Door:
         return self.gate.verdicts.alarm or self.intake.verdicts.alarm
 
     def add(self, frame, body):
-        return bool(self.gate.add(frame, body) and self.intake.on_published())
+        return bool(self.gate.add(frame, body, 0.0) and self.intake.on_published())
 
     def deliver(self, policy, version):
         """Return whether a policy is accepted."""
@@ -121,6 +124,27 @@ def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, c
     assert door.take(waiting.actor).actor.layer.bias.item() == 0.25
 
 
+def test_the_policy_that_came_last_while_an_expert_acted_is_ready_when_it_no_longer_does(
+    intake, tmp_path, monkeypatch
+):
+    door, ends, told = intake(), Ends(tmp_path / "spool"), []
+    role = WorkerRole(
+        ends.outbox, door.gate, door.slots, None, Condition(expert=True), told.append, False
+    )
+    for version in (1, 2):
+        monkeypatch.setattr("time.perf_counter", lambda: 100.0 * version)  # noqa: B023
+        for frame, body in frames_of(linear_actor(), version):
+            role.on_message(frame, body, b"")
+    role.on_tick(lambda data: True, False)
+    assert not told
+    role.condition = Condition()
+    monkeypatch.setattr("time.perf_counter", lambda: 1000.0)
+    role.on_tick(lambda data: True, False)
+    ready = door.slots.take()
+    assert (len(told), ready.version, ready.received_at) == (1, 2, 200.0)
+    ends.close()
+
+
 def test_pieces_of_two_policies_do_not_become_one(intake):
     class Long(LinearActor):
         def __init__(self, *both, value=0.0):
@@ -166,9 +190,9 @@ def test_the_link_probes_a_network_with_the_newest_real_observation_too(tmp_path
     slots = PolicySlots(tmp_path, actor.manifest(), input_size(spec))
     probes = np.empty((0, len(slots.input)), np.float32)
     gate = PolicyGate(slots, "Actor", actor.manifest(), Network(spec), probes)
-    assert [gate.add(*frame) for frame in frames_of(actor, 1)][-1]
+    assert [gate.add(*frame, 0.0) for frame in frames_of(actor, 1)][-1]
     slots.input[:] = 1e30  # as written by the control loop
-    assert not [gate.add(*frame) for frame in frames_of(actor, 2)][-1]
+    assert not [gate.add(*frame, 0.0) for frame in frames_of(actor, 2)][-1]
     assert "it holds values that are not finite" in gate.verdicts.alarm
 
 

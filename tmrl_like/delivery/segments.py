@@ -18,6 +18,7 @@ precedes its first sample.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import zlib
 from collections.abc import Iterator
@@ -27,8 +28,11 @@ import numpy as np
 
 from tmrl_like.base.files import map_file
 
+log = logging.getLogger("tmrl_like.delivery")
+
 SUFFIX = ".rows"
 MAGIC = int.from_bytes(b"tmrlSL3\n", "little")
+_OTHER_VERSION = ".other-version"
 
 # the words of the head: first those of the writer …
 (
@@ -228,7 +232,11 @@ def incarnations_in(folder: Path) -> list[int]:
 
 
 def remove_never_filled(folder: Path) -> None:
-    """Remove the files that dead processes have created and never filled."""
+    """Remove the files that dead processes have created and never filled.
+
+    Files of another version of tmrl_like stay, under names that are not read here.
+    """
+    others = 0
     for path in folder.glob(f"*-*{SUFFIX}"):
         try:
             segment = Segment(path)
@@ -239,5 +247,15 @@ def remove_never_filled(folder: Path) -> None:
             continue
         if segment.is_begun:
             segment.close()
+        elif segment.words[_MAGIC]:
+            segment.close()
+            path.replace(f"{path}{_OTHER_VERSION}")
+            others += 1
         else:
             segment.remove()
+    if others:
+        line = (
+            "%s holds samples of another version of tmrl_like, which stay there in %d files *%s: "
+            "that version sends them if you remove this ending"
+        )
+        log.error(line, folder, others, _OTHER_VERSION)

@@ -29,6 +29,7 @@ from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketRows, encode_rows
 from tmrl_like.wire.rows import RowColumns, RowFormat
 
+_LARGEST_BYTES = 8 << 20  # a minimum of samples makes no packet larger than this
 _report_decoder = msgspec.msgpack.Decoder(EpisodeStats)
 
 
@@ -128,7 +129,7 @@ class Source:
         none.
 
         A packet contains no break except as its first entry. It ends at `max_bytes` if it has
-        `min_samples`.
+        `min_samples`, and at 8 MiB in any case, unless `max_bytes` is larger.
         """
         cursor = self._find(entry)
         if cursor is None:
@@ -145,9 +146,9 @@ class Source:
                 # the packet's size in memory is limited, too
                 weight = max(size, cursor.form.layout.memory(1) // 16)
                 room = -(-(max_bytes - found.size_bytes) // weight)
-                room = max(
-                    1, min(max_samples - found.samples, max(room, min_samples - found.samples))
-                )
+                most = -(-(_LARGEST_BYTES - found.size_bytes) // weight)
+                room = max(room, min(min_samples - found.samples, most))
+                room = max(1, min(max_samples - found.samples, room))
                 found.is_ended = room <= count
                 count = min(count, room)
                 found.size_bytes += count * weight

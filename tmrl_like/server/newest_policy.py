@@ -19,7 +19,7 @@ class SentPolicy:
 
     policy: int = 0  # number of the policy at this server
     frames: int = 0  # number of its frames that were sent
-    # versions whose first frame was sent and that are not known to have arrived
+    # versions that were sent whole and are not known to have arrived
     on_their_way: deque[int] = field(default_factory=deque)
 
     def on_received(self, version: int) -> None:
@@ -77,12 +77,11 @@ class NewestPolicy:
         if sent.policy != self._number:
             sent.policy, sent.frames = self._number, 0
         for frame in self._frames[sent.frames :]:
-            is_first = sent.frames == 0
-            if is_first and not sent.may_begin(self._version):
+            if sent.frames == 0 and not sent.may_begin(self._version):
                 break
             if not link.send(peer, frame):
                 return False
-            if is_first:
-                sent.on_their_way.append(self._version)
             sent.frames += 1
+            if sent.frames == self._num_frames:
+                sent.on_their_way.append(self._version)
         return True

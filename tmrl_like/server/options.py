@@ -12,7 +12,8 @@ class ServerOptions(Options):
     """Options of a server.
 
     Attributes:
-        min_samples_per_server_packet: the trainer receives nothing until this many samples wait.
+        min_samples_per_server_packet: the trainer receives nothing until this many samples, or
+            4 MiB, wait.
         max_workers: maximum number of connected workers; further ones are refused.
     """
 

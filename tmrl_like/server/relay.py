@@ -50,6 +50,8 @@ _LINES, _LINES_PER_S = 200, 1.0  # log lines about one key: burst, and rate
 _SEATS_PER_S = 10.0  # new seats of one key, after a burst of twice `max_workers`
 # bytes of probes of one key that are returned: burst, and rate
 _PROBE_BYTES, _PROBE_BYTES_PER_S = 8 << 20, 1 << 20
+# sent with fewer samples, too: workers wait when they have much more in flight
+_ENOUGH_BYTES = 4 << 20
 _MAX_WATCHERS = 8
 _LOOKS, _LOOKS_PER_S = 80, 32.0  # looks of one key that are answered: burst, and rate
 _MAX_SUCCEEDED = 1000  # trainers that are remembered as succeeded by another
@@ -95,7 +97,7 @@ class Relay:
         self._link = link
         self._min_samples = min_samples_per_server_packet
         self._max_workers = max_workers
-        self._silent_after_s = silent_after_s
+        self._silent_after_s = max(silent_after_s, _ALIVE_WITHIN_S)  # peers beat twice a second
         self._max_waiting_bytes = max_waiting_bytes
         self.counters = Counters()
         self.workers: dict[str, WorkerSeat] = {}
@@ -206,9 +208,10 @@ class Relay:
         self._send_samples(trainer)
 
     def _send_samples(self, trainer: TrainerSeat) -> bool:
-        if trainer.waiting.samples < self._min_samples:
+        waiting = trainer.waiting
+        if waiting.samples < self._min_samples and waiting.size_bytes < _ENOUGH_BYTES:
             return True
-        return trainer.waiting.send(functools.partial(self._link.send, trainer.peer))
+        return waiting.send(functools.partial(self._link.send, trainer.peer))
 
     def _on_beat(self, seat: WorkerSeat, beat: m.Beat, data: bytes | memoryview) -> None:
         """Pass a heartbeat on to the worker's own rank and to rank 0, which writes the metrics."""

@@ -94,6 +94,8 @@ class Server:
                 limits.max_message_bytes, _MAX_WAITING_BYTES - limits.queue_bytes
             ),
         )
+        # peers that hear nothing for `silent_after_s` dial again
+        self._beat_s = min(_BEAT_S, limits.silent_after_s / 4)
         self._failure: BaseException | None = None
         self._shortages = Bucket(1, 1 / _SHORTAGE_AGAIN_S)  # limits log lines
         self._stopping = threading.Event()
@@ -164,7 +166,7 @@ class Server:
     def _serve(self) -> None:
         flush_at = tick_at = beat_at = time.monotonic()
         while not self._stopping.is_set():
-            self._handle_next(max(0.0, flush_at - time.monotonic()))
+            self._handle_next(max(0.0, min(flush_at, beat_at) - time.monotonic()))
             now = time.monotonic()
             if now >= flush_at:
                 flush_at = now + (_TICK_S if self._relay.flush() else _BUSY_S)
@@ -172,7 +174,7 @@ class Server:
                 tick_at = now + _TICK_S
                 self._relay.tick(now)
             if now >= beat_at:
-                beat_at = now + _BEAT_S
+                beat_at = now + self._beat_s
                 self._relay.beat()
 
     def _handle_next(self, timeout_s: float) -> None:

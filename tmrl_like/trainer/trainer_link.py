@@ -211,8 +211,10 @@ class TrainerLink(TrainerInterface):
     # -- the connection's thread (`conversation.Role`) ---------------------------------------------
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
-        """Send the last policy again to a server that has none."""
-        if welcome.policy_wanted:
+        """Send the last policy again to a server that has none, and on a new connection: the one
+        before may have lost it.
+        """
+        if welcome.policy_wanted or is_new:
             with self._lock:
                 self._next_publication = self._next_publication or self._publication
 

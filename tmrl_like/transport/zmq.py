@@ -51,6 +51,8 @@ _PART_BYTES = 516 << 10  # enough for a frame of a policy
 _COPY_BELOW_BYTES = 1 << 18  # at a server; a part that is not copied wakes a thread when sent
 # libzmq ends the process if it cannot start two, and two that were tried take a moment to end
 _THREADS = 4
+# limits of Linux; libzmq drops each connection for which a higher number is refused
+_MAX_KEEPALIVES, _MAX_KEEPALIVE_S = 127, 32767
 _CURVE_BYTES = 33  # added by encryption; libzmq compares the encrypted size with its limit
 _NOW = int(zmq.NOBLOCK)  # integers: combining members of an enumeration takes longer than sending
 _NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -80,8 +82,11 @@ class _ZmqLink:
         sock.handshake_ivl = int(options.handshake_timeout_s * 1000)
         sock.ipv6 = True
         sock.tcp_keepalive = 1
-        sock.tcp_keepalive_idle = sock.tcp_keepalive_intvl = math.ceil(options.heartbeat_s)
-        sock.tcp_keepalive_cnt = math.ceil(options.silent_after_s / options.heartbeat_s)
+        silent_s = options.silent_after_s
+        every_s = math.ceil(max(options.heartbeat_s, silent_s / _MAX_KEEPALIVES))
+        every_s = min(every_s, _MAX_KEEPALIVE_S)
+        sock.tcp_keepalive_idle = sock.tcp_keepalive_intvl = every_s
+        sock.tcp_keepalive_cnt = min(math.ceil(silent_s / every_s), _MAX_KEEPALIVES)
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)

@@ -83,6 +83,8 @@ class WorkerRole:
         self._feed: int | None = None
         self._policy_received = 0
         self._beat_is_due = False
+        # frames of the newest policy, with their times, that wait until no expert acts
+        self._frames: deque[tuple[m.PolicyFrame, memoryview, float]] = deque()
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         """Send again what may be lost, because there is another trainer or a connection broke.
@@ -104,11 +106,10 @@ class WorkerRole:
             if message.index == message.frames - 1:
                 self._policy_received = message.version
                 self._beat_is_due = True
-            if not self.condition.expert and (word := self.gate.add(message, body)):
-                if self.is_final:  # control loops see its word in the slots
-                    self.fit.append(word)
-                else:
-                    self.tell(Published())
+            if message.index == 0:
+                self._frames.clear()
+            self._frames.append((message, body, time.perf_counter()))
+            self._pass_frames_on()
         elif isinstance(message, m.Ack):
             self.outbox.on_ack(message)
             if message.trained:
@@ -121,7 +122,17 @@ class WorkerRole:
                 )
             self.outbox.set_aside(message.incarnation, message.reason)
 
+    def _pass_frames_on(self) -> None:
+        """Pass frames on to the gate, unless an expert acts."""
+        while self._frames and not self.condition.expert:
+            if word := self.gate.add(*self._frames.popleft()):
+                if self.is_final:  # control loops see its word in the slots
+                    self.fit.append(word)
+                else:
+                    self.tell(Published())
+
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        self._pass_frames_on()
         while self.fit:
             word = self.fit.popleft()
             slot = self.slots.holds(word)

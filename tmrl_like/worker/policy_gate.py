@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import time
 from pathlib import Path
 
 import numpy as np
@@ -105,12 +104,13 @@ class PolicyGate:
         self._received = Weights(manifest, memory)
         return memory
 
-    def add(self, frame: m.PolicyFrame, body: memoryview) -> int:
-        """Take a frame; return the word of the policy that it makes ready, or 0."""
+    def add(self, frame: m.PolicyFrame, body: memoryview, received_at: float) -> int:
+        """Take a frame that arrived at `received_at`, by `time.perf_counter()`; return the word of
+        the policy that it makes ready, or 0.
+        """
         try:
             if self._assembler.add(frame, body) is None:
                 return 0
-            received_at = time.perf_counter()
             self._check()
         except (DecodingError, PolicyError) as error:
             self.verdicts.refuse(frame.version, error)

@@ -104,8 +104,8 @@ class RolloutWorker:
                 pair: the worker dials one of them, and the next one if that is unreachable. Each
                 may have its own port, "a.example:7791". None: `cfg.SERVER_IP_FOR_WORKER`, which is
                 this machine unless set.
-            min_samples_per_worker_packet: replaces `options.outbox.min_samples`: no packet leaves
-                with fewer samples.
+            min_samples_per_worker_packet: replaces `options.outbox.min_samples`, the minimum of
+                samples in a packet.
             max_samples_per_episode: replaces `options.max_samples_per_episode`.
             model_path: the file of the newest weights. It is loaded now, if it exists, and
                 rewritten when new weights arrive; a damaged file is renamed (a standalone worker

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from tmrl_like.errors import AddressInUseError, OversizeError
-from tmrl_like.transport import TransportOptions
+from tmrl_like.errors import AddressInUseError, ConfigError, OversizeError
+from tmrl_like.transport import TransportOptions, connect, listen
 
 from .exchange import DEADLINE_S, introduce, receive_at, receive_of, send_of, until
 
@@ -83,6 +83,13 @@ def test_a_message_to_nobody_is_not_taken(pair):
     assert not server.send(b"\x00never-heard-of", b"data")
     peer.close()
     until(lambda: not server.send(connection, b"data"), "the server's `send` saying no")
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+@pytest.mark.parametrize("side", [listen, connect])
+def test_a_port_that_does_not_exist_is_refused(machines, side, port):
+    with pytest.raises(ConfigError, match=f"port is {port}; expected 0 to 65535"):
+        side(machines.transport, "127.0.0.1", port, machines.keys).close()
 
 
 def test_a_forgotten_peer_that_speaks_again_is_answered(pair):

@@ -34,7 +34,7 @@ Action: TypeAlias = Any
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
-_MAX_FAULT_BYTES = 1000  # 50 reports in a message's header
+_MAX_FAULT_BYTES = 300  # 50 reports with the longest names fit in the header of a packet
 
 
 class Sample(NamedTuple):

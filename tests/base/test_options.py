@@ -4,10 +4,18 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 import pytest
 from msgspec import Meta
 
-from tmrl_like.base.options import AboveZero, Options, Positive, sentences, with_given
+from tmrl_like.base.options import (
+    AboveZero,
+    Options,
+    Positive,
+    in_ranges,
+    sentences,
+    with_given,
+)
 from tmrl_like.errors import ConfigError
 
 
@@ -87,6 +95,20 @@ def test_a_value_that_cannot_be_is_named(wrong, problem):
 def test_a_number_that_cannot_be_in_a_list_is_named(wrong, problem):
     with pytest.raises(ConfigError, match=f"^{problem}$"):
         Several(**wrong)
+
+
+class Counter:
+    @in_ranges
+    def __init__(self, size: Positive | None = None) -> None:
+        self.size = size
+
+
+@pytest.mark.parametrize("page", [Owner, Counter])
+@pytest.mark.parametrize("number", [1e3, np.int64(1000)], ids=["float", "numpy"])
+def test_a_whole_number_of_another_type_becomes_an_int(page, number):
+    assert page(size=None).size is None
+    size = page(size=number).size
+    assert (size, type(size)) == (1000, int)
 
 
 def test_each_field_has_its_sentence_those_of_the_bases_too():

@@ -367,6 +367,26 @@ def test_what_the_memory_has_is_stored_at_the_end_however_early_it_is_if_the_dis
     assert samples_of(opened) == ([1] if is_full else [1, 2])
 
 
+def test_a_group_that_is_being_written_at_the_end_is_awaited_and_the_disk_not_called_slow(
+    opened, later, monkeypatch, caplog
+):
+    store = opened(EVERY_S, later)
+    taker = trainer_of(store)
+    assert taker.take(1, 0.0) == [(1, 0)]
+    assert taker.take(2, 0.1) == [(2, 0)]
+    wait = store.wait
+
+    def work_and_wait():
+        later.work()
+        return wait()
+
+    monkeypatch.setattr(store, "wait", work_and_wait)
+    taker.receiver.finish()
+    store.close()
+    assert samples_of(opened) == [1, 2]
+    assert not caplog.records
+
+
 def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder, monkeypatch):
     monkeypatch.setattr("tmrl_like.delivery.receiver._GROUP_BYTES", 10_000)
     store = opened(EVERY_S)

@@ -1,5 +1,6 @@
 """The guarantees of every transport, one test each; the same tests run for all transports."""
 
+import math
 import random
 import threading
 import time
@@ -7,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from tmrl_like.errors import AddressInUseError, OversizeError
-from tmrl_like.transport import TransportOptions
+from tmrl_like.errors import AddressInUseError, ConfigError, OversizeError
+from tmrl_like.transport import TransportOptions, connect, listen
 
 from .exchange import DEADLINE_S, introduce, receive_at, receive_of, send_of, until
 
@@ -92,6 +93,28 @@ def test_a_message_to_nobody_is_not_taken(pair):
     assert not server.send(b"\x00never-heard-of", b"data")
     peer.close()
     until(lambda: not server.send(connection, b"data"), "the server's `send` saying no")
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+@pytest.mark.parametrize("side", [listen, connect])
+def test_a_port_that_does_not_exist_is_refused(machines, side, port):
+    with pytest.raises(ConfigError, match=f"port is {port}; expected 0 to 65535"):
+        side(machines.transport, "127.0.0.1", port, machines.keys).close()
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"queue_messages": 2**31},
+        {"handshake_timeout_s": 1e7},
+        {"heartbeat_s": math.inf},
+        {"silent_after_s": math.inf},
+    ],
+    ids=lambda limit: next(iter(limit)),
+)
+def test_a_limit_that_no_transport_can_keep_is_refused(limit):
+    with pytest.raises(ConfigError, match=f"{next(iter(limit))} is .*; expected .* to "):
+        TransportOptions(**limit)
 
 
 def test_a_forgotten_peer_that_speaks_again_is_answered(pair):

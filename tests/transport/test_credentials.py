@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from kit.failing import failing
 
+from tmrl_like.base.files import disk
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport import Identity, KeyFolder
 from tmrl_like.transport.credentials import AuthorizedKeys
@@ -28,6 +30,45 @@ def authorized(folder, name):
 
 def names(keys):
     return {identity.name for identity in keys.identities.values()}
+
+
+@pytest.fixture
+def mount(tmp_path, monkeypatch):
+    """An empty folder that cannot be removed or replaced."""
+    (tmp_path / "mount").mkdir()
+    monkeypatch.setattr(Path, "rmdir", failing(errno.EBUSY))
+    return KeyFolder(tmp_path / "mount")
+
+
+@pytest.mark.parametrize("inside", [[], ["lost+found"]], ids=["empty", "a new file system"])
+def test_a_mount_without_keys_is_filled_with_one_set_whoever_comes_first(mount, inside):
+    for name in inside:
+        (mount.path / name).mkdir()
+    reads = [mount.server_keys, mount.peer_keys] * 4
+    with ThreadPoolExecutor(len(reads)) as threads:
+        found = list(threads.map(lambda read: read(), reads))
+    server, peer = found[:2]
+    assert found == [server, peer] * 4
+    assert server.curve_public == peer.server_curve_public
+    assert AuthorizedKeys(mount).find(peer.curve_public) == Identity("local", peer.roles)
+
+
+def test_a_folder_of_other_things_is_no_key_folder(mount):
+    (mount.path / "notes.txt").touch()
+    with pytest.raises(
+        CredentialsError, match=r"cannot write keys to .*mount: Directory not empty"
+    ):
+        mount.peer_keys()
+    assert [path.name for path in mount.path.iterdir()] == ["notes.txt"]
+
+
+def test_a_key_that_joins_stays_although_keys_were_not_made_to_the_end(folder, mount, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "rename", failing(errno.EIO))
+        with pytest.raises(CredentialsError, match="Input/output error"):
+            mount.peer_keys()
+    joined = mount.join(folder.invite("car"))
+    assert mount.peer_keys() == joined
 
 
 def test_an_invited_key_is_seen_and_revoked_by_two_reads_that_lack_it_a_second_apart(folder):

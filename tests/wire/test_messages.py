@@ -6,6 +6,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from kit.episodes import episode
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire import messages
@@ -154,3 +155,16 @@ def test_a_packet_may_not_announce_more_than_its_limits():
     for changes in ({"body_bytes": 2**40}, {"episodes": (episode,) * (messages.MAX_EPISODES + 1)}):
         with pytest.raises(DecodingError):
             decode(encode(msgspec.structs.replace(packet, **changes)))
+
+
+def test_the_longest_reports_of_faults_fit_a_packet():
+    name, most = "\N{ROBOT FACE}" * MAX_NAME, 2**63 - 1
+    counts = dict.fromkeys(("steps", "policy_version", "overruns"), most)
+    report = episode(worker=name, fault="x" * 2000, **counts)
+    packet = messages.SamplePacket(
+        *(name, most, most, most, most, most, 0, 0, False),
+        policy_version=most,
+        episodes=((most, report),) * messages.MAX_EPISODES,
+        lost_samples=most,
+    )
+    assert decode(encode(packet))[0] == packet

@@ -10,6 +10,7 @@ import sys
 import psutil
 import pytest
 import torch
+from kit.pythons import python
 
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
@@ -212,3 +213,21 @@ def test_a_link_has_no_real_time_priority_whoever_starts_it(zmq_house, until):
 
     zmq_house.start(start).join()
     assert os.sched_getscheduler(started[0].link.process.pid) == os.SCHED_BATCH
+
+
+REFUSED = """
+import os
+
+def refuse(*arguments):
+    raise PermissionError(1, "Operation not permitted")
+
+os.sched_setscheduler = refuse  # as for an ordinary user under `chrt --idle 0`
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the other side has ended
+from tmrl_like.worker.link_process import main
+main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="Linux")
+def test_a_link_that_may_not_change_how_it_is_scheduled_runs_all_the_same():
+    assert python("-c", REFUSED) == ("", "")

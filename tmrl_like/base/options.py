@@ -35,13 +35,15 @@ _Init = TypeVar("_Init", bound=Callable[..., None])
 class Options:
     """Base class for dataclasses of options; raises ConfigError if a value is outside its range.
 
-    Ranges are in the annotations of the fields. None is in every range. A field with a Literal
-    annotation must be one of its choices.
+    Ranges are in the annotations of the fields. None is in every range. A whole number becomes an
+    int, whatever its type was. A field with a Literal annotation must be one of its choices.
     """
 
     def __post_init__(self) -> None:
         page = next(cls for cls in type(self).__mro__ if "__dataclass_fields__" in vars(cls))
-        _expect_in_ranges(page, {name: getattr(self, name, None) for name in _hints(page)})
+        values = {name: getattr(self, name, None) for name in _hints(page)}
+        for name, number in _expect_in_ranges(page, values).items():
+            object.__setattr__(self, name, number)  # the page may be frozen
 
 
 def in_ranges(init: _Init) -> _Init:
@@ -52,13 +54,16 @@ def in_ranges(init: _Init) -> _Init:
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        _expect_in_ranges(init, signature.bind(self, *args, **kwargs).arguments)
-        init(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs)
+        given.arguments.update(_expect_in_ranges(init, given.arguments))
+        init(*given.args, **given.kwargs)
 
     return typing.cast(_Init, checked)
 
 
-def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> None:
+def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, int]:
+    """Raise ConfigError if a value is outside its range; return the whole numbers as ints."""
+    whole: dict[str, int] = {}
     for name, kind in _hints(annotated).items():
         value = values.get(name)
         if typing.get_origin(kind) is tuple:
@@ -74,7 +79,11 @@ def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) 
                     " or ".join([", ".join(choices[:-1]), choices[-1]]),
                 )
             elif typing.get_origin(part) is Annotated:
-                expect_in_range(name, value, *typing.get_args(part)[:2])
+                number, limits = typing.get_args(part)[:2]
+                expect_in_range(name, value, number, limits)
+                if number is int:
+                    whole[name] = number(value)
+    return whole
 
 
 def _expect_entries_in_ranges(name: str, value: Any, kinds: tuple[Any, ...]) -> None:

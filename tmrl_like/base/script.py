@@ -4,13 +4,16 @@ worker has failed.
 Servers, workers and trainers that a script leaves open are closed before the interpreter exits.
 Finalisation stops daemon threads wherever they are, and a thread that is inside torch then aborts
 the process (SIGABRT). Exit handlers run before that, when all threads still work, although new ones
-can no longer be started (Python 3.12 and later).
+can no longer be started (Python 3.12 and later). A process that multiprocessing has forked runs no
+exit handlers; its parts are closed by multiprocessing's own finalizers.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+import os
+import sys
 import weakref
 from typing import Protocol
 
@@ -30,6 +33,8 @@ the run has just begun.
 """
 
 _open: weakref.WeakKeyDictionary[Part, int] = weakref.WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_open.clear)  # the parent closes its own parts
 
 
 def close_at_exit(part: Part, turn: int) -> None:
@@ -40,6 +45,13 @@ def close_at_exit(part: Part, turn: int) -> None:
     atexit.unregister(_close_all)
     # handlers run in reverse order: this one before those of the packages that a part uses
     atexit.register(_close_all)
+    if "multiprocessing" in sys.modules:  # its children have it; a server does without it
+        from multiprocessing import parent_process
+
+        if parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, _close_all, exitpriority=10)
 
 
 def _close_all() -> None:
@@ -48,5 +60,7 @@ def _close_all() -> None:
     for part, _ in sorted(_open.items(), key=lambda item: item[1]):
         try:
             part.close()
+        except KeyboardInterrupt:  # the others are closed all the same
+            log.error("closing a %s at exit was interrupted", type(part).__name__)
         except Exception as error:
             log.error("closing a %s at exit failed: %s", type(part).__name__, error)

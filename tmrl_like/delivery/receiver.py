@@ -476,6 +476,8 @@ class Receiver:
         """Store everything that the memory has, however long it takes; call this before closing the
         store.
         """
+        if self._store is not None:
+            self._store.wait()  # one that is unfinished at `math.inf` is called slow
         self.write(math.inf)
         while self._store is not None and self._store.wait():
             self.write(math.inf)

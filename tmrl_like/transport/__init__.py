@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.errors import ConfigError, MissingExtraError, expect
 from tmrl_like.transport.addresses import addresses_of
 from tmrl_like.transport.base import (
     DEFAULT_PORT,
@@ -48,9 +48,10 @@ def listen(
         AddressInUseError: the port is taken.
         TransportError: the address cannot be bound.
         CredentialsError: the server's keys cannot be read.
-        ConfigError: there is no such transport.
+        ConfigError: there is no such transport, or no such port.
         ShortageError: the system has no threads for it.
     """
+    expect(0 <= port <= 65535, "port", port, "0 to 65535")
     raise_descriptor_limit()
     return _sides(transport)[0](host, port, keys, options or TransportOptions())
 
@@ -62,9 +63,10 @@ def connect(
 
     Raises:
         CredentialsError: this machine's key cannot be read.
-        ConfigError: there is no such transport.
+        ConfigError: there is no such transport, or no such port.
         ShortageError: the system has no threads for it.
     """
+    expect(0 <= port <= 65535, "port", port, "0 to 65535")
     return _sides(transport)[1](host, port, keys, options or TransportOptions())
 
 

@@ -26,12 +26,15 @@ import contextlib
 import queue
 import sys
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
-from tmrl_like.base.options import AboveZero, Options, Positive
+from msgspec import Meta
+
+from tmrl_like.base.options import Options, Positive
 from tmrl_like.errors import AddressInUseError, CredentialsError, OversizeError, TransportError
 
 T = TypeVar("T")
+_UpToADay = Annotated[float, Meta(gt=0, le=86_400)]  # seconds
 
 DEFAULT_PORT = 7790
 LOCALHOST = "127.0.0.1"
@@ -57,10 +60,10 @@ class TransportOptions(Options):
     """
 
     max_message_bytes: Positive = 64 << 20
-    queue_messages: Positive = 1000
-    handshake_timeout_s: AboveZero = 5.0
-    heartbeat_s: AboveZero = 1.0
-    silent_after_s: AboveZero = 5.0
+    queue_messages: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    handshake_timeout_s: _UpToADay = 5.0
+    heartbeat_s: _UpToADay = 1.0
+    silent_after_s: _UpToADay = 5.0
 
     @property
     def queue_bytes(self) -> int:

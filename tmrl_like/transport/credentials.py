@@ -1,6 +1,7 @@
 """Keys: which peers may connect, and in which roles.
 
-On the server's machine one folder holds all keys; the first part that starts there creates it::
+On the server's machine one folder holds all keys; the first part that starts there creates it, or
+fills it if it is empty::
 
     keys/
       server.json           the server's own key pair (CURVE), TLS key and certificate
@@ -18,6 +19,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
+import errno
 import logging
 import os
 import re
@@ -34,7 +36,7 @@ import msgspec
 
 from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.checked import checked_json, read_checked
-from tmrl_like.base.files import disk, is_left, remove_drafts, write_atomically
+from tmrl_like.base.files import disk, is_left, lock_folder, remove_drafts, write_atomically
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport.base import REVOKED, Identity
 
@@ -45,6 +47,8 @@ _LINE_PREFIX = "tmrl-like-key-1."
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL = "local"
 KEYS_CHECK_S = 1.0
+_LOCK, _LOCKED_WITHIN_S = "lock", 10.0
+_UNFINISHED = "unfinished"  # is in a folder from before its first key until after `server.json`
 
 Z85: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}$")]
 
@@ -147,6 +151,7 @@ class KeyFolder:
                 "the line is incomplete or damaged; copy all of what `keys invite` printed"
             ) from None
         if not (self.path / "server.json").exists():
+            disk.remove(self.path / _UNFINISHED)  # else the next start would replace this key
             self.write("peer.json", keys, private=True)
         elif self.server_keys().curve_public != keys.server_curve_public:
             raise CredentialsError(
@@ -186,34 +191,74 @@ class KeyFolder:
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
     def _create_first(self) -> None:
-        """Create all keys if there are none.
-
-        They are made in a temporary folder that is then renamed, so that two parts that start at
-        the same time agree on one set.
-        """
-        if (self.path / "server.json").exists() or (self.path / "peer.json").exists():
+        """Create all keys if there are none."""
+        if self._has_keys():
             return
-        draft = KeyFolder(
-            self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        )
-        self._remove_drafts()
         try:
-            disk.make_folder(draft.path, mode=0o700)
-            server = ServerKeys(*_curve_pair(), *_tls_pair())
-            draft.write("peer.json", draft._authorize(server, _LOCAL, ROLES), private=True)
-            draft.write("server.json", server, private=True)
-            if self.path.is_dir() and not any(self.path.iterdir()):
-                self.path.rmdir()
-            disk.rename(draft.path, self.path)
-            disk.sync_folder(self.path.parent)
+            if self.path.is_dir():
+                self._fill()
+            else:
+                self._create_folder()
         except OSError as error:
             if not (self.path / "server.json").exists():
                 raise CredentialsError(
                     f"cannot write keys to {self.path}: {error.strerror}; name another folder: "
                     "--server.keys_dir, or TMRL_LIKE_HOME for all that is kept"
                 ) from None
+
+    def _has_keys(self) -> bool:
+        """Whether the folder has keys; a peer's key alone counts unless more are being made."""
+        if (self.path / "server.json").exists():
+            return True
+        return (self.path / "peer.json").exists() and not (self.path / _UNFINISHED).exists()
+
+    def _create_folder(self) -> None:
+        """Create the folder with all keys.
+
+        They are made in a temporary folder that is then renamed, so that two parts that start at
+        the same time agree on one set.
+        """
+        draft = KeyFolder(
+            self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        )
+        self._remove_drafts()
+        try:
+            disk.make_folder(draft.path, mode=0o700)
+            draft._write_all()
+            disk.rename(draft.path, self.path)
+            disk.sync_folder(self.path.parent)
         finally:
             shutil.rmtree(draft.path, ignore_errors=True)
+
+    def _fill(self) -> None:
+        """Create all keys in a folder that exists, and may be a mount, which cannot be replaced.
+
+        Parts that start at the same time take turns. If one of them is killed before `server.json`
+        is there, the next one starts over.
+        """
+        unfinished = self.path / _UNFINISHED
+        names = {path.name for path in self.path.iterdir()}
+        if names - {_LOCK, "lost+found"} and _UNFINISHED not in names:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        lock = lock_folder(self.path, _LOCKED_WITHIN_S, _LOCK)
+        if lock is None:
+            raise TimeoutError(errno.ETIMEDOUT, "another process keeps it locked")
+        try:
+            if self._has_keys():
+                return
+            if not unfinished.exists():
+                disk.open(unfinished, new=True).close()
+                disk.sync_folder(self.path)
+            self._write_all()
+            disk.remove(unfinished)
+        finally:
+            lock.release()
+
+    def _write_all(self) -> None:
+        """Make and write all keys, `server.json` last."""
+        server = ServerKeys(*_curve_pair(), *_tls_pair())
+        self.write("peer.json", self._authorize(server, _LOCAL, ROLES), private=True)
+        self.write("server.json", server, private=True)
 
     def _remove_drafts(self) -> None:
         for draft in self.path.parent.glob(f".{self.path.name}.*"):

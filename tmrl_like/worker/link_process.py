@@ -4,6 +4,7 @@ output.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -42,7 +43,8 @@ def main() -> None:
     if hasattr(os, "sched_setscheduler"):
         # on Linux, also wake up without taking the processor from another process
         policy = getattr(os, "SCHED_BATCH", os.SCHED_OTHER)
-        os.sched_setscheduler(0, policy, os.sched_param(0))
+        with contextlib.suppress(OSError):  # an ordinary user may not leave SCHED_IDLE
+            os.sched_setscheduler(0, policy, os.sched_param(0))
     keep_freed_memory(_KEEP_BYTES)
     tell = MessageWriter(os.fdopen(os.dup(1), "wb", 0))
     os.dup2(2, 1)  # printed text must not end up among the messages

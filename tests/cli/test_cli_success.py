@@ -40,7 +40,7 @@ def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed
     assert "success: 4, failure: 4, no label: 0" in typed("label", data, "--terminated").out
     assert labels_of(data) == ENDS
     out = typed("success-model", data, "--out lamp.safetensors", SHORT).out
-    assert "of 2 episodes that were held out, 2 frames in a row" in out
+    assert "of 2 episodes that were held out, 3 frames in a row" in out
     assert "      0.5  100.0%                0                0" in out
     plain = Path(TINY).read_text()
     wrapped = """env:
@@ -65,10 +65,10 @@ def test_who_loads_a_model_says_how_often_it_was_right(data, typed, caplog):
     with caplog.at_level("INFO"):
         model = SuccessModel("lamp.safetensors", Lamp.observation_space)
     assert (
-        "lamp.safetensors: 2 held-out episodes, 2 frames in a row: 100.0% right at 0.5 (0 false"
+        "lamp.safetensors: 2 held-out episodes, 3 frames in a row: 100.0% right at 0.5 (0 false"
         in caplog.text
     )
-    env = SuccessEnv(lambda: Lamp(ends=False), model)
+    env = SuccessEnv(lambda: Lamp(ends=False), model, frames=2)
     for is_success in (False, True):
         env.reset()
         *_, terminated, truncated, _ = [env.step(np.zeros(1, np.float32)) for _ in range(14)][-1]

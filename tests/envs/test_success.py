@@ -45,7 +45,7 @@ def test_an_episode_ends_with_a_reward_where_several_observations_in_a_row_show_
     env = SuccessEnv(
         partial(Shown, [0.95, 0.1, 0.92, 0.95, 0.95]), itself, reward=2.0, threshold=0.9
     )
-    assert run(env) == [(0.25, False)] * 3 + [(2.25, True)]
+    assert run(env) == [(0.25, False)] * 4 + [(2.25, True)]
     at_once = SuccessEnv(partial(Shown, [0.1, 0.95] * 3), itself, frames=1)
     assert run(at_once) == [(0.25, False), (1.25, True)]
     at_both_ends = SuccessEnv(partial(Shown, [0.9, 0.1, 0.1, 0.1, 0.9]), itself)

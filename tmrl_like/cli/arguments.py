@@ -384,7 +384,7 @@ def _add_success(command: Callable[..., _Parser]) -> None:
         3,
         "pictures at the end of a success that show it; as many before them are ignored",
     )
-    model.number("--frames", 2, "consecutive pictures that must show success, as in the SuccessEnv")
+    model.number("--frames", 3, "consecutive pictures that must show success, as in the SuccessEnv")
 
 
 def _add_kept(command: Callable[..., _Parser]) -> None:

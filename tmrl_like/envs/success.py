@@ -31,7 +31,7 @@ class SuccessEnv(Float32Env):
         model: Callable[..., Any],
         reward: float = 1.0,
         threshold: Annotated[float, Meta(gt=0, lt=1)] = 0.9,
-        frames: Positive = 2,
+        frames: Positive = 3,
     ) -> None:
         """Make the environment and the model.
 

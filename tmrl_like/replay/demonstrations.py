@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class WithDemonstrations(MemoryDataloading):
     """
 
     handles_streams = True
-    tunable = ("batch_size", "gamma", "shaping")
+    tunable: ClassVar[tuple[str, ...]] = ("batch_size", "gamma", "shaping")
 
     def __init__(
         self,

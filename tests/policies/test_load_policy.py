@@ -14,6 +14,9 @@ from kit.pythons import python
 from tmrl_like import load_policy
 from tmrl_like.agents import CategoricalActor, IQNActor, SquashedGaussianActor, in_numpy
 from tmrl_like.agents.images import ConvolutionEncoder
+from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs.drone import TargetInView
+from tmrl_like.envs.robot import TargetUpClose
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import Code, describe
 from tmrl_like.policies.policy_store import PolicyStore
@@ -23,6 +26,9 @@ from tmrl_like.wire.spaces import Box as SmallBox
 OBS, ACT = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-2.0, 2.0, (2,))
 HERE = (__name__,)
 NEAR = {"rtol": 1e-5, "atol": 1e-6}
+
+
+DOUBLED = f"{__name__}.doubled"
 
 
 def doubled(obs):
@@ -134,10 +140,13 @@ STRANGER = {"x": {"class_path": "os.system"}}
             {"actor": Code("os.system")},
             "it names os.system, and code of os is not imported for a file",
         ),
-        ({"actor": Code("tmrl_like.agents.SAC")}, "agents has no SAC; known are CategoricalActor"),
         (
             {"actor": Code("tmrl_like.agents.SACAgent")},
-            "SACAgent is no actor: expected a subclass of ActorModule",
+            "it names tmrl_like.agents.SACAgent, and code of tmrl_like is not imported for a file",
+        ),
+        (
+            {"actor": Code("tmrl_like.agents.images.PictureEncoder")},
+            "PictureEncoder is no actor: expected a subclass of ActorModule",
         ),
         (
             {"actor": Code("tmrl_like.agents.CategoricalActor", STRANGER)},
@@ -175,6 +184,57 @@ def test_a_file_that_cannot_be_what_it_says_is_refused_in_one_line(card, message
         load_policy(written(tmp_path / "p", actor, **card))
     assert "\n" not in str(raised.value)
     assert str(tmp_path / "p") in str(raised.value)
+
+
+def called(path, **arguments):
+    """What a card says in place of an argument that is a class or function."""
+    return {"class_path": path, "init_args": arguments}
+
+
+def running(path, command):
+    """A part that runs a command when it is made: `path` is that of GenericGymEnv."""
+    run = {"env_cls": "subprocess:check_call", "args": command}
+    return called(path, id="tmrl_like/Drone-v0", gym_kwargs=run)
+
+
+ENV, Imported = "tmrl_like.envs.GenericGymEnv", GenericGymEnv
+
+
+@pytest.mark.parametrize("allow", [(), HERE])
+@pytest.mark.parametrize("part", ["actor", "obs_preprocessor"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda command: running(ENV, command),
+        lambda command: running("tmrl_like.envs.generic.GenericGymEnv", command),
+        lambda command: running(f"{__name__}.Imported", command),
+        lambda command: called(
+            "tmrl_like.envs.ResidualEnv", env=running(ENV, command), base=called(DOUBLED)
+        ),
+        lambda command: called("tmrl_like.envs.SuccessEnv", env=called("os.system", command="ls")),
+        lambda command: called("tmrl_like.agents.IQNActor", picture_encoder=running(ENV, command)),
+        lambda command: called("tmrl_like.agents.images.torch.hub.load", repo_or_dir=command[-1]),
+        lambda command: called("tmrl_like.base.children.subprocess.check_call", args=command),
+    ],
+)
+def test_a_file_runs_no_command(part, code, allow, actor, tmp_path):
+    ran = tmp_path / "ran"
+    said = code(["touch", str(ran)])
+    path = written(tmp_path / "p", actor, **{part: Code(**said)})
+    with pytest.raises(PolicyError, match=r"it names .*, and code of .* unless you allow it"):
+        load_policy(path, allow=allow)
+    assert not ran.exists()
+
+
+FROM_POSITION = spaces.Tuple([spaces.Box(-1.0, 1.0, (2,))] * 4)
+
+
+@pytest.mark.parametrize("view", [TargetInView(), TargetUpClose()])
+def test_what_ships_in_front_of_an_actor_needs_no_permission(view, tmp_path):
+    actor = SquashedGaussianActor(FROM_POSITION, ACT, hidden_sizes=(8,))
+    policy = load_policy(written(tmp_path / "p", actor, view))
+    obs = FROM_POSITION.sample()
+    np.testing.assert_allclose(policy.act(obs), actor.act_(view(obs), test=True), **NEAR)
 
 
 def test_a_policy_that_is_not_finite_and_weights_that_say_nothing_are_refused(actor, tmp_path):

@@ -4,6 +4,7 @@ import errno
 import pickle
 import threading
 
+import numpy as np
 import pytest
 import torch
 from kit.failing import failing
@@ -13,15 +14,23 @@ from tmrl_like.base.files import disk, write_atomically
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.sample_store import SampleStore
-from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, EncodingError
+from tmrl_like.errors import (
+    CheckpointError,
+    ConfigError,
+    DivergedError,
+    EncodingError,
+    MemoryContractError,
+)
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer import checkpoint_file
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.connecting import expect_no_worker
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import Snapshot
+from tmrl_like.types import Buffer, Info, Sample
 
 
 @pytest.fixture(autouse=True)
@@ -289,6 +298,28 @@ def test_what_the_memory_held_back_is_in_a_dump(tmp_path):
     assert len(first.memory.data) == 10
     first.save()
     assert sorted(int(sample.rew) for sample in dumped) == sorted([*range(10), *range(3)])
+
+
+class OfTwoNumbers(ListMemory):
+    """A user's memory that requires observations of two numbers."""
+
+    def append_buffer(self, buffer):
+        if any(len(sample.obs) != 2 for sample in buffer.memory):
+            raise MemoryContractError("obs has another shape")
+        super().append_buffer(buffer)
+
+
+def test_samples_that_were_held_back_and_do_not_fit_end_no_training(tmp_path):
+    run = Run(tmp_path / "own", memory_cls=OfTwoNumbers, **OwnFormat().functions)
+    run.take(1)
+    misfits = [Sample(0, np.zeros(3, np.float32), 0.0, False, False, Info())] * 9
+    for stream in ("a", "b"):
+        run.memory.append(Buffer(misfits, stream))
+    run.take(1, worker="other", n=3)
+    run.save()
+    assert len(run.memory.data) == 10 + 3
+    run.memory.append(Buffer(misfits, "a"))
+    expect_no_worker(run.training)
 
 
 # -- beside training -------------------------------------------------------------------------------

@@ -141,6 +141,53 @@ def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path):
     assert (two.agent.gamma, two.agent.steps) == (0.5, 7)
 
 
+class Remembering(CountingAgent):
+    """An agent whose values change their number in training."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.losses, self.schedule, self.newest, self.best = [], (3.0, 2.0, 1.0), None, [None]
+
+    def train(self, batch):
+        self.losses.append(torch.tensor(1.0))
+        self.schedule = self.schedule[1:]
+        self.newest, self.best = [1.0, (2.0,)], [0.5]
+        return super().train(batch)
+
+
+def test_lists_that_grow_or_shrink_in_training_are_restored(tmp_path):
+    one = training(Remembering)
+    take(one)
+    train(one)
+    train(one)
+    take_snapshot(one).write(tmp_path)
+    agent = loaded(tmp_path, agent_cls=Remembering).agent
+    assert (agent.losses, agent.schedule) == ([1.0, 1.0], (1.0,))
+    assert (agent.newest, agent.best) == ([1.0, [2.0]], [0.5])
+
+
+class Several(CountingAgent):
+    """An agent with several modules, made by its constructor or in training."""
+
+    def __init__(self, *arguments, modules=1, first=1, **options):
+        super().__init__(*arguments, **options)
+        self.parts = [torch.nn.Linear(1, 1) for _ in range(first)]
+        self.modules = modules
+
+    def train(self, batch):
+        self.parts += [torch.nn.Linear(1, 1) for _ in range(self.modules - len(self.parts))]
+        return super().train(batch)
+
+
+@pytest.mark.parametrize(("saved_with", "read_with"), [(2, 1), (1, 2)])
+def test_modules_that_the_new_agent_does_not_have_are_refused(tmp_path, saved_with, read_with):
+    one = training(partial(Several, modules=saved_with))
+    take(one)
+    train(one)
+    take_snapshot(one).write(tmp_path)
+    refuse(tmp_path, "make it in __init__", agent_cls=partial(Several, first=read_with))
+
+
 class WithoutSteps(CountingAgent):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)

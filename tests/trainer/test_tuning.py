@@ -2,6 +2,7 @@
 keep.
 """
 
+import math
 from collections import deque
 
 import pytest
@@ -97,6 +98,30 @@ def test_what_cannot_be_changes_nothing_and_stops_nothing(values, problem):
     assert list(to.agent.seen) == [(0.5, 2)] * 40
     with pytest.raises(ConfigError, match=problem):
         asked.result(0.0)
+
+
+@pytest.mark.parametrize("value", [1e30, -1e30, math.inf, -math.inf, math.nan])
+def test_whatever_number_is_asked_for_is_set_or_refused(value):
+    to = training(SummingMemory)
+    answers = [to.tune({name: value}) for name in to.tuning.given]
+    to.tuning.begin_round(to.ranks)
+    assert {type(answer.exception(0.0)) for answer in answers} <= {type(None), ConfigError}
+
+
+def test_without_a_limit_training_goes_on():
+    to = training()
+    to.tune({"trainer.max_training_steps_per_env_step": 1e30})
+    to.run_epoch(to.network)
+    assert to.total_updates == 40
+
+
+def test_a_change_that_is_cancelled_is_not_made():
+    to = training()
+    assert to.tune({"agent.lr": 0.1}).cancel()
+    kept = to.tune({"memory.batch_size": 3})
+    to.run_epoch(to.network)
+    assert list(to.agent.seen) == [(0.5, 3)] * 40
+    assert kept.result(0.0) is None
 
 
 @pytest.mark.parametrize(

@@ -40,5 +40,12 @@ WITHOUT_TORCH = {
 }
 """Import paths of equivalents that need no torch, by the name of the built-in actor."""
 
-POLICY_PARTS = True
-"""Policy files may name classes and functions of this package."""
+POLICY_PARTS = (
+    "CategoricalActor",
+    "IQNActor",
+    "SquashedGaussianActor",
+    "images.ConvolutionEncoder",
+    "images.PictureEncoder",
+)
+"""What every policy file may name of this package. Whatever the arguments, these classes only
+compute: they import, call and open nothing that an argument names."""

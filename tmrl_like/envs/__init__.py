@@ -10,6 +10,8 @@ from tmrl_like.envs.success import SuccessEnv
 
 __all__ = ["ActionTable", "GenericGymEnv", "ResidualEnv", "SuccessEnv"]
 
-POLICY_PARTS = True  # a policy file may name classes of this package
+POLICY_PARTS = ("drone.TargetInView", "robot.TargetUpClose")
+"""What every policy file may name of this package: classes that only compute, whatever the
+arguments. Environments are not among them, since their arguments name code to run."""
 
 register_all()

@@ -20,7 +20,7 @@ from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.types import Action, Observation, ObsPreprocessor
 from tmrl_like.wire.spaces import Space, make_space
 
-_OURS = __name__.partition(".")[0]
+_WITH_PARTS = "tmrl_like.agents", "tmrl_like.envs"  # packages that list `POLICY_PARTS`
 
 
 def without_torch(class_path: str) -> str:
@@ -86,7 +86,8 @@ def load_policy(
             `RUN@VERSION`.
         allow: packages of yours whose code the file may name, e.g. `("my_arm",)`. This code is
             imported and called, so allow only what you know. Without `allow`, a file may name
-            built-in actors, and parts of built-in environments.
+            built-in actors, their picture encoders and built-in observation preprocessors, which
+            do nothing but compute. Other classes of `tmrl_like` can run whatever a file says.
         actor: makes the actor, from `observation_space` and `action_space`, in place of the class
             that the file names.
         obs_preprocessor: replaces the one that the file names.
@@ -146,32 +147,33 @@ def _factory_of(
     """Return the class or function that a file names, with its arguments and without them; raise
     PolicyError if the file may not name it. `instead` may replace its import path.
     """
-    _refuse_strangers(code.class_path, code.class_path, allow)
+    ships = _ships(code.class_path)
+    if not ships:
+        _refuse_strangers(code.class_path, code.class_path, allow)
     target = import_object(instead(code.class_path))
-    # a module may have imported it from elsewhere
-    _refuse_strangers(f"{getattr(target, '__module__', '')}.", code.class_path, allow)
+    if not ships:  # an allowed module may have imported it from elsewhere
+        _refuse_strangers(f"{getattr(target, '__module__', '')}.", code.class_path, allow)
     arguments = {name: _value_of(value, allow) for name, value in code.init_args.items()}
     return functools.partial(target, **arguments) if arguments else target, target
 
 
+def _ships(path: str) -> bool:
+    """Whether an import path is one of those that every file may name."""
+    return any(
+        path.removeprefix(f"{package}.") in import_object(f"{package}.POLICY_PARTS")
+        for package in _WITH_PARTS
+        if path.startswith(f"{package}.")
+    )
+
+
 def _refuse_strangers(module: str, path: str, allow: Sequence[str]) -> None:
     if any(module.startswith(f"{package}.") for package in allow):
-        return
-    ours, room, *_ = f"{module}.".split(".")
-    if ours == _OURS and _may_be_named(room):
         return
     package = path.partition(".")[0]
     raise PolicyError(
         f"it names {path}, and code of {package} is not imported for a file unless you allow it: "
         f"load_policy(…, allow=({package!r},)), if you trust both"
     )
-
-
-def _may_be_named(room: str) -> bool:
-    try:
-        return bool(import_object(f"{_OURS}.{room}.POLICY_PARTS"))
-    except TmrlLikeError:  # no such package, or one without this name
-        return False
 
 
 def _value_of(value: object, allow: Sequence[str]) -> object:

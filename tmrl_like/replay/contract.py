@@ -353,7 +353,7 @@ class MemoryDataloading(Tunable, ABC):
 
 def _check_sizes(**sizes: float) -> None:
     for name, size in sizes.items():
-        expect(int(size) == size and size >= 1, name, size, "a whole number, 1 or more")
+        expect(size >= 1 and size % 1 == 0, name, size, "a whole number, 1 or more")
 
 
 def _check_number(who: str, value: object, expected: tuple[str, ...]) -> None:

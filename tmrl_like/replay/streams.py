@@ -22,9 +22,13 @@ and any other stream begins with a switch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
+from tmrl_like.errors import MemoryContractError
 from tmrl_like.types import Buffer, Info, Sample
+
+log = logging.getLogger("tmrl_like.replay")
 
 _REMEMBERED_STREAMS = 256
 _MAX_HELD = 4096  # samples, of all streams
@@ -67,22 +71,45 @@ class StreamSorter:
             self._switch_to(buffer.stream, context_length)
         while sum(map(len, self._held.values())) > _MAX_HELD:
             # the stream that has waited longest goes in
-            self._switch_to(next(iter(self._held)), context_length)
+            waited_longest = next(iter(self._held))
+            try:
+                self._switch_to(waited_longest, context_length)
+            except MemoryContractError as error:
+                if waited_longest == buffer.stream:
+                    raise
+                # the caller would blame the worker that sent `buffer`
+                log.warning("samples of %s do not fit and are dropped: %s", waited_longest, error)
 
     def flush(self, context_length: int, stream: str | None = None) -> None:
-        """Append the samples that are held back, of one stream or of all."""
+        """Append the samples that are held back, of one stream or of all.
+
+        Raises:
+            MemoryContractError: those of a stream do not fit. They are dropped; the others are in.
+        """
+        misfit: MemoryContractError | None = None
         for name in list(self._held):
             if stream in (None, name):
-                self._switch_to(name, context_length)
+                try:
+                    self._switch_to(name, context_length)
+                except MemoryContractError as error:
+                    misfit = error
+        if misfit is not None:
+            raise misfit
 
     def _switch_to(self, stream: str, context_length: int) -> None:
         held = Buffer(self._held.pop(stream), stream)
         history = self._tails.get(stream, [])[-context_length:]
         self._current = stream
         self._to_mark = context_length - len(history)
-        if history:
-            self._append(Buffer([*map(as_context, history)], stream))
-        self._append(self._marked(held, context_length))
+        try:
+            if history:
+                self._append(Buffer([*map(as_context, history)], stream))
+            self._append(self._marked(held, context_length))
+        except MemoryContractError:
+            # whatever comes next, of this stream too, begins with a switch
+            self._tails.pop(stream, None)
+            self.start_behind_other_samples()
+            raise
 
     def _marked(self, buffer: Buffer, context_length: int) -> Buffer:
         tail = self._tails.pop(buffer.stream, [])

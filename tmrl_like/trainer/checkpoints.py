@@ -21,6 +21,7 @@ from tmrl_like.delivery.receiver import BlockCheck, Receiver
 from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, expect
 from tmrl_like.policies.weights import refuse_diverged
+from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.checkpoint_file import remove_checkpoints
 from tmrl_like.trainer.options import Resume
 from tmrl_like.trainer.ranks import Alone
@@ -80,7 +81,7 @@ class _UsersFormat(_OurFormat):
         return self._load(self._path), ""
 
     def write_later(self, training: TrainingOffline, receiver: Receiver) -> Callable[[], None]:
-        training.memory.flush()
+        flush_what_fits(training.memory)
         training.kept.receipts = receiver.receipts
         return partial(self._dump, training, self._path)
 
@@ -90,6 +91,16 @@ class _UsersFormat(_OurFormat):
                 self._path, self._path.with_name(f"{self._path.name}.before-{secrets.token_hex(4)}")
             )
             disk.sync_folder(self._path.parent)
+
+
+def flush_what_fits(memory: MemoryDataloading) -> None:
+    """Put samples that are held back into the memory; those that do not fit are dropped, with a
+    warning.
+    """
+    try:
+        memory.flush()
+    except MemoryContractError as error:
+        log.warning("samples that were held back do not fit and are dropped: %s", error)
 
 
 @dataclass(eq=False)

@@ -15,6 +15,7 @@ from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.session.ring import Ring, connect_to_one
+from tmrl_like.trainer.checkpoints import flush_what_fits
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.sample_ages import FreshnessLimits
@@ -134,7 +135,7 @@ def expect_no_worker(training: TrainingOffline) -> None:
     Raises:
         ConfigError: it would wait for samples that never come.
     """
-    training.memory.flush()
+    flush_what_fits(training.memory)
     if training.ranks.sum(training.memory.ready) != [training.ranks.size]:
         raise ConfigError(
             "the memory holds no transition, and offline no worker sends any: name a data set "

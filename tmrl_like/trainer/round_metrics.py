@@ -112,6 +112,8 @@ class RoundMetrics(Listener):
             start += segment.rows
             if isinstance(act, np.ndarray) and act.dtype.kind == "f":
                 before = self._newest_act.get(stream, act[:0])
+                if before.shape[1:] != act.shape[1:]:  # a user's memory may take both
+                    before = act[:0]
                 change = np.abs(np.diff(np.concatenate((before, act)), axis=0))
                 self._of_samples["action_change_mean"].append(
                     change[is_step[len(is_step) - len(change) :]].ravel()

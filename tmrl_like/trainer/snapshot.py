@@ -209,9 +209,17 @@ def _restored(current: Any, saved: Any) -> Any:
                 if isinstance(current, np.generic)
                 else content.numpy()
             )
+        if current is None:
+            raise ValueError(
+                "it holds the state of an object that the agent makes later: make it in __init__"
+            )
         current.load_state_dict(content)
         return current
     if isinstance(saved, list):
+        if not isinstance(current, list | tuple) or len(current) != len(saved):
+            # plain values whose number changes in training, or which are made in it
+            parts_of = tuple if type(current) is tuple else list
+            return parts_of(_restored(None, part) for part in saved)
         restored = [_restored(*pair) for pair in zip(current, saved, strict=True)]
         return type(current)(restored) if type(current) in (list, tuple) else current
     if isinstance(saved, dict):

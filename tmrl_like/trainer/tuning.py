@@ -19,6 +19,7 @@ from tmrl_like.trainer.watch import Listener
 log = logging.getLogger("tmrl_like.trainer")
 
 _MAY_BE_NONE = "trainer.sample_uses"
+_LARGEST_WHOLE = 2**53  # larger values are sent to other ranks as floats: msgpack has 64 bits
 
 Values: TypeAlias = Mapping[str, float | None]
 """Values by their names in an experiment, such as "agent.lr_actor"."""
@@ -76,7 +77,7 @@ class Tuning(Listener):
                 value
                 if value is None
                 else int(value)
-                if float(value).is_integer()
+                if abs(value) < _LARGEST_WHOLE and float(value).is_integer()
                 else float(value)
             )
         done: Future[None] = Future()
@@ -84,8 +85,11 @@ class Tuning(Listener):
         return done
 
     def begin_round(self, ranks: Alone) -> None:
-        """Apply the changes that were requested on rank 0, on all ranks."""
+        """Apply the changes that were requested on rank 0, on all ranks, without those whose future
+        was cancelled.
+        """
         asked = [self._asked.popleft() for _ in range(len(self._asked))]
+        asked = [one for one in asked if one[-1].set_running_or_notify_cancel()]
         of_rank_0 = ranks.broadcast(
             msgspec.msgpack.encode([(values, given) for values, given, _ in asked])
         )

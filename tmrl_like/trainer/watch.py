@@ -44,13 +44,18 @@ class RecentRewards(Listener):
         self.newest = np.zeros(0)  # float64 [N]
 
     def on_samples(self, delivery: Delivery) -> None:
-        """Add rewards, without those of resets, which follow no decision."""
+        """Add rewards, without those of resets, which follow no decision, and without any that are
+        not single numbers: a user's memory may take those.
+        """
         found = [self.newest]
         for block in delivery.buffer.blocks:
-            rewards = np.concatenate(
-                [np.asarray(segment.tree()[2], np.float64).ravel() for segment in block.segments]
-            )
-            found.append(rewards[~block.is_reset])
+            start = 0
+            for segment in block.segments:
+                rewards, is_step = segment.tree()[2], ~block.is_reset[start : start + segment.rows]
+                start += segment.rows
+                is_number = isinstance(rewards, np.ndarray) and rewards.dtype.kind in "fiub"
+                if is_number and rewards.size == segment.rows:
+                    found.append(rewards.reshape(-1)[is_step].astype(np.float64))
         self.newest = np.concatenate(found)[-self._window :]
 
     def mean(self) -> float | None:

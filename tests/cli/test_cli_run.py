@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import urllib.request
+from pathlib import Path
 
 import psutil
 import pytest
@@ -96,6 +97,15 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, fo
     assert (begun.task, begun.ended, begun.experiment_file) == ("TinyEnv", "stopped", TINY)
     assert begun.command.endswith(f"run {TINY} --page --trainer.epochs .inf")
     assert "run_name: tiny" in begun.experiment
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_run_ends_as_usual_without_room_for_its_log(start, folder):
+    folder.mkdir(parents=True)
+    (folder / "run.log").symlink_to("/dev/full")
+    run = start("run TINY --trainer.rounds 1")
+    assert run.ends() == 0, run.output
+    assert "Traceback" not in run.output
 
 
 @pytest.mark.long  # the test of a part that dies covers it by default

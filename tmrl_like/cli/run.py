@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import io
 import socket
@@ -153,7 +154,8 @@ class Run:
                     self._say(f"the {trainer.role}, too: {trainer.error}")
             raise
         finally:
-            self._log.close()
+            with contextlib.suppress(OSError):
+                self._log.close()
 
     def _parts(self, *roles: str) -> list[Child]:
         """Return the processes with one of these roles."""
@@ -182,7 +184,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self._let_others()
         self._log = self._settings.paths.log.open("a", encoding="utf-8", buffering=1)
-        self._log.write(self._early_lines.getvalue())
+        self._write(self._early_lines.getvalue())
         self._tail = Tail(self._settings.paths.metrics)
         return folder
 
@@ -267,7 +269,7 @@ class Run:
     def _hear(self, wait_s: float = 0.0) -> None:
         """Log and show the lines that parts have printed; waits for the first one."""
         for child, text in self._family.lines(wait_s):
-            self._log.write(f"{text}\n")
+            self._write(f"{text}\n")
             if not text.startswith(ERROR_PREFIX):
                 self._view.line(child.role, text)
 
@@ -276,8 +278,13 @@ class Run:
         self._hear()
 
     def _say(self, text: str) -> None:
-        self._log.write(f"{text}\n")
+        self._write(f"{text}\n")
         self._view.line("run", text)
+
+    def _write(self, lines: str) -> None:
+        """Add lines to run.log. A full disk costs log lines, and nothing else."""
+        with contextlib.suppress(OSError):
+            self._log.write(lines)
 
     def _say_where(self) -> None:
         folder = self._settings.paths.folder

@@ -89,7 +89,9 @@ class Family:
         Raises:
             ShortageError: the system cannot start another process or thread.
         """
-        command = [sys.executable, "-m", "tmrl_like", *arguments, "--supervised"]
+        # python -m imports from the working folder first; `tmrl-like` does not, nor must its parts
+        safe = ["-P"] if {"", os.getcwd()}.isdisjoint(sys.path) else []
+        command = [sys.executable, *safe, "-m", "tmrl_like", *arguments, "--supervised"]
         environment = dict(further or {}) | {
             "PYTHONUNBUFFERED": "1",
             "PYTHONIOENCODING": "utf-8:replace",

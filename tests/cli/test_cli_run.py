@@ -41,7 +41,9 @@ def all_gone(family):
 def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     folder.mkdir(parents=True)
     (folder / "notes.txt").touch()  # from an earlier run
-    run = start("run TINY --proof --workers 2")
+    # what its environment and agent print is not what the parts of a run say to it
+    talkative = "--env tiny.TalkativeEnv --agent tiny.TalkativeAgent"
+    run = start("run TINY --proof --workers 2", talkative)
     run.wait_for("training")
     family = run.family()
     run.wait_for(" trained tests")  # two tests in turn, which each import torch

@@ -228,13 +228,10 @@ class Run:
         asked = self._settings.proof.episodes
         child = self._start(role, "test", "--episodes", str(asked), *policy)
         while child.exit_code is None:
-            self._state = f"proof: {len(child.said)} of {asked} {role}s"
+            self._state = f"proof: {len(_episodes_of(child))} of {asked} {role}s"
             self._turn()
         self._hear_last_words()
-        return [
-            msgspec.json.decode(said.removeprefix("episode "), type=EpisodeStats)
-            for said in child.said
-        ]
+        return [msgspec.json.decode(text, type=EpisodeStats) for text in _episodes_of(child)]
 
     def _start(
         self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None
@@ -324,3 +321,8 @@ class Run:
         if plot_returns(picture, {self._settings.run_name: [folder]}, levels):
             print(f"picture: {picture}", flush=True)
         return 0 if verdict.passed else TmrlLikeError.exit_code
+
+
+def _episodes_of(child: Child) -> list[str]:
+    """Return the reports of a test's episodes so far, as JSON."""
+    return [said.removeprefix("episode ") for said in child.said if said.startswith("episode ")]

@@ -13,6 +13,8 @@ import pytest
 from cli_commands import TINY
 from kit.waiting import until
 
+from tmrl_like.cli.places import find_place
+from tmrl_like.config.loading import settings_of
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError
@@ -43,7 +45,7 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     (folder / "notes.txt").touch()  # from an earlier run
     # what its environment and agent print is not what the parts of a run say to it
     talkative = "--env tiny.TalkativeEnv --agent tiny.TalkativeAgent"
-    run = start("run TINY --proof --workers 2", talkative)
+    run = start("run TINY --proof --workers 2 --server.host robots.example", talkative)
     run.wait_for("training")
     family = run.family()
     run.wait_for(" trained tests")  # two tests in turn, which each import torch
@@ -58,6 +60,8 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     assert f"picture: {folder / 'proof.png'}" in run.output
     assert (folder / "proof.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "best" / "rollout.npz").is_file()
+    # `tmrl-like run tiny` serves other machines again
+    assert settings_of(find_place("tiny").open()).server.listens_on == "0.0.0.0"
     proof = json.loads((folder / "proof.json").read_text())
     assert proof["passed"]
     assert len(proof["untrained"]) == len(proof["trained"]) == 5

@@ -21,7 +21,7 @@ from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family
 from tmrl_like.cli.tables import mean_and_std
 from tmrl_like.cli.views import View, make_view
 from tmrl_like.config.run_lock import use_run
-from tmrl_like.config.settings import Settings
+from tmrl_like.config.settings import Settings, is_loopback
 from tmrl_like.errors import ConfigError, TmrlLikeError
 from tmrl_like.metrics.reading import Tail
 from tmrl_like.types import EpisodeStats
@@ -242,7 +242,12 @@ class Run:
         )
 
     def _where(self) -> list[str]:
-        return ["--server.host=127.0.0.1", f"--server.port={self._port}"]
+        """Return options that lead parts to the server. The trainer saves them, so they also say
+        whether the server is there for other machines, for a start by the run's name.
+        """
+        bind = self._settings.server.listens_on
+        is_for_others = [] if is_loopback(bind) else [f"--server.bind={bind}"]
+        return ["--server.host=127.0.0.1", f"--server.port={self._port}", *is_for_others]
 
     def _turn(self) -> None:
         """Do one round of watching all parts. Raises PartDiedError if a part has ended before it

@@ -55,6 +55,8 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
         ("export tiny@bst f", "there is no policy bst in"),
         ("export tiny@3 f.safetensors --onnx", "expected a name that ends in .onnx"),
         ("prune tiny --untag good", "--untag good: there is no such tag"),
+        ("prune tiny@2", "tiny@2: `policies prune` takes no version; leave out the @"),
+        ("list tiny@2", "tiny@2: `policies list` takes no version; leave out the @"),
         ("prune tiny --keep 0", "--keep is 0; expected 1 or more"),
     ],
 )

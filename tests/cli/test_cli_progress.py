@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import sys
+from pathlib import Path
 
 import pytest
 from kit.clocks import Clock
@@ -137,6 +140,31 @@ def test_a_view_shows_what_happens(make_view, progress, capsys):
     out = capsys.readouterr().out
     assert out.count("WARNING [bold] is no markup") == 1
     assert "5,000 steps" in out
+
+
+def without_a_reader():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w", encoding="utf-8")
+
+
+def with_a_full_disk():
+    return Path("/dev/full").open("w", encoding="utf-8")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("opened", [without_a_reader, with_a_full_disk])
+def test_a_view_goes_on_if_nothing_takes_its_lines(opened, progress, monkeypatch):
+    """`tmrl-like run … | tee log`: Ctrl-C ends both, and the run has yet to end its parts."""
+    stdout = opened()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    progress.add(ROUND)
+    view = PlainView("title")
+    view.line("worker", "a line")
+    view.show("ending", progress)
+    view.close()
+    with pytest.raises(OSError, match=r"space|pipe"):
+        stdout.close()
 
 
 def test_means_and_deviations_are_the_samples_own():

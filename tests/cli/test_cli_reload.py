@@ -113,6 +113,19 @@ def test_a_wrong_file_changes_nothing_and_a_right_one_counts_again(edited, chang
     assert file.in_force() == (0.125, 8, 3)
 
 
+@pytest.mark.parametrize("size", ["much", "0"])  # found in the file, and by the memory
+def test_what_is_right_beside_a_mistake_counts_once_the_mistake_is_gone(edited, size):
+    file = edited()
+    right = (("gain: 0.5", "gain: 0.25"), ("rounds: 3", "rounds: 2"))
+    file.edit(("batch_size: 8", f"batch_size: {size}"), *right)
+    with pytest.raises(ConfigError):
+        file.see()
+    assert file.in_force() == (0.5, 8, 3)
+    file.edit(*right)
+    file.see()
+    assert file.in_force() == (0.25, 8, 2)
+
+
 def test_a_file_that_is_being_written_is_not_read(edited):
     file = edited()
     # the beginning of the file is a valid experiment

@@ -6,12 +6,15 @@ import re
 import shlex
 import signal
 import urllib.request
+from pathlib import Path
 
 import psutil
 import pytest
 from cli_commands import TINY
 from kit.waiting import until
 
+from tmrl_like.cli.places import find_place
+from tmrl_like.config.loading import settings_of
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError
@@ -40,7 +43,9 @@ def all_gone(family):
 def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     folder.mkdir(parents=True)
     (folder / "notes.txt").touch()  # from an earlier run
-    run = start("run TINY --proof --workers 2")
+    # what its environment and agent print is not what the parts of a run say to it
+    talkative = "--env tiny.TalkativeEnv --agent tiny.TalkativeAgent"
+    run = start("run TINY --proof --workers 2 --server.host robots.example", talkative)
     run.wait_for("training")
     family = run.family()
     run.wait_for(" trained tests")  # two tests in turn, which each import torch
@@ -55,6 +60,8 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     assert f"picture: {folder / 'proof.png'}" in run.output
     assert (folder / "proof.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "best" / "rollout.npz").is_file()
+    # `tmrl-like run tiny` serves other machines again
+    assert settings_of(find_place("tiny").open()).server.listens_on == "0.0.0.0"
     proof = json.loads((folder / "proof.json").read_text())
     assert proof["passed"]
     assert len(proof["untrained"]) == len(proof["trained"]) == 5
@@ -96,6 +103,15 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, fo
     assert (begun.task, begun.ended, begun.experiment_file) == ("TinyEnv", "stopped", TINY)
     assert begun.command.endswith(f"run {TINY} --page --trainer.epochs .inf")
     assert "run_name: tiny" in begun.experiment
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_run_ends_as_usual_without_room_for_its_log(start, folder):
+    folder.mkdir(parents=True)
+    (folder / "run.log").symlink_to("/dev/full")
+    run = start("run TINY --trainer.rounds 1")
+    assert run.ends() == 0, run.output
+    assert "Traceback" not in run.output
 
 
 @pytest.mark.long  # the test of a part that dies covers it by default

@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import tmrl_like
 from tmrl_like.cli.supervise import Child, Family
 
 CHILD = """
@@ -34,3 +36,18 @@ def test_a_child_that_takes_its_time_is_asked_once():
         assert process.stdout.readline() == "asked\n"
         family.stop(child, within_s=60.0)
         assert child.exit_code == 1
+
+
+@pytest.mark.parametrize("imports_from_it", [False, True])
+def test_a_child_imports_from_the_working_folder_only_if_its_parent_does(
+    imports_from_it, tmp_path, monkeypatch
+):
+    """`python -m tmrl_like` does, `tmrl-like` does not."""
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(tmrl_like.__file__).parents[1]))
+    if imports_from_it:
+        monkeypatch.syspath_prepend(tmp_path)
+    with Family() as family:
+        child = family.start("server", ["--version"])
+        assert child.process.wait(60.0) == (3 if imports_from_it else 0)

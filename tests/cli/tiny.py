@@ -98,6 +98,15 @@ class SlowCameraEnv(TinyEnv):
         self.sensors[0].close()
 
 
+class TalkativeEnv(TinyEnv):
+    """An environment that prints what the parts of a run say to it, too."""
+
+    def reset(self, **options):
+        print("episode begins\nepisode", {"number": 1}, "\nready")
+        print("the arm moves", end="")
+        return super().reset(**options)
+
+
 class TinyActor(ActorModule):
     """An actor that presses as far as its first parameter says."""
 
@@ -142,6 +151,14 @@ class TinyAgent(TrainingAgent):
 
     def get_actor(self):
         return self.actor
+
+
+class TalkativeAgent(TinyAgent):
+    """An agent that leaves a line open when it is made."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        print("made", end="")
 
 
 def drop_the_second(act, obs, rew, terminated, truncated, info):

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tmrl_like.config import config_constants as cfg
+from tmrl_like.config.paths import RunPaths
 
 EXPERIMENT = """
 run_name: from_the_file
@@ -59,6 +60,13 @@ def test_a_path_argument_left_out_is_what_the_script_set_it_to(monkeypatch, tmp_
     assert cfg.path_of_run(cfg.RunPath.OF_RUN, "MODEL_PATH_WORKER") == tmp_path / "w"
     assert cfg.path_of_run(None, "MODEL_PATH_WORKER") is None
     assert cfg.path_of_run("mine", "MODEL_PATH_WORKER") == Path("mine")
+
+
+@pytest.mark.parametrize("folder", ["/flights", "/data/runs/flights"])
+def test_the_paths_of_a_run_are_those_in_its_folder(folder):
+    of_run = RunPaths.of(Path(folder))
+    assert of_run.run_name == "flights"
+    assert of_run.checkpoint == Path(folder) / "checkpoints" / "training"
 
 
 def test_another_run_name_changes_all_paths(monkeypatch):

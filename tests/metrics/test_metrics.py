@@ -1,6 +1,8 @@
 """Metrics of a round, and sinks that cannot disturb training."""
 
+import io
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -66,6 +68,31 @@ def test_the_console_says_at_the_end_what_was_reached(capsys):
     )
     ConsoleSink().close()
     assert capsys.readouterr().err == ""
+
+
+def without_a_reader():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w", buffering=1, encoding="utf-8")
+
+
+def with_a_full_disk():
+    return Path("/dev/full").open("w", buffering=1, encoding="utf-8")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("opened", [without_a_reader, with_a_full_disk])
+def test_a_console_that_takes_nothing_does_not_stop_training(opened, monkeypatch):
+    stderr = opened()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())  # rich closes standard output as well
+    sink = ConsoleSink()
+    for _ in range(2):
+        sink.write(ROUND)
+    sink.write({"kind": "episode", "time_s": 1.0, "test": True, "return": 1.0})
+    sink.close()
+    with pytest.raises(OSError, match=r"space|pipe"):
+        stderr.close()
 
 
 def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path):

@@ -28,6 +28,11 @@ def main(arguments: Arguments) -> int:
             return _list_all()
         store = PolicyStore(arguments.found.folder() / FOLDER)
         version = arguments.found.version or NEWEST
+        if arguments.found.version and arguments.action in ("list", "prune"):
+            raise ConfigError(
+                f"{arguments.place}: `policies {arguments.action}` takes no version; leave out "
+                "the @"
+            )
         if arguments.action == "export":
             source, file = store.find(version), Path(arguments.file)
             suffix = ".onnx" if arguments.onnx else ".safetensors"

@@ -45,6 +45,7 @@ class Reloading:
         self._path, self._overrides = document.path, overrides
         self._stamp, self._is_new = document.stamp, False
         self._written = flat(document)
+        self._before = self._written  # what to go back to if the request is refused
         self._asked: Future[None] | None = None
         self._closing = threading.Event()
         self._tuning = tuning
@@ -76,6 +77,8 @@ class Reloading:
         """
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
+            if asked.exception() is not None:
+                self._written = self._before
             asked.result()
         assert self._path is not None
         stamp = stamp_of(self._path)
@@ -87,7 +90,6 @@ class Reloading:
 
     def _compare(self, document: Document) -> None:
         settings, (before, written) = settings_of(document), (self._written, flat(document))
-        self._written = written
         values: dict[str, Any] = {}
         for name in sorted(before.keys() | written.keys()):
             if before.get(name) == written.get(name):
@@ -105,3 +107,4 @@ class Reloading:
                 log.warning("%s: %s has changed, which needs a restart", document.where(keys), name)
         if values:
             self._asked = self._tuning.ask(values, given=True)
+        self._before, self._written = before, written

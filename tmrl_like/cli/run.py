@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import io
 import socket
@@ -20,7 +21,7 @@ from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family
 from tmrl_like.cli.tables import mean_and_std
 from tmrl_like.cli.views import View, make_view
 from tmrl_like.config.run_lock import use_run
-from tmrl_like.config.settings import Settings
+from tmrl_like.config.settings import Settings, is_loopback
 from tmrl_like.errors import ConfigError, TmrlLikeError
 from tmrl_like.metrics.reading import Tail
 from tmrl_like.types import EpisodeStats
@@ -153,7 +154,8 @@ class Run:
                     self._say(f"the {trainer.role}, too: {trainer.error}")
             raise
         finally:
-            self._log.close()
+            with contextlib.suppress(OSError):
+                self._log.close()
 
     def _parts(self, *roles: str) -> list[Child]:
         """Return the processes with one of these roles."""
@@ -182,7 +184,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self._let_others()
         self._log = self._settings.paths.log.open("a", encoding="utf-8", buffering=1)
-        self._log.write(self._early_lines.getvalue())
+        self._write(self._early_lines.getvalue())
         self._tail = Tail(self._settings.paths.metrics)
         return folder
 
@@ -226,13 +228,10 @@ class Run:
         asked = self._settings.proof.episodes
         child = self._start(role, "test", "--episodes", str(asked), *policy)
         while child.exit_code is None:
-            self._state = f"proof: {len(child.said)} of {asked} {role}s"
+            self._state = f"proof: {len(_episodes_of(child))} of {asked} {role}s"
             self._turn()
         self._hear_last_words()
-        return [
-            msgspec.json.decode(said.removeprefix("episode "), type=EpisodeStats)
-            for said in child.said
-        ]
+        return [msgspec.json.decode(text, type=EpisodeStats) for text in _episodes_of(child)]
 
     def _start(
         self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None
@@ -243,7 +242,12 @@ class Run:
         )
 
     def _where(self) -> list[str]:
-        return ["--server.host=127.0.0.1", f"--server.port={self._port}"]
+        """Return options that lead parts to the server. The trainer saves them, so they also say
+        whether the server is there for other machines, for a start by the run's name.
+        """
+        bind = self._settings.server.listens_on
+        is_for_others = [] if is_loopback(bind) else [f"--server.bind={bind}"]
+        return ["--server.host=127.0.0.1", f"--server.port={self._port}", *is_for_others]
 
     def _turn(self) -> None:
         """Do one round of watching all parts. Raises PartDiedError if a part has ended before it
@@ -267,7 +271,7 @@ class Run:
     def _hear(self, wait_s: float = 0.0) -> None:
         """Log and show the lines that parts have printed; waits for the first one."""
         for child, text in self._family.lines(wait_s):
-            self._log.write(f"{text}\n")
+            self._write(f"{text}\n")
             if not text.startswith(ERROR_PREFIX):
                 self._view.line(child.role, text)
 
@@ -276,8 +280,13 @@ class Run:
         self._hear()
 
     def _say(self, text: str) -> None:
-        self._log.write(f"{text}\n")
+        self._write(f"{text}\n")
         self._view.line("run", text)
+
+    def _write(self, lines: str) -> None:
+        """Add lines to run.log. A full disk costs log lines, and nothing else."""
+        with contextlib.suppress(OSError):
+            self._log.write(lines)
 
     def _say_where(self) -> None:
         folder = self._settings.paths.folder
@@ -317,3 +326,8 @@ class Run:
         if plot_returns(picture, {self._settings.run_name: [folder]}, levels):
             print(f"picture: {picture}", flush=True)
         return 0 if verdict.passed else TmrlLikeError.exit_code
+
+
+def _episodes_of(child: Child) -> list[str]:
+    """Return the reports of a test's episodes so far, as JSON."""
+    return [said.removeprefix("episode ") for said in child.said if said.startswith("episode ")]

@@ -24,7 +24,7 @@ from tmrl_like.base.children import start_child
 from tmrl_like.base.threads import no_process, start_thread
 
 ERROR_PREFIX = "tmrl-like: error: "
-_FOR_PARENT = ("ready", "episode ")
+_FOR_PARENT = ("ready", 'episode {"')
 _LAST_WORDS = 20
 _KILL_WAIT_S = 2.0
 _READ_WITHIN_S = 1.0
@@ -37,7 +37,7 @@ class Child:
     Attributes:
         role: its name in log and messages.
         process: the child process.
-        said: its lines on standard output that are for the parent: "ready …" or "episode …".
+        said: its lines on standard output that are for the parent: "ready …" or "episode {…}".
         last_words: its newest lines on standard error.
         error: its error message, without the prefix.
         is_asked: whether it was asked to end; a part that is asked twice ends at once, without its
@@ -89,7 +89,9 @@ class Family:
         Raises:
             ShortageError: the system cannot start another process or thread.
         """
-        command = [sys.executable, "-m", "tmrl_like", *arguments, "--supervised"]
+        # python -m imports from the working folder first; `tmrl-like` does not, nor must its parts
+        safe = ["-P"] if {"", os.getcwd()}.isdisjoint(sys.path) else []
+        command = [sys.executable, *safe, "-m", "tmrl_like", *arguments, "--supervised"]
         environment = dict(further or {}) | {
             "PYTHONUNBUFFERED": "1",
             "PYTHONIOENCODING": "utf-8:replace",

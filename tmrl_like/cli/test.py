@@ -95,7 +95,7 @@ def drive(
                 f"{count}: return {episode.return_:.3f} in {counted(episode.steps, 'step')}, {took}"
             )
             print(
-                "episode",
+                "\nepisode" if supervised else "episode",  # the user's code may leave a line open
                 msgspec.json.encode(episode).decode() if supervised else shown,
                 flush=True,
             )

@@ -63,7 +63,7 @@ def main(arguments: Arguments) -> int:
                 Reloading(experiment.document, arguments.overrides, training.tuning)
             )
         if arguments.supervised:
-            print("ready", flush=True)
+            print("\nready", flush=True)  # the user's code may have left a line open
         _run(trainer, experiment, about)
     if _is_first() and not arguments.supervised:
         print(

@@ -19,11 +19,11 @@ class PlainView:
         self._shown: tuple[Any, ...] = ()
         self._shown_at = -_PLAIN_EVERY_S
         self._state = ""
-        print(f"run {title}", flush=True)
+        self._print(f"run {title}")
 
     def line(self, role: str, text: str) -> None:
         """Show one line of a part; the text already names the part."""
-        print(text, flush=True)
+        self._print(text)
 
     def show(self, state: str, progress: Progress) -> None:
         """Print a line every 10 s at most, and when `state` changes, which describes the current
@@ -31,7 +31,7 @@ class PlainView:
         """
         if state != self._state:
             self._state = state
-            print(state, flush=True)
+            self._print(state)
         newest = progress.last_round or progress.warm_up
         news = (
             len(progress.tests),
@@ -41,10 +41,21 @@ class PlainView:
             return
         self._shown, self._shown_at = news, time.monotonic()
         values = "; ".join(f"{name} {' '.join(value.split())}" for name, value in progress.rows())
-        print(f"{progress.times()}: {values}", flush=True)
+        self._print(f"{progress.times()}: {values}")
 
     def close(self) -> None:
         """Do nothing: plain lines need no cleaning up."""
+
+    def _print(self, text: str) -> None:
+        """Print a line, unless its reader has gone (`| tee` ends with Ctrl-C) or its disk is full:
+        the run goes on.
+        """
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:
+            sys.stdout = None  # print now does nothing
+        except OSError:
+            pass
 
 
 class LiveView:

@@ -54,10 +54,10 @@ class RunPaths:
         best: the best run that workers on this machine have driven.
     """
 
-    def __init__(self, run_name: str, root: Path) -> None:
+    def __init__(self, run_name: str, root: Path, folder: Path | None = None) -> None:
         self.run_name = run_name
         self.root = root
-        self.folder = root / "runs" / run_name
+        self.folder = folder or root / "runs" / run_name
         self.users = root / "in_use" / run_name
         self.weights = self.folder / "weights"
         self.worker_model = self.weights / "worker.safetensors"
@@ -77,4 +77,4 @@ class RunPaths:
     def of(cls, folder: Path) -> RunPaths:
         """Return the files of the run in this folder."""
         whole = folder.resolve()
-        return cls(whole.name, whole.parents[1])
+        return cls(whole.name, whole.parent.parent, whole)

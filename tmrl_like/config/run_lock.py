@@ -1,16 +1,16 @@
 """Which processes on this machine use a run's folder. One `run` or trainer at a time owns it.
 
 Each process that uses a run holds a lock on a file of its own in `RunPaths.users`, named after
-part, process and time. The system frees the lock when the process ends, however it ends; a file
-without a lock means nothing.
+part, process, time and a random number. The system frees the lock when the process ends, however it
+ends; a file without a lock means nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +25,6 @@ log = logging.getLogger("tmrl_like.config")
 
 _OWNERS = ("run", "trainer")
 _TURN_S = 30.0
-_count = itertools.count()
 
 
 @contextlib.contextmanager
@@ -62,10 +61,9 @@ def use_run(
                         f"the run {paths.run_name} is in use by process {process} ({name}, since "
                         f"{since.replace('.', ':')}): end it first, or choose another run_name"
                     )
-            mine = (
-                paths.users
-                / f"{part}_{os.getpid()}_{time.strftime('%Y-%m-%d %H.%M.%S')}_{next(_count)}"
-            )
+            since = time.strftime("%Y-%m-%d %H.%M.%S")
+            # processes of two containers may have the same number
+            mine = paths.users / f"{part}_{os.getpid()}_{since}_{secrets.token_hex(8)}"
             stack.callback(_forget_if_free, mine)
             stack.enter_context(filelock.FileLock(mine, timeout=0, thread_local=False))
             if not supervised and part != "run":

@@ -4,6 +4,7 @@ training.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -136,9 +137,9 @@ class ConsoleSink:
     def write(self, record: Record) -> None:
         self._time_s = record.get("time_s") or self._time_s
         if record.get("kind") == "round":
-            self._console.print(describe_round(record), soft_wrap=True)
+            self._print(describe_round(record))
         elif record.get("kind") == "warm_up":
-            self._console.print(describe_warm_up(record))
+            self._print(describe_warm_up(record))
         elif record.get("kind") == "episode":
             self._returns[record["test"]].append(record["return"])
 
@@ -150,12 +151,16 @@ class ConsoleSink:
             return
         n = min(_COMPARED_EPISODES, (len(returns) + 1) // 2)
         before, after = sum(returns[:n]) / n, sum(returns[-n:]) / n
-        self._console.print(
+        self._print(
             f"trained for {clock(self._time_s)}: {'test' if tests else 'training'} return "
             f"{before:.2f} at first, {after:.2f} in the end (means of {counted(n, 'episode')}); "
-            f"{len(tests):,} test and {len(others):,} training episodes",
-            soft_wrap=True,
+            f"{len(tests):,} test and {len(others):,} training episodes"
         )
+
+    def _print(self, text: str) -> None:
+        """Print a line, unless its reader has gone or its disk is full."""
+        with contextlib.suppress(OSError, SystemExit):  # rich exits if the reader has gone
+            self._console.print(text, soft_wrap=True)
 
 
 class TensorBoardSink:

@@ -69,7 +69,9 @@ def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) 
         if typing.get_origin(kind) is tuple:
             _expect_entries_in_ranges(name, value, typing.get_args(kind))
             continue
-        for part in (kind, *typing.get_args(kind)) if value is not None else ():
+        if value is None:
+            continue
+        for part in (kind, *typing.get_args(kind)):
             if typing.get_origin(part) is typing.Literal:
                 choices = typing.get_args(part)
                 expect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import math
@@ -68,7 +69,8 @@ class JudgedLoop(ControlLoop):
         self.env.brake.pull()
         self.counts.alarm = f"waits for a person: {self.person.options.reset_prompt}"
         log.warning("%s", self.counts.alarm)
-        print("\a", end="", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            print("\a", end="", file=sys.stderr, flush=True)
         self.person.has_reset.clear()
         while not self.person.has_reset.wait(_LOOK_S):
             self.check()

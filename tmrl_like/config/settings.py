@@ -170,7 +170,7 @@ class Settings:
     Attributes:
         run_name: name of the run; names its folder, runs/RUN_NAME in the data folder.
         crc_debug: compare every rebuilt transition with the original, bit for bit; slow.
-        seed: seed of the random generators; none: a different one each time.
+        seed: seed of the random generators, below 2**32; none: a different one each time.
         server: see `ServerSection`.
         worker: see `WorkerSection`.
         trainer: see `TrainerSection`.
@@ -188,6 +188,8 @@ class Settings:
     def __post_init__(self) -> None:
         fine = bool(_NAME.fullmatch(self.run_name))
         expect(fine, "run_name", self.run_name, "letters, digits, '.', '_' and '-', at most 100")
+        fine = self.seed is None or 0 <= self.seed < 2**32
+        expect(fine, "seed", self.seed, f"0 to {2**32 - 1}")
         ratio = self.trainer.max_training_steps_per_env_step
         is_bounded = self.trainer.sample_uses is not None
         if self.worker.synchronous and ratio == math.inf and not is_bounded:

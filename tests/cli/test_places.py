@@ -61,6 +61,22 @@ def test_a_run_stands_for_the_experiment_that_it_was_trained_with_in_every_comma
     assert (experiment.run_name, experiment.seed, experiment.trainer.rounds) == ("arm", 77, 7)
 
 
+@pytest.mark.usefixtures("run_folder")
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("test", "--untrained"),
+        ("record", "--random"),
+        ("record", "--expert"),
+        ("worker", "--expert"),
+    ],
+)
+def test_a_version_is_refused_where_no_policy_drives(command, option):
+    out = ["--out", "data"] if command == "record" else []
+    with pytest.raises(ConfigError, match=f"`{command} {option}` takes no version of a policy"):
+        _ = parse([command, "arm@3", option, *out]).experiment
+
+
 @pytest.mark.parametrize(
     ("typed", "near"),
     [

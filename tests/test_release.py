@@ -69,3 +69,18 @@ def test_a_release_is_the_same_bytes_each_time_and_lists_what_it_brings(tmp_path
         assert requirement.specifier.contains(listed[requirement.name.lower()]), line
     assert bill["metadata"]["component"]["version"] == project["version"]
     assert str(tmp_path) not in made["tmrl_like.cdx.json"].decode()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the Makefile wants a POSIX shell")
+def test_a_virtual_environment_that_could_not_be_made_is_removed(tmp_path):
+    (tmp_path / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    python = tmp_path / "python3"  # as on Debian without python3-venv
+    python.write_text(
+        '#!/bin/sh\n[ "$1" = -c ] || { mkdir -p .venv/bin; touch .venv/bin/python; exit 1; }\n'
+    )
+    python.chmod(0o755)
+    made = subprocess.run(
+        ["make", ".venv/bin/python", "PYTHON=./python3"], cwd=tmp_path, check=False
+    )
+    assert made.returncode
+    assert not (tmp_path / ".venv").exists()

@@ -78,6 +78,16 @@ def test_a_name_that_will_not_do_is_one_line(name, problem, refused):
     assert list(Path().iterdir()) == [Path("taken")]
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("device", "robot"), ("game", "game"), ("history", "game"), ("simulator", "gym")],
+)
+def test_a_name_whose_class_the_template_has_is_one_line(name, kind, refused):
+    said = refused("init", name, "--kind", kind)
+    assert said == f"a {kind} has another class named {name.title()}: take another name"
+    assert not list(Path().iterdir())
+
+
 def test_experiments_that_ship_are_found_by_name_and_listed(typed):
     assert load_settings("pendulum").run_name == "pendulum"
     assert " ".join(shipped()) in typed("--help").out

@@ -136,3 +136,10 @@ def test_a_minari_data_set_replaces_nothing(tmp_path, log_folder, refused, in_th
         "log", log_folder, "--minari", tmp_path / "mine"
     )
     assert file.exists()
+
+
+def test_a_minari_data_set_that_cannot_be_written_is_one_line(tmp_path, log_folder, refused):
+    (tmp_path / "file").touch()
+    target = tmp_path / "file" / "mine"
+    said = refused("log", log_folder, "--minari", target)
+    assert f"--minari {target}: " in said

@@ -65,6 +65,14 @@ def test_a_mistake_is_one_line(words, message, refused):
     assert message in refused("policies", words)
 
 
+@pytest.mark.usefixtures("store")
+def test_a_file_that_cannot_be_written_is_one_line(refused, tmp_path):
+    (tmp_path / "file").touch()
+    file = tmp_path / "file" / "p.safetensors"
+    said = refused("policies export tiny@3", file)
+    assert f"cannot write the policy to {file}: " in said
+
+
 def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(
     typed, refused, store, tmp_path
 ):

@@ -73,6 +73,15 @@ def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, trained, 
     assert "empty" not in rows
 
 
+def test_a_damaged_policy_hides_no_run(typed, trained, store):
+    trained("other")
+    trained("tiny")
+    store.add_return(2, 5.0)
+    store.path("best").write_bytes(b"damaged")
+    rows = rows_of(typed("runs").out)
+    assert (rows["tiny"][-2:], rows["other"][-2:]) == (["unreadable", "done"], ["-", "done"])
+
+
 def test_runs_that_differ_in_their_seeds_are_one_band_in_the_picture(
     typed, trained, tmp_path, monkeypatch
 ):

@@ -1,6 +1,7 @@
 """The first argument of a command: what it may name."""
 
 import contextlib
+import os
 import shutil
 from pathlib import Path
 
@@ -60,6 +61,22 @@ def test_a_run_stands_for_the_experiment_that_it_was_trained_with_in_every_comma
     assert (experiment.run_name, experiment.seed, experiment.trainer.rounds) == ("arm", 77, 7)
 
 
+@pytest.mark.usefixtures("run_folder")
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("test", "--untrained"),
+        ("record", "--random"),
+        ("record", "--expert"),
+        ("worker", "--expert"),
+    ],
+)
+def test_a_version_is_refused_where_no_policy_drives(command, option):
+    out = ["--out", "data"] if command == "record" else []
+    with pytest.raises(ConfigError, match=f"`{command} {option}` takes no version of a policy"):
+        _ = parse([command, "arm@3", option, *out]).experiment
+
+
 @pytest.mark.parametrize(
     ("typed", "near"),
     [
@@ -75,6 +92,13 @@ def test_what_is_not_there_is_one_line_with_the_nearest_name(typed, near):
         find_place(typed)
     assert f"there is no experiment and no run {typed.partition('@')[0]}; " in str(raised.value)
     assert near in str(raised.value)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there it is the name of no file")
+@pytest.mark.parametrize("command", ["check", "log", "policies list", "runs"])
+def test_a_name_that_cannot_be_looked_up_is_one_line(command, refused):
+    name = 300 * "n"
+    assert f"{name}: cannot be read: File name too long" in refused(command, name)
 
 
 def test_the_samples_of_a_run_are_shown_by_its_name(typed, run_folder):

@@ -34,12 +34,22 @@ def test_numbers_are_numbers_with_or_without_a_point(text, value):
         ("- a\n- b\n", "x.yaml: expected keys with values"),
         ("a: &x [*x]", "x.yaml"),
         ("a: \x00", "x.yaml: is not valid YAML"),
+        ("\na: !!bool maybe", "x.yaml:2: is not valid YAML: 'maybe' is no bool"),
+        ("a: !!int ''", "x.yaml:1: is not valid YAML: '' is no int"),
+        ("a: !!timestamp x", "x.yaml:1: is not valid YAML: 'x' is no timestamp"),
+        ("a: 2026-13-01", "x.yaml:1: is not valid YAML: '2026-13-01' is no timestamp"),
+        ("!!bool maybe: 1", "x.yaml:1: is not valid YAML: 'maybe' is no bool"),
         ("? [a]\n: 1", "x.yaml:1: is not valid YAML: a key must be a word"),
     ],
 )
 def test_what_is_not_yaml_is_refused_in_one_line_with_its_number(text, problem):
     with one_line("^" + re.escape(problem)):
         parse_document(text, "x.yaml")
+
+
+@pytest.mark.parametrize("text", ["!!bool maybe", "!!int ''", "!!timestamp x", "2026-13-01"])
+def test_a_value_of_the_command_line_that_is_not_yaml_is_text(text):
+    assert parse_value(text) == text
 
 
 def test_an_empty_file_is_an_experiment_without_keys():

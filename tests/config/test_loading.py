@@ -209,6 +209,8 @@ def test_only_the_parts_that_were_asked_for_are_imported(file):
         ("port: 8000", "port: many", ":18: server.port: expected a whole number, got 'many'"),
         ("  epochs: .inf", "  - epochs", ":19: trainer: expected keys with values, got ['epochs']"),
         ("run_name: r1", "run_name: ../r1", ":2: run_name is '../r1'; expected letters"),
+        ("run_name: r1", "seed: -1", ":2: seed is -1; expected 0 to 4294967295"),
+        ("run_name: r1", f"seed: {2**32}", ":2: seed is 4294967296; expected 0 to"),
         (f"env: {MODULE}.Env", "", ": the key env is missing"),
         (f"{MODULE}.Env", "[1, 2]", ":3: env: expected an import path, or class_path with"),
         (f"{MODULE}.Env", f"{MODULE}.Actor", ":3: env.class_path: Actor cannot be used here: it"),

@@ -31,6 +31,12 @@ def test_a_curve_holds_mean_and_spread_in_bins_that_become_wider():
     assert stds[0] == pytest.approx(math.sqrt(1 + 1.25))
 
 
+def test_a_number_whose_square_is_too_large_has_its_mean():
+    curve = BinnedCurve()
+    curve.add(0.0, 1e200)
+    assert curve.columns()[1] == [1e200]
+
+
 def test_a_record_that_is_earlier_than_the_last_one_takes_the_place_of_all_since():
     history = RunHistory()
     for time_s, value in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (2.0, 20.0)):

@@ -1,4 +1,5 @@
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -277,6 +278,12 @@ def test_a_data_set_is_read_by_folder_or_file(tmp_path):
     (file,) = (tmp_path / "set").glob("*.log")
     for path in (tmp_path / "set", file, str(file)):
         assert held_by(ListMemory(dataset_path=path)) == held_by(filled(60))
+
+
+def test_a_data_set_is_found_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
+    write_data_set(tmp_path / "set", [Buffer(samples(60), "a")])
+    assert held_by(ListMemory(dataset_path="~/set")) == held_by(filled(60))
 
 
 def test_a_long_buffer_is_written_as_packets_of_moderate_size(tmp_path):

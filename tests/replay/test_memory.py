@@ -1,5 +1,6 @@
 import errno
 import gc
+import os
 from functools import partial
 from itertools import pairwise
 
@@ -381,6 +382,12 @@ def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind
     del on_disk
     gc.collect()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scratch_folder_may_be_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
+    (tmp_path / "scratch").mkdir()
+    assert len(filled(scratch_dir="~/scratch")) == len(filled())
 
 
 def test_a_scratch_disk_that_is_full_is_one_clear_line(tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 _KEYS = tuple(key for key in TOP_LEVEL if key not in SECTIONS)
 _TAKE_VERSIONS = ("worker", "test", "record")
+_WITHOUT_POLICY = ("untrained", "random", "expert", "lap")  # options that drive without a policy
 
 _ABOUT = """\
 Train robots, games and simulators in real time, over a network.
@@ -99,9 +100,11 @@ class Arguments(argparse.Namespace):
         """
         from tmrl_like.experiment import experiment_of
 
-        if self.found.version and self.command not in _TAKE_VERSIONS:
+        given = [f"--{option}" for option in _WITHOUT_POLICY if vars(self).get(option)]
+        command = " ".join([self.command, *given])
+        if self.found.version and command not in _TAKE_VERSIONS:
             raise ConfigError(
-                f"{self.place}: `{self.command}` takes no version of a policy; leave out the @"
+                f"{self.place}: `{command}` takes no version of a policy; leave out the @"
             )
         return experiment_of(self.found.open(self.overrides))
 

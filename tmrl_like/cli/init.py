@@ -31,6 +31,11 @@ def main(arguments: Arguments) -> int:
         )
     templates = Path(tmrl_like.__file__).parent / "templates"
     class_name = "".join(word.capitalize() for word in name.split("_"))
+    code = (templates / arguments.kind / "my_task.py").read_text(encoding="utf-8")
+    if re.search(rf"^(class|from .+ import) {class_name}\b", code, re.MULTILINE):
+        raise ConfigError(
+            f"a {arguments.kind} has another class named {class_name}: take another name"
+        )
     try:
         folder.mkdir()
         for suffix, parts in _FILES.items():

@@ -51,10 +51,18 @@ def _key_of(folder: KeyFolder) -> PeerKeys | None:
 
 
 def _pasted_line() -> str:
-    """Read the first line of standard input; a terminal does not echo it."""
-    if sys.stdin.isatty():
+    """Read the first line of standard input, empty if there is none; a terminal does not echo
+    it.
+    """
+    if sys.stdin is None:  # it was closed
+        return ""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline()
+    try:
         return getpass.getpass("paste the line, which is not shown, and press Enter: ")
-    return sys.stdin.readline()
+    except EOFError:  # Ctrl-D
+        print(file=sys.stderr)
+        return ""
 
 
 def _revoke(arguments: Arguments, folder: KeyFolder) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import mean_and_std, print_table
@@ -53,9 +54,12 @@ def main(arguments: Arguments) -> int:
     path = _stored(arguments)
     if arguments.minari:
         target = Path(arguments.minari)
-        if target.is_file() or (target.is_dir() and any(target.iterdir())):
-            raise ConfigError(f"{target} exists: choose another folder for the Minari data set")
-        episodes, steps = write_minari(target, read_data_set(path))
+        try:
+            if target.is_file() or (target.is_dir() and any(target.iterdir())):
+                raise ConfigError(f"{target} exists: choose another folder for the Minari data set")
+            episodes, steps = write_minari(target, read_data_set(path))
+        except OSError as error:
+            raise ConfigError(f"--minari {target}: {one_line(error)}") from None
         print(
             f"{target}: {steps} steps of {episodes} whole episodes, observations as they are in "
             "the log"
@@ -85,10 +89,12 @@ def _stored(arguments: Arguments) -> Path:
     path = Path(arguments.place or "")
     try:
         run = path if path.exists() else arguments.found.folder()
+        kept = RunPaths.of(run).checkpoint / "log"
+        return kept if kept.is_dir() else path
     except ConfigError as error:
         raise ConfigError(f"there is no data set at {path}: {error}") from None
-    kept = RunPaths.of(run).checkpoint / "log"
-    return kept if kept.is_dir() else path
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _packets(path: Path) -> Iterator[tuple[SamplePacket, int]]:

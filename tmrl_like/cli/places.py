@@ -67,17 +67,21 @@ def find_place(typed: str) -> Place:
     the experiment's run is meant.
 
     Raises:
-        ConfigError: there is nothing of that name; one line that suggests the nearest one.
+        ConfigError: there is nothing of that name, and one line suggests the nearest one; or it
+            cannot be read.
     """
     name, at, version = typed.rpartition("@")
-    if Path(typed).exists() or not at:
-        name, version = typed, ""
     runs = data_folder() / "runs"
-    is_run = any((Path(name) / part).exists() for part in _IN_A_RUN)
-    run = Path(name) if is_run else runs / name
-    file = find_experiment(name)
-    if name and run.is_dir() and (version or file is None):
-        return Place(typed, version, run=run)
+    try:
+        if Path(typed).exists() or not at:
+            name, version = typed, ""
+        is_run = any((Path(name) / part).exists() for part in _IN_A_RUN)
+        run = Path(name) if is_run else runs / name
+        file = find_experiment(name)
+        if name and run.is_dir() and (version or file is None):
+            return Place(typed, version, run=run)
+    except OSError as error:
+        raise ConfigError(f"{typed}: cannot be read: {error.strerror}") from None
     if file is not None:
         return Place(typed, version, file=file)
     known = [

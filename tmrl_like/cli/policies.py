@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.folders import data_folder
-from tmrl_like.base.text import suggestion
+from tmrl_like.base.text import one_line, suggestion
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import print_table
@@ -34,24 +34,7 @@ def main(arguments: Arguments) -> int:
                 "the @"
             )
         if arguments.action == "export":
-            source, file = store.find(version), Path(arguments.file)
-            suffix = ".onnx" if arguments.onnx else ".safetensors"
-            expect(
-                file.suffix == suffix,
-                "the file",
-                str(file),
-                f"a name that ends in {suffix} (--onnx writes .onnx)",
-            )
-            if arguments.onnx:
-                policy = load_policy(source, allow=arguments.allow)
-                write_onnx(policy, file)
-                print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
-                return 0
-            write_atomically(file, source.read_bytes())
-            print(
-                f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy "
-                "in Python"
-            )
+            _export(store, version, arguments)
             return 0
         if arguments.action == "list":
             _list(str(store.folder), _rows(store))
@@ -72,6 +55,33 @@ def main(arguments: Arguments) -> int:
     except PolicyError as error:
         raise ConfigError(str(error)) from None
     return 0
+
+
+def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
+    """Write a policy to a file."""
+    source, file = store.find(version), Path(arguments.file)
+    suffix = ".onnx" if arguments.onnx else ".safetensors"
+    expect(
+        file.suffix == suffix,
+        "the file",
+        str(file),
+        f"a name that ends in {suffix} (--onnx writes .onnx)",
+    )
+    policy = load_policy(source, allow=arguments.allow) if arguments.onnx else None
+    try:
+        if policy is None:
+            write_atomically(file, source.read_bytes())
+        else:
+            write_onnx(policy, file)
+    except OSError as error:
+        raise ConfigError(f"cannot write the policy to {file}: {one_line(error)}") from None
+    if policy is None:
+        print(
+            f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy "
+            "in Python"
+        )
+    else:
+        print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
 
 
 def _list_all() -> int:

@@ -15,7 +15,7 @@ from tmrl_like.cli.places import find_place
 from tmrl_like.cli.tables import print_table
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.config.run_lock import is_in_use
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.metrics.curves import curve_of, plot_returns, recent
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.starts import read_starts
@@ -60,8 +60,6 @@ def _row(paths: RunPaths) -> list[str]:
             returns[record["test"]].append(record["return"])
     shown = returns[True] or returns[False]
     shown = shown[-recent(len(shown)) :]
-    best = PolicyStore(paths.policies).path(BEST)
-    card = read_card(best) if best.is_file() else None
     ended = starts[-1].ended or "killed" if starts else "-"
     return [
         paths.run_name,
@@ -70,9 +68,18 @@ def _row(paths: RunPaths) -> list[str]:
         f"{newest.get('time_s', 0.0) / 60:.1f}",
         f"{newest.get('env_steps_total', 0):,.0f}",
         f"{sum(shown) / len(shown):.3g}" if shown else "-",
-        "-" if card is None or card.return_ is None else f"{card.return_:.3g}",
+        _best_return(paths),
         "running" if is_in_use(paths) else ended,
     ]
+
+
+def _best_return(paths: RunPaths) -> str:
+    best = PolicyStore(paths.policies).path(BEST)
+    try:
+        card = read_card(best) if best.is_file() else None
+    except (PolicyError, OSError):
+        return "unreadable"
+    return "-" if card is None or card.return_ is None else f"{card.return_:.3g}"
 
 
 def _plot(folders: Sequence[Path], picture: Path) -> int:

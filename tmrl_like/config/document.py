@@ -22,6 +22,7 @@ Keys = tuple[Any, ...]
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _COMMAND_LINE = "command line"
 _ENDINGS = (".yaml", ".yml")
+_UNREADABLE = (ValueError, LookupError, AttributeError)  # what PyYAML raises for `!!bool maybe`
 
 
 @dataclass
@@ -155,7 +156,7 @@ def parse_value(text: str) -> Any:
     """Return the YAML value that `text` stands for, or the text itself if it is not valid YAML."""
     try:
         return yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, *_UNREADABLE):
         return text
 
 
@@ -215,12 +216,12 @@ def _plain(loader: _Loader, node: yaml.Node, keys: Keys, document: Document) -> 
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, (*keys, i), document) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node, deep=True)
+        return _scalar(loader, node)
     _refuse_duplicates(loader, node)
     loader.flatten_mapping(node)
     result = {}
     for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
+        key = _scalar(loader, key_node)
         if not isinstance(key, str | int | float | bool):
             raise yaml.MarkedYAMLError(
                 problem="a key must be a word", problem_mark=key_node.start_mark
@@ -229,6 +230,16 @@ def _plain(loader: _Loader, node: yaml.Node, keys: Keys, document: Document) -> 
         document.origins[inner] = f"{document.source}:{key_node.start_mark.line + 1}"
         result[key] = _plain(loader, value_node, inner, document)
     return result
+
+
+def _scalar(loader: _Loader, node: yaml.Node) -> Any:
+    try:
+        return loader.construct_object(node, deep=True)
+    except _UNREADABLE:
+        kind = node.tag.rpartition(":")[2]
+        raise yaml.MarkedYAMLError(
+            problem=f"{node.value!r:.60} is no {kind}", problem_mark=node.start_mark
+        ) from None
 
 
 def _refuse_duplicates(loader: _Loader, node: yaml.MappingNode) -> None:

@@ -170,7 +170,7 @@ class Settings:
     Attributes:
         run_name: name of the run; names its folder, runs/RUN_NAME in the data folder.
         crc_debug: compare every rebuilt transition with the original, bit for bit; slow.
-        seed: seed of the random generators; none: a different one each time.
+        seed: seed of the random generators, below 2**32; none: a different one each time.
         server: see `ServerSection`.
         worker: see `WorkerSection`.
         trainer: see `TrainerSection`.

@@ -45,7 +45,7 @@ class BinnedCurve:
 
     def add(self, time_s: float, value: float) -> None:
         """Add a value; times must not decrease."""
-        self._merge(int(time_s / self._width_s), (1, value, value**2))
+        self._merge(int(time_s / self._width_s), (1, value, value * value))
         if len(self._bins) > _MAX_BINS:
             self._width_s *= 2
             narrow, self._bins = self._bins, {}
@@ -67,7 +67,8 @@ class BinnedCurve:
         times = [(number + 0.5) * self._width_s for number in self._bins]
         means = [total / count for count, total, _ in self._bins.values()]
         variances = [
-            squares / count - (total / count) ** 2 for count, total, squares in self._bins.values()
+            squares / count - mean * mean
+            for mean, (count, _, squares) in zip(means, self._bins.values(), strict=True)
         ]
         return times, means, [math.sqrt(max(0.0, variance)) for variance in variances]
 

@@ -124,7 +124,7 @@ class MemoryDataloading(Tunable, ABC):
         self._streams = StreamSorter(self.append_buffer)
         self._seen_trainable = False
         if str(dataset_path):
-            self._load_data_set(Path(dataset_path))
+            self._load_data_set(Path(dataset_path).expanduser())
             self._streams.start_behind_other_samples()
 
     @abstractmethod

@@ -77,7 +77,8 @@ class ReplayOptions(Options):
                 f"n_steps is {self.n_steps} and there is no gamma: for more steps than 1, with "
                 "shaping and with mini-races the memory needs the agent's gamma"
             )
-        if self.scratch_dir is not None and not os.path.isdir(self.scratch_dir):
+        folder = self.scratch_dir
+        if folder is not None and not os.path.isdir(os.path.expanduser(folder)):
             raise ConfigError(f"there is no folder {self.scratch_dir}, which scratch_dir names")
 
     @property

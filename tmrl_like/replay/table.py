@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -197,8 +198,9 @@ class Table:
         if self._scratch_dir is None:
             return np.zeros(shape, dtype)
         size = max(1, math.prod(shape) * dtype.itemsize)
+        folder = os.path.expanduser(self._scratch_dir)
         # the file disappears once it is no longer mapped
-        with tempfile.TemporaryFile(buffering=0, dir=self._scratch_dir) as file:
+        with tempfile.TemporaryFile(buffering=0, dir=folder) as file:
             allocate(file, size)
             return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
 

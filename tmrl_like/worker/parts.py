@@ -194,7 +194,7 @@ class Parts:
         options = self._options
         spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
         self._folder = folder = self._open_folder(
-            Path(spool) if spool else None, self._keywords.get("name")
+            Path(spool).expanduser() if spool else None, self._keywords.get("name")
         )
         self.name = folder.worker
         self._memory = folder if folder.is_private else self._open_folder(None, folder.worker)

@@ -24,7 +24,7 @@ help:
 	@echo "make test       lint, types, docs, tests"
 	@echo "make check      the same without the tests"
 	@echo "make test-long  tests that take minutes of real time, and each benchmark for less than one"
-	@echo "make learn      agents must solve their tasks (an hour and a half)"
+	@echo "make learn      agents must solve their tasks (two hours)"
 	@echo "make chaos      parts are killed, frozen and cut hundreds of times (an hour)"
 	@echo "make mutants    code is broken on purpose, to find what no test notices (half an hour)"
 	@echo "make docs       the documentation, in docs/_build/html"

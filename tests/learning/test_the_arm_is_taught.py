@@ -158,6 +158,6 @@ def test_success_is_seen_after_ten_minutes_of_labelled_play(seed: int) -> None:
     last, frames = 3, 3
     learnt, held_out = split(labelled_play(seed, 10), 0.25)
     network = train_success(learnt, 1000, last)
-    errors = errors_of(network, held_out, 0.9, frames, last)
+    errors = errors_of(network, held_out, 0.5, frames, last)
     print(f"seed {seed}: {len(learnt)} episodes learnt, {errors}: {errors.accuracy:.1%} right")
     assert errors.accuracy >= 0.97

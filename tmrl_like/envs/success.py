@@ -30,7 +30,7 @@ class SuccessEnv(Float32Env):
         env: Callable[[], Any],
         model: Callable[..., Any],
         reward: float = 1.0,
-        threshold: Annotated[float, Meta(gt=0, lt=1)] = 0.9,
+        threshold: Annotated[float, Meta(gt=0, lt=1)] = 0.5,
         frames: Positive = 3,
     ) -> None:
         """Make the environment and the model.

@@ -38,7 +38,7 @@ def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_
         "cpu",
         actor_cls=partial(SquashedGaussianActor, **small),
         critic_cls=partial(EnsembleCritic, **small),
-        gamma=0.97,
+        gamma=0.99,
         polyak=0.99,
         lr_actor=1e-3,
         lr_critic=1e-3,

@@ -107,8 +107,7 @@ class Way:
         Returns:
             progress: float32 [].
             distance: float32 [], distance along the way, in its unit.
-            potential: float32 [], minus the distance from the way in half widths of the road; 0 on
-                the way.
+            potential: float32 [], minus the distance from the way, in half widths of the road.
             position: float32 [D].
         """
         return {

@@ -97,6 +97,10 @@ def test_a_number_that_cannot_be_in_a_list_is_named(wrong, problem):
         Several(**wrong)
 
 
+def test_whole_numbers_in_a_list_become_ints():
+    assert list(map(type, Several(sizes=[64.0, np.int64(64)]).sizes)) == [int, int]
+
+
 class Counter:
     @in_ranges
     def __init__(self, size: Positive | None = None) -> None:

@@ -392,3 +392,31 @@ def test_a_stop_that_returns_in_the_next_episode_leaves_the_guard_of_that_one_ar
     brake.close()
     assert armed == [Slow.stop_from_outside] * 2
     assert guard.call is None
+
+
+def test_a_stop_that_returns_after_a_rebuild_leaves_the_new_environments_guard_armed(monkeypatch):
+    monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.01)
+    begun, free = threading.Event(), threading.Event()
+    guard = SimpleNamespace(call=None)
+    guard.call_at_end = lambda call: setattr(guard, "call", call)
+
+    class Slow(CountingEnv):
+        stop_from_outside = ("said.say", "file", "stopped-from-outside")
+
+        def stop(self):
+            begun.set()
+            free.wait()
+
+    before = set(threading.enumerate())
+    old = Brake(Slow(), guard, threading.Event())
+    (thread,) = set(threading.enumerate()) - before
+    new = Brake(Slow(), guard, threading.Event())
+    old.release()
+    old.pull_soon()
+    begun.wait()
+    old.close()
+    new.release()
+    free.set()
+    thread.join()
+    assert guard.call == Slow.stop_from_outside
+    new.close()

@@ -63,7 +63,7 @@ def keyboard(monkeypatch):
 
 
 def test_a_key_is_down_until_it_is_released_whatever_is_held_with_it(keyboard):
-    w, ctrl = keyboard.key("w"), keyboard.key("ctrl")
+    w, ctrl, left, right = map(keyboard.key, ("w", "ctrl", "ctrl_l", "ctrl_r"))
     assert not keyboard.is_down(w)
     listener = Listener.newest
     assert listener.is_on
@@ -72,6 +72,8 @@ def test_a_key_is_down_until_it_is_released_whatever_is_held_with_it(keyboard):
     listener.press(None)  # a key that pynput does not know
     assert keyboard.is_down(w)
     assert keyboard.is_down(ctrl)
+    assert keyboard.is_down(left)
+    assert not keyboard.is_down(right)
     listener.release(KeyCode("W"))  # Shift is held by now
     listener.release(Key.ctrl_l)
     assert not keyboard.is_down(w)

@@ -61,13 +61,16 @@ def in_ranges(init: _Init) -> _Init:
     return typing.cast(_Init, checked)
 
 
-def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, int]:
+def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Raise ConfigError if a value is outside its range; return the whole numbers as ints."""
-    whole: dict[str, int] = {}
+    whole: dict[str, Any] = {}
     for name, kind in _hints(annotated).items():
         value = values.get(name)
         if typing.get_origin(kind) is tuple:
-            _expect_entries_in_ranges(name, value, typing.get_args(kind))
+            kinds = typing.get_args(kind)
+            _expect_entries_in_ranges(name, value, kinds)
+            if value is not None and typing.get_args(kinds[0])[:1] == (int,):
+                whole[name] = tuple(map(int, value))
             continue
         if value is None:
             continue

@@ -45,7 +45,8 @@ def close_at_exit(part: Part, turn: int) -> None:
     atexit.unregister(_close_all)
     # handlers run in reverse order: this one before those of the packages that a part uses
     atexit.register(_close_all)
-    if "multiprocessing" in sys.modules:  # its children have it; a server does without it
+    # a child of multiprocessing has imported it; elsewhere an import would only cost time
+    if "multiprocessing" in sys.modules:
         from multiprocessing import parent_process
 
         if parent_process() is not None:

@@ -31,6 +31,7 @@ def main(arguments: Arguments) -> int:
         )
     templates = Path(tmrl_like.__file__).parent / "templates"
     class_name = "".join(word.capitalize() for word in name.split("_"))
+    expect(not keyword.iskeyword(class_name), "NAME", name, "a name for a class as well")
     code = (templates / arguments.kind / "my_task.py").read_text(encoding="utf-8")
     if re.search(rf"^(class|from .+ import) {class_name}\b", code, re.MULTILINE):
         raise ConfigError(

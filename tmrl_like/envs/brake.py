@@ -90,7 +90,8 @@ class Brake:
         try:
             self._stop()
             with self._lock:
-                if not self._moves:  # no reset has begun meanwhile
+                # no reset has begun meanwhile, here or in an environment that was made after this
+                if not self._moves and not self._thread.is_left:
                     self._guard.call_at_end(None)
         except Exception as error:
             log.error("the environment's stop() failed: %s", one_line(error))

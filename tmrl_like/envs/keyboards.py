@@ -187,15 +187,18 @@ class PynputKeyboard:
     def is_down(self, key: Any) -> bool:
         if self._listener is None:
             self._listener = self._pynput.Listener(
-                on_press=lambda key: self._down.add(self._canonical(key)),
-                on_release=lambda key: self._down.discard(self._canonical(key)),
+                on_press=lambda key: self._down.update(self._names(key)),
+                on_release=lambda key: self._down.difference_update(self._names(key)),
             )
             self._listener.start()
-        return self._canonical(key) in self._down
+        is_character = isinstance(key, self._pynput.KeyCode)
+        return (self._listener.canonical(key) if is_character else key) in self._down
 
-    def _canonical(self, key: Any) -> Any:
-        """Return a key as it is called whatever modifiers are held; a modifier has no side."""
-        return self._listener.canonical(key)
+    def _names(self, key: Any) -> tuple[Any, Any]:
+        """Return a key as it is reported, and as it is called whatever modifiers are held and on
+        whichever side a modifier is.
+        """
+        return key, self._listener.canonical(key)
 
     def close(self) -> None:
         if self._listener is not None:

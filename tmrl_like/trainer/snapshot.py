@@ -211,12 +211,14 @@ def _restored(current: Any, saved: Any) -> Any:
             )
         if current is None:
             raise ValueError(
-                "it holds the state of an object that the agent makes later: make it in __init__"
+                "it holds the state of an object that the agent does not have: make it in __init__"
             )
         current.load_state_dict(content)
         return current
     if isinstance(saved, list):
         if not isinstance(current, list | tuple) or len(current) != len(saved):
+            if current and any(isinstance(part, torch.Tensor) for part in saved):
+                raise ValueError(f"it holds a list of {len(saved)} tensors, and the agent another")
             # plain values whose number changes in training, or which are made in it
             parts_of = tuple if type(current) is tuple else list
             return parts_of(_restored(None, part) for part in saved)

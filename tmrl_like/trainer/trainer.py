@@ -292,8 +292,9 @@ class Trainer:
     def _end_run(self) -> None:
         """Keep the time trained; let the next run train, unless this trainer is closed."""
         self._trained_s = self.training.elapsed_s
-        if not self._closed:
-            self._stop.clear()
+        self._stop.clear()
+        if self._closed:  # perhaps just now
+            self._stop.set()
 
     def _run_epochs(self, listeners: Sequence[Listener]) -> None:
         training, link = self.training, self.link

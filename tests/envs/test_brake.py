@@ -9,7 +9,6 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -370,53 +369,56 @@ def test_a_stop_that_fails_or_hangs_holds_nobody_up(hangs, caplog, monkeypatch):
     assert caplog.messages.count(said) == (not hangs)
 
 
+class Guard:
+    """Notes which call it is to make in the end."""
+
+    call = None
+
+    def call_at_end(self, call):
+        self.call = call
+
+
+class SlowToStop(CountingEnv):
+    """Has a `stop` that returns once it may."""
+
+    stop_from_outside = ("said.say", "file", "stopped-from-outside")
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.begun, self.may_return = threading.Event(), threading.Event()
+
+    def stop(self):
+        self.begun.set()
+        self.may_return.wait()
+
+
 def test_a_stop_that_returns_in_the_next_episode_leaves_the_guard_of_that_one_armed():
-    begun, free = threading.Event(), threading.Event()
-    armed, guard = [], SimpleNamespace(call=None)
-    guard.call_at_end = lambda call: setattr(guard, "call", call)
-
-    class Slow(CountingEnv):
-        stop_from_outside = ("said.say", "file", "stopped-from-outside")
-
-        def stop(self):
-            armed.append(guard.call)
-            begun.set()
-            free.wait()
-
-    brake = Brake(Slow(), guard, threading.Event())
+    env, armed, guard = SlowToStop(), [], Guard()
+    stop = env.stop
+    env.stop = lambda: (armed.append(guard.call), stop())
+    brake = Brake(env, guard, threading.Event())
     brake.release()
     brake.pull_soon()
-    begun.wait()
+    env.begun.wait()
     brake.release()
-    free.set()
+    env.may_return.set()
     brake.close()
-    assert armed == [Slow.stop_from_outside] * 2
+    assert armed == [env.stop_from_outside] * 2
     assert guard.call is None
 
 
 def test_a_stop_that_returns_after_a_rebuild_leaves_the_new_environments_guard_armed(monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.01)
-    begun, free = threading.Event(), threading.Event()
-    guard = SimpleNamespace(call=None)
-    guard.call_at_end = lambda call: setattr(guard, "call", call)
-
-    class Slow(CountingEnv):
-        stop_from_outside = ("said.say", "file", "stopped-from-outside")
-
-        def stop(self):
-            begun.set()
-            free.wait()
-
-    before = set(threading.enumerate())
-    old = Brake(Slow(), guard, threading.Event())
+    env, guard, before = SlowToStop(), Guard(), set(threading.enumerate())
+    old = Brake(env, guard, threading.Event())
     (thread,) = set(threading.enumerate()) - before
-    new = Brake(Slow(), guard, threading.Event())
+    new = Brake(env, guard, threading.Event())
     old.release()
     old.pull_soon()
-    begun.wait()
+    env.begun.wait()
     old.close()
     new.release()
-    free.set()
+    env.may_return.set()
     thread.join()
-    assert guard.call == Slow.stop_from_outside
+    assert guard.call == env.stop_from_outside
     new.close()

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import inspect
 import re
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
@@ -42,8 +43,9 @@ class Options:
     def __post_init__(self) -> None:
         page = next(cls for cls in type(self).__mro__ if "__dataclass_fields__" in vars(cls))
         values = {name: getattr(self, name, None) for name in _hints(page)}
-        for name, number in _expect_in_ranges(page, values).items():
-            object.__setattr__(self, name, number)  # the page may be frozen
+        for name, value in _in_ranges(page, values).items():
+            if value is not values[name]:
+                object.__setattr__(self, name, value)  # the page may be frozen
 
 
 def in_ranges(init: _Init) -> _Init:
@@ -55,52 +57,41 @@ def in_ranges(init: _Init) -> _Init:
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
         given = signature.bind(self, *args, **kwargs)
-        given.arguments.update(_expect_in_ranges(init, given.arguments))
+        given.arguments.update(_in_ranges(init, given.arguments))
         init(*given.args, **given.kwargs)
 
     return typing.cast(_Init, checked)
 
 
-def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Raise ConfigError if a value is outside its range; return the whole numbers as ints."""
-    whole: dict[str, Any] = {}
-    for name, kind in _hints(annotated).items():
-        value = values.get(name)
-        if typing.get_origin(kind) is tuple:
-            kinds = typing.get_args(kind)
-            _expect_entries_in_ranges(name, value, kinds)
-            if value is not None and typing.get_args(kinds[0])[:1] == (int,):
-                whole[name] = tuple(map(int, value))
-            continue
-        if value is None:
-            continue
-        for part in (kind, *typing.get_args(kind)):
-            if typing.get_origin(part) is typing.Literal:
-                choices = typing.get_args(part)
-                expect(
-                    value in choices,
-                    name,
-                    value,
-                    " or ".join([", ".join(choices[:-1]), choices[-1]]),
-                )
-            elif typing.get_origin(part) is Annotated:
-                number, limits = typing.get_args(part)[:2]
-                expect_in_range(name, value, number, limits)
-                if number is int:
-                    whole[name] = number(value)
-    return whole
+def _in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Raise ConfigError if a value is outside the range in its annotation; return the values that
+    are given, whole numbers as ints.
+    """
+    return {
+        name: _in_range(name, values[name], kind)
+        for name, kind in _hints(annotated).items()
+        if values.get(name) is not None
+    }
 
 
-def _expect_entries_in_ranges(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
-    """Check a tuple of numbers, whose annotations are `kinds`, if these have ranges."""
-    if value is None or typing.get_origin(kinds[0]) is not Annotated:
-        return
-    is_any_length = kinds[-1] is Ellipsis
-    expected = "a list of numbers" if is_any_length else f"{len(kinds)} numbers"
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    expect(is_list and (is_any_length or len(value) == len(kinds)), name, value, expected)
-    for entry in value:
-        expect_in_range(f"a number in {name}", entry, *typing.get_args(kinds[0])[:2])
+def _in_range(name: str, value: Any, kind: Any) -> Any:
+    """Check a value by one annotation; return it, a whole number as an int."""
+    parts, origin = typing.get_args(kind), typing.get_origin(kind)
+    if origin is Annotated:
+        expect_in_range(name, value, *parts[:2])
+        return int(value) if parts[0] is int else value
+    if origin is typing.Literal:
+        expect(value in parts, name, value, " or ".join([", ".join(parts[:-1]), parts[-1]]))
+    elif origin is tuple and typing.get_origin(parts[0]) is Annotated:
+        is_any_length = parts[-1] is Ellipsis
+        expected = "a list of numbers" if is_any_length else f"{len(parts)} numbers"
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        expect(is_list and (is_any_length or len(value) == len(parts)), name, value, expected)
+        return tuple(_in_range(f"a number in {name}", entry, parts[0]) for entry in value)
+    elif origin in (typing.Union, types.UnionType):
+        for part in parts:
+            value = _in_range(name, value, part)
+    return value
 
 
 def expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:

@@ -91,14 +91,12 @@ def drive(
                 else "truncated"
             )
             took = f"{episode.duration_s:.2f} s, {counted(episode.overruns, 'overrun')}, {ending}"
-            shown = (
-                f"{count}: return {episode.return_:.3f} in {counted(episode.steps, 'step')}, {took}"
-            )
-            print(
-                "\nepisode" if supervised else "episode",  # the user's code may leave a line open
-                msgspec.json.encode(episode).decode() if supervised else shown,
-                flush=True,
-            )
+            if supervised:  # on a new line, since the user's code may leave one open
+                print(f"\nepisode {msgspec.json.encode(episode).decode()}", flush=True)
+            else:
+                steps = counted(episode.steps, "step")
+                line = f"episode {count}: return {episode.return_:.3f} in {steps}, {took}"
+                print(line, flush=True)
             yield episode
 
 

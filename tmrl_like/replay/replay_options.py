@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -77,9 +77,13 @@ class ReplayOptions(Options):
                 f"n_steps is {self.n_steps} and there is no gamma: for more steps than 1, with "
                 "shaping and with mini-races the memory needs the agent's gamma"
             )
-        folder = self.scratch_dir
-        if folder is not None and not os.path.isdir(os.path.expanduser(folder)):
+        if self.scratch_folder is not None and not self.scratch_folder.is_dir():
             raise ConfigError(f"there is no folder {self.scratch_dir}, which scratch_dir names")
+
+    @property
+    def scratch_folder(self) -> Path | None:
+        """`scratch_dir` with its tilde expanded."""
+        return None if self.scratch_dir is None else Path(self.scratch_dir).expanduser()
 
     @property
     def frames(self) -> int:

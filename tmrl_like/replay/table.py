@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -153,7 +152,7 @@ class Table:
             ConfigError: the columns are larger than RAM, or than the disk.
         """
         self.capacity = capacity
-        self._scratch_dir = options.scratch_dir
+        self._scratch_folder = options.scratch_folder
         self._items = [item(name) for name in options.kept if name != STEPS_TO_END]
         self._known: dict[tuple[Node, bool], Places] = {}
         parts = parts_of(first)
@@ -195,12 +194,11 @@ class Table:
     def _reserved(self, numbers: ArrayForm) -> Array:
         """Return zeros, whose memory is taken up as rows are written."""
         dtype, shape = numbers
-        if self._scratch_dir is None:
+        if self._scratch_folder is None:
             return np.zeros(shape, dtype)
         size = max(1, math.prod(shape) * dtype.itemsize)
-        folder = os.path.expanduser(self._scratch_dir)
         # the file disappears once it is no longer mapped
-        with tempfile.TemporaryFile(buffering=0, dir=folder) as file:
+        with tempfile.TemporaryFile(buffering=0, dir=self._scratch_folder) as file:
             allocate(file, size)
             return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
 

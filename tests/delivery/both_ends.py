@@ -38,7 +38,15 @@ class Ends:
 
     def reader(self, **options):
         incarnations = [log.incarnation for log in self.logs]
-        return Outbox(self.folder.path, "w", incarnations, self.options, self._clock, **options)
+        return Outbox(
+            self.folder.path,
+            "w",
+            incarnations,
+            self.folder.dead,
+            self.options,
+            self._clock,
+            **options,
+        )
 
     def __getattr__(self, name):
         return getattr(self.outbox, name)

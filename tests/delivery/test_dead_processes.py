@@ -5,6 +5,8 @@ import logging
 from both_ends import STATS, Taker
 
 from tmrl_like.delivery import segments
+from tmrl_like.delivery.folder import open_folder
+from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.delivery.segments import incarnations_in
 from tmrl_like.wire import messages as m
 
@@ -31,6 +33,22 @@ def test_a_successor_sends_what_they_left_as_their_own_and_removes_it(spool, cap
     taker.acknowledge(box)
     assert incarnations_in(box.folder.path) == [3]
     assert (box.pending(), box.unacknowledged_samples()) == (False, 0)
+
+
+def test_a_link_that_starts_after_its_worker_was_killed_leaves_a_successor_its_files(spool):
+    box = spool(1)
+    box.fill(1, 2)
+    box.kill()
+    folder = open_folder(box.folder.path.parent, "w")
+    successor = SampleLog(folder, 1 << 20, incarnation=2)
+    orphan, taker = box.reader(), Taker()
+    orphan.pump(taker.send, True, awaits=True)
+    taker.acknowledge(orphan)
+    orphan.close()
+    assert taker.rows == {1: [1, 2]}
+    assert successor.incarnation in incarnations_in(folder.path)
+    successor.close()
+    folder.close()
 
 
 def test_reports_and_breaks_are_left_as_well(spool):

@@ -29,7 +29,8 @@ class LightDelivery:
         self.policies = []
         self._folder = folder
         self.log = SampleLog(folder, log_bytes)
-        self.outbox = Outbox(folder.path, folder.worker, [self.log.incarnation], options)
+        incarnations = [self.log.incarnation]
+        self.outbox = Outbox(folder.path, folder.worker, incarnations, folder.dead, options)
 
     def append(self, sample, observed_at_s=1e9):
         self.log.append(sample, observed_at_s, 0.0, 0.0, 0, 0)

@@ -139,7 +139,13 @@ class LinkProcess(Process):
         self._lanes = worker.robot.lanes
         own = [lane.life.incarnation for lane in self._lanes]
         self.outbox = Outbox(
-            worker.root, worker.name, own, world.options.outbox, self.clock, worker.robot.epoch_s
+            worker.root,
+            worker.name,
+            own,
+            worker.robot.folder.dead,
+            world.options.outbox,
+            self.clock,
+            worker.robot.epoch_s,
         )
         if self.outbox.takes_over:
             world.count("entries of dead processes were taken over")

@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 import filelock
 
 from tmrl_like.base.files import lock_folder
-from tmrl_like.delivery.segments import remove_never_filled
+from tmrl_like.delivery.segments import incarnations_in, remove_never_filled
 from tmrl_like.errors import ConfigError
 
 log = logging.getLogger("tmrl_like.delivery")
@@ -48,6 +48,7 @@ class WorkerFolder:
     Attributes:
         path: path of the folder.
         worker: the worker's name.
+        dead: incarnations of the earlier processes that left entries, oldest first.
         is_private: whether the folder is removed when both processes have ended.
     """
 
@@ -56,6 +57,7 @@ class WorkerFolder:
         remove_never_filled(path)
         self.path = path
         self.worker = worker
+        self.dead = tuple(incarnations_in(path))
         self.is_private = is_private(path)
         self._lock = lock
 

@@ -40,14 +40,16 @@ class Outbox:
         path: Path,
         worker: str,
         incarnations: Sequence[int],
+        dead: Sequence[int],
         options: OutboxOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
         epoch_s: float = 0.0,
     ) -> None:
         """Lock the worker's folder and take over the entries in it.
 
-        `incarnations` are those of the `SampleLog`s; `epoch_s` is that of the process that fills
-        them, see `SamplePacket`.
+        `incarnations` are those of the `SampleLog`s, and `dead` is that of their `WorkerFolder`:
+        if the control loops have ended, other incarnations in the folder are those of a successor.
+        `epoch_s` is that of the process that fills the logs, see `SamplePacket`.
 
         Raises:
             ConfigError: another process still sends what is in the folder.
@@ -65,11 +67,7 @@ class Outbox:
         self._is_closed = self._said_full = False
         self._said_aside: set[int] = set()
         self._lost_by_dead = 0
-        dead = [
-            incarnation
-            for incarnation in incarnations_in(path)
-            if incarnation not in self.incarnations
-        ]
+        dead = [incarnation for incarnation in incarnations_in(path) if incarnation in dead]
         self.takes_over = tuple(dead[: m.MAX_TAKEN_OVER])
         now = clock()
         try:

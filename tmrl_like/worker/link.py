@@ -200,6 +200,7 @@ class Link:
                 Path(setup.folder),
                 setup.worker,
                 setup.incarnations,
+                setup.dead,
                 setup.outbox,
                 epoch_s=setup.epoch_s,
             )

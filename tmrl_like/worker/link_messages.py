@@ -37,6 +37,7 @@ class Setup(_Told):
     worker: str
     folder: str  # with the entries
     incarnations: list[int]  # of the control loops, one per lane
+    dead: tuple[int, ...]  # incarnations of earlier processes that left entries in the folder
     shared: str  # folder of the policy slots
     outbox: OutboxOptions
     transport: str

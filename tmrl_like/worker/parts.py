@@ -273,6 +273,7 @@ class Parts:
             worker=self.name,
             folder=str(self._folder.path),
             incarnations=[samples.incarnation for samples in self._logs],
+            dead=self._folder.dead,
             shared=str(self._memory.path),
             outbox=self._options.outbox,
             transport=keywords.get("transport", "zmq"),

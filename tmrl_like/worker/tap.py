@@ -37,7 +37,11 @@ class SampleTap:
             for log in self._logs:
                 closing.callback(log.close)
             self._outbox = Outbox(
-                folder.path, worker.name, [log.incarnation for log in self._logs], options
+                folder.path,
+                worker.name,
+                [log.incarnation for log in self._logs],
+                folder.dead,
+                options,
             )
             closing.callback(self._outbox.close)
             self._closing = closing.pop_all()

@@ -18,13 +18,15 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from msgspec import Meta
 from numpy.typing import NDArray
 
+from tmrl_like.base.options import AboveZero, NotNegative, Positive, in_ranges
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.types import EpisodeStats
 
@@ -55,14 +57,11 @@ class ActionRange:
         """Return `value` for each number of an action. Raises ConfigError if there are more or
         fewer.
         """
-        values = (
-            [float(value)] * len(self.rest)
-            if isinstance(value, int | float)
-            else [float(v) for v in value]
-        )
         num = len(self.rest)
-        expect(len(values) == num, name, value, f"one number, or {num}, one for each of an action")
-        return values
+        if isinstance(value, int | float):
+            return [float(value)] * num
+        expect(len(value) == num, name, value, f"one number, or {num}, one for each of an action")
+        return [float(v) for v in value]
 
 
 class ActionPart:
@@ -84,7 +83,8 @@ class ActionChain:
     the bounds of the action space.
     """
 
-    def __init__(self, parts: Sequence[ActionPart], time_step_s: float | None = None) -> None:
+    @in_ranges
+    def __init__(self, parts: Sequence[ActionPart], time_step_s: AboveZero | None = None) -> None:
         """Copy the parts, because each environment needs a chain of its own.
 
         Args:
@@ -92,12 +92,6 @@ class ActionChain:
             time_step_s: seconds from one action to the next, for an environment without a clock;
                 None: the environment has one.
         """
-        expect(
-            time_step_s is None or 0.0 < time_step_s < math.inf,
-            "time_step_s",
-            time_step_s,
-            "more than 0",
-        )
         self._parts = copy.deepcopy(list(parts))
         self._changes: Sequence[Callable[[Values], object]] = self._parts
         self._time_step_s = time_step_s
@@ -172,9 +166,9 @@ class ActionChain:
 class LowPass(ActionPart):
     """First-order low-pass filter: y <- y + (1 - exp(-2 pi f dt)) (x - y)."""
 
-    def __init__(self, cutoff_hz: float) -> None:
+    @in_ranges
+    def __init__(self, cutoff_hz: AboveZero) -> None:
         """Set the cutoff frequency f, above which changes are damped."""
-        expect(0.0 < cutoff_hz < math.inf, "cutoff_hz", cutoff_hz, "more than 0")
         self._cutoff_hz = cutoff_hz
 
     def begin(self, actions: ActionRange) -> None:
@@ -197,8 +191,12 @@ class OneEuroFilter(ActionPart):
         f = min_cutoff_hz + beta abs(speed),    y <- y + (x - y) / (1 + 1 / (2 pi f dt)).
     """
 
+    @in_ranges
     def __init__(
-        self, min_cutoff_hz: float = 1.0, beta: float = 0.0, speed_cutoff_hz: float = 1.0
+        self,
+        min_cutoff_hz: AboveZero = 1.0,
+        beta: NotNegative = 0.0,
+        speed_cutoff_hz: AboveZero = 1.0,
     ) -> None:
         """Set the frequencies.
 
@@ -208,14 +206,8 @@ class OneEuroFilter(ActionPart):
                 higher value lags less.
             speed_cutoff_hz: cutoff of the low pass for the speed.
         """
-        for name, value in (("min_cutoff_hz", min_cutoff_hz), ("speed_cutoff_hz", speed_cutoff_hz)):
-            expect(0.0 < value < math.inf, name, value, "more than 0")
-        expect(0.0 <= beta < math.inf, "beta", beta, "0 or more")
-        self._min_cutoff_hz, self._beta, self._speed_cutoff_hz = (
-            min_cutoff_hz,
-            beta,
-            speed_cutoff_hz,
-        )
+        self._min_cutoff_hz, self._beta = min_cutoff_hz, beta
+        self._speed_cutoff_hz = speed_cutoff_hz
 
     def begin(self, actions: ActionRange) -> None:
         self._turn = 2.0 * math.pi * actions.step_s
@@ -313,11 +305,12 @@ class GrowingRange(ActionPart):
     episodes, or with both; each environment counts its own, from the worker's start.
     """
 
+    @in_ranges
     def __init__(
         self,
-        first: float,
-        steps: int | None = None,
-        episodes: int | None = None,
+        first: Annotated[float, Meta(gt=0, le=1)],
+        steps: Positive | None = None,
+        episodes: Positive | None = None,
         min_return: float = 0.0,
     ) -> None:
         """Set how the range grows.
@@ -330,15 +323,7 @@ class GrowingRange(ActionPart):
             min_return: return from which an episode counts as successful; one that a fault ended
                 never does.
         """
-        expect(0.0 < first <= 1.0, "first", first, "more than 0, at most 1")
-        expect(
-            steps is not None or episodes is not None,
-            "steps and episodes",
-            None,
-            "one of them at least",
-        )
-        for name, value in (("steps", steps), ("episodes", episodes)):
-            expect(value is None or value >= 1, name, value, "1 or more")
+        expect(bool(steps or episodes), "steps and episodes", None, "one of them at least")
         self._min_return = min_return
         self._per_step = (1.0 - first) / steps if steps else 0.0
         self._per_episode = (1.0 - first) / episodes if episodes else 0.0

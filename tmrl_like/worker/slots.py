@@ -77,9 +77,6 @@ class PolicySlots:
         self.input = np.frombuffer(memory, np.float32, input_size, head_bytes)
         starts = range(begin, begin + self._count * step, step)
         self.slots = [Weights(manifest, memory[start : start + size]) for start in starts]
-        self._barrier = threading.Lock()  # a memory barrier, see `_order`
-        self._barrier.acquire()
-        self._ordering = threading.Lock()
 
     def version(self, slot: int) -> int:
         """Return the trainer's number of the policy in a slot."""
@@ -127,9 +124,10 @@ class PolicySlots:
 
     def _order(self) -> None:
         """Make earlier stores visible to other processors before later ones."""
-        with self._ordering:  # several lanes' threads may be here at once
-            self._barrier.release()
-            self._barrier.acquire()
+        barrier = threading.Lock()
+        barrier.acquire()
+        barrier.release()  # no earlier store moves behind this,
+        barrier.acquire()  # and no later one before this
 
 
 def _aligned(size: int) -> int:

@@ -75,11 +75,9 @@ class Conversation:
         now = clock()
         self._dialled_at = self._heard_at = now  # of the current server
         self._answered_at = now  # when any server last sent a message
-        self._touched_at = self._hello_at = now - _HELLO_EVERY_S
+        self._touch_at = self._hello_at = now  # when to look after the connection, and say hello
         self._patience_s = _PATIENCE_S
         self._said_hello = False
-        # until there is a connection: some transports accept no messages before
-        self._hello_waits = False
         self._is_refused = False  # by the current server, until `_hello_at`
         self._refused_by: set[str] = set()  # servers that refuse the key
         self._refusals = Buckets(1, 1 / _REFUSAL_AGAIN_S)  # by reason: limits log lines
@@ -101,10 +99,10 @@ class Conversation:
             self._dispatch(data, now)
             messages += 1
             data = self._receive(0.0) if messages < _MESSAGES_PER_TURN else None
-        if now - self._touched_at > self._touch_every_s:
+        if now >= self._touch_at:
             self._stay_in_touch(now)
         next_s = self._role.on_tick(self.ring.send, self.welcomed.is_set())
-        return 0.0 if messages == _MESSAGES_PER_TURN else min(next_s, self._touch_every_s)
+        return 0.0 if messages == _MESSAGES_PER_TURN else min(next_s, self._touch_at - now)
 
     def end(self, flush_s: float) -> None:
         """Send pending messages for at most `flush_s` seconds, then say goodbye."""
@@ -177,12 +175,8 @@ class Conversation:
 
     # messages that the peer sends on its own
 
-    @property
-    def _touch_every_s(self) -> float:
-        return _UNSENT_HELLO_AGAIN_S if self._hello_waits else _BEAT_S
-
     def _stay_in_touch(self, now: float) -> None:
-        self._touched_at = now
+        self._touch_at = now + _BEAT_S
         silent_s = now - self._heard_at
         if silent_s > self._patience_s:
             # the link may be busy with a policy
@@ -197,7 +191,7 @@ class Conversation:
             self._give_up("refuses this peer for now", now)
         elif self.welcomed.is_set():
             self.ring.send(m.encode(self._role.beat()))
-        elif now >= self._hello_at or self._hello_waits:
+        elif now >= self._hello_at:
             self._say_hello(now)
         self._complain(now)
 
@@ -219,7 +213,8 @@ class Conversation:
     def _say_hello(self, now: float) -> None:
         self._hello_at = now + _HELLO_EVERY_S
         self._said_hello = True
-        self._hello_waits = not self.ring.send(m.encode(self._hello))
+        if not self.ring.send(m.encode(self._hello)):  # some transports need a connection first
+            self._hello_at = self._touch_at = now + _UNSENT_HELLO_AGAIN_S
 
     def _complain(self, now: float) -> None:
         """Log once that no server answers, after each has had time to."""

@@ -114,11 +114,6 @@ class Session:
             raise self._failure
 
     @property
-    def thread_id(self) -> int:
-        """The native id of the connection's thread."""
-        return self._thread.native_id or 0
-
-    @property
     def failed(self) -> bool:
         """Whether an error ended this session; `check` raises it."""
         return self._failure is not None
@@ -146,19 +141,16 @@ class Session:
                 wait_s = self.conversation.turn(wait_s)
             self.conversation.end(self._flush_s)
         except BaseException as error:
-            self._fail(error)
+            self._failure = error
+            if isinstance(error, MemoryError):
+                log.error("the connection's thread has no memory left")
+            elif not isinstance(error, TmrlLikeError):
+                log.error("the connection's thread failed", exc_info=error)
+            elif not self._ring.is_quiet:
+                log.error("the connection to the server at %s ends: %s", self._ring.where, error)
         finally:
             self.conversation.welcomed.clear()
             self._ring.close()
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = error
-        if isinstance(error, MemoryError):
-            log.error("the connection's thread has no memory left")
-        elif not isinstance(error, TmrlLikeError):
-            log.error("the connection's thread failed", exc_info=error)
-        elif not self._ring.is_quiet:
-            log.error("the connection to the server at %s ends: %s", self._ring.where, error)
 
 
 def _file_id(path: Path | None) -> str:

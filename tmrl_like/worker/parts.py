@@ -11,15 +11,16 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import gymnasium
 import numpy as np
 from msgspec import Meta
 
 import tmrl_like.config.config_constants as cfg
-from tmrl_like.base import clocks
+from tmrl_like.base import clocks, script
 from tmrl_like.base.options import expect_in_range
-from tmrl_like.delivery.folder import WorkerFolder, new_name, open_folder
+from tmrl_like.delivery.folder import new_name, open_folder
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import SupervisedEnv
@@ -48,6 +49,8 @@ from tmrl_like.worker.slots import PolicySlots
 from tmrl_like.worker.takeover import Takeover, to_action
 
 log = logging.getLogger("tmrl_like.worker")
+
+_PartT = TypeVar("_PartT", bound=script.Part)
 
 
 class Parts:
@@ -80,12 +83,7 @@ class Parts:
         self._actor_module_cls = actor_module_cls
         refuse_missing_cores(options.cpu_affinity)
         self._link = None if standalone else self._start_link()  # it starts while the rest is made
-        hooks = keywords.get("on_rollout")
-        self.rollouts = (
-            Rollouts(hooks, options.rollout_observations, 4 * options.envs) if hooks else None
-        )
-        if self.rollouts is not None:
-            closing.callback(self.rollouts.close)
+        self.rollouts = self._make_rollouts()
         self.name = keywords.get("name") or new_name()
         self._logs = [] if standalone else self._make_logs()
         envs = [self._make_env(env_cls, number) for number in range(options.envs)]
@@ -101,30 +99,41 @@ class Parts:
         # the link cannot compute the actions of other actors
         self._network = None if network is None else network.spec
         intakes = self._make_intakes(actors)
+        # only the first lane's environment has these two
         takeover = self._make_takeover(envs[0])
         self.person = self._make_person()
         returns: deque[float] = deque(maxlen=RETURNS_KEPT)
         self.lanes: list[Lane] = []
-        for env, actor, intake in zip(envs, actors, intakes, strict=True):
-            driver = self._make_arbiter(
-                env, actor, intake, None if self.lanes else takeover, obs_preprocessor
-            )
-            samples = self._logs[len(self.lanes)] if self._logs else None
+        for number, env in enumerate(envs):
+            driver = self._make_arbiter(env, actors[number], intakes[number], obs_preprocessor)
+            samples = self._logs[number] if self._logs else None
             chain = self._make_chain(env)
             parts = env, driver, self.name, returns, sample_of, self.rollouts, samples, chain
-            loop = ControlLoop(*parts)
-            if self.person is not None and not self.lanes:
-                loop = JudgedLoop(*parts, person=self.person)
+            if number == 0:
+                driver.takeover = takeover
+            if number == 0 and self.person is not None:
+                loop: ControlLoop = JudgedLoop(*parts, person=self.person)
+            else:
+                loop = ControlLoop(*parts)
             self.lanes.append(Lane(loop, options.max_samples_per_episode))
+
+    def _closed_at_end(self, part: _PartT) -> _PartT:
+        return self._closing.enter_context(contextlib.closing(part))
+
+    def _make_rollouts(self) -> Rollouts | None:
+        hooks, options = self._keywords.get("on_rollout"), self._options
+        if not hooks:
+            return None
+        return self._closed_at_end(Rollouts(hooks, options.rollout_observations, 4 * options.envs))
 
     def _make_env(self, env_cls: Callable[[], gymnasium.Env], number: int) -> SupervisedEnv:
         options, seed = self._options, self._keywords.get("seed")
         if seed is not None:
             expect_in_range("seed", seed, int, Meta(ge=0))
             seed = _seed_of(seed, self._keywords.get("name") or "", number)
-        env = SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread, seed)
-        self._closing.callback(env.close)
-        return env
+        return self._closed_at_end(
+            SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread, seed)
+        )
 
     def _make_actor(self) -> Actor:
         env = self._env
@@ -140,21 +149,17 @@ class Parts:
         return network
 
     def _make_takeover(self, env: SupervisedEnv) -> Takeover | None:
-        """Make the takeover, which is for the first lane only."""
         make_driver = self._keywords.get("takeover")
         if make_driver is None:
             return None
-        takeover = Takeover(make_driver, env, self._options.takeover_in_tests)
-        self._closing.callback(takeover.close)
-        return takeover
+        return self._closed_at_end(Takeover(make_driver, env, self._options.takeover_in_tests))
 
     def _make_person(self) -> Person | None:
         options = self._options.person
         if not (options.watches or options.keys or options.reset_prompt):
             return None
-        person = Person(options, Path(self._keywords.get("signals") or cfg.RUN_FOLDER / "signals"))
-        self._closing.callback(person.close)
-        return person
+        file = Path(self._keywords.get("signals") or cfg.RUN_FOLDER / "signals")
+        return self._closed_at_end(Person(options, file))
 
     def _make_chain(self, env: SupervisedEnv) -> ActionChain | None:
         make_chain = self._keywords.get("action_chain")
@@ -169,23 +174,13 @@ class Parts:
         env: SupervisedEnv,
         actor: Actor,
         intake: PolicyIntake,
-        takeover: Takeover | None,
         obs_preprocessor: ObsPreprocessor | None,
     ) -> Arbiter:
         options, is_pinned = self._options, self._keywords.get("policy") is not None
-        safe_action = options.safe_action
-        return Arbiter(
-            env,
-            actor,
-            intake,
-            is_pinned=is_pinned,
-            max_policy_age_s=options.max_policy_age_s if self._logs and not is_pinned else math.inf,
-            safe_action=None
-            if safe_action is None
-            else to_action(safe_action, self._env.action_space),
-            takeover=takeover,
-            obs_preprocessor=obs_preprocessor,
-        )
+        age_s = options.max_policy_age_s if self._logs and not is_pinned else math.inf
+        action = options.safe_action
+        safe_action = None if action is None else to_action(action, self._env.action_space)
+        return Arbiter(env, actor, intake, is_pinned, age_s, safe_action, None, obs_preprocessor)
 
     # -- what the worker shares with its link ------------------------------------------------------
 
@@ -193,23 +188,16 @@ class Parts:
         """Make each lane's log of samples. Raises ConfigError if the folder cannot be used."""
         options = self._options
         spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
-        self._folder = folder = self._open_folder(
-            Path(spool).expanduser() if spool else None, self._keywords.get("name")
-        )
+        root = Path(spool).expanduser() if spool else None
+        self._folder = folder = self._closed_at_end(open_folder(root, self._keywords.get("name")))
         self.name = folder.worker
-        self._memory = folder if folder.is_private else self._open_folder(None, folder.worker)
+        self._memory = folder
+        if not folder.is_private:
+            self._memory = self._closed_at_end(open_folder(None, folder.worker))
         # the link drops the oldest samples before the logs are full
         room_bytes = options.outbox.kept_bytes(folder.is_private) * 5 // 4
-        logs = []
-        for _ in range(options.envs):
-            logs.append(SampleLog(folder, room_bytes // options.envs))
-            self._closing.callback(logs[-1].close)
-        return logs
-
-    def _open_folder(self, root: Path | None, name: str | None) -> WorkerFolder:
-        folder = open_folder(root, name)
-        self._closing.callback(folder.close)
-        return folder
+        of_each = room_bytes // options.envs
+        return [self._closed_at_end(SampleLog(folder, of_each)) for _ in range(options.envs)]
 
     def _make_intakes(self, actors: Sequence[Actor]) -> Sequence[PolicyIntake]:
         """Make each lane's intake of policies. Raises ConfigError if there is no room for
@@ -264,11 +252,7 @@ class Parts:
         self, server_ip: str | Sequence[str] | None, weights: Path | None, history: Path | None
     ) -> Setup:
         keywords, network = self._keywords, self._actor.in_numpy()
-        probes = (
-            []
-            if network is None
-            else [network.flatten(obs).tobytes() for obs in self._probe.sampled]
-        )
+        sampled = [] if network is None else map(network.flatten, self._probe.sampled)
         return Setup(
             worker=self.name,
             folder=str(self._folder.path),
@@ -289,7 +273,7 @@ class Parts:
             actor=type(self._actor).__name__,
             manifest=self._actor.manifest(),
             network=self._network,
-            probes=b"".join(probes),
+            probes=b"".join(flat.tobytes() for flat in sampled),
             log_level=log.getEffectiveLevel(),
             epoch_s=clocks.EPOCH_S,
         )

@@ -30,7 +30,7 @@ import msgspec
 from tmrl_like.base.factories import MISSING, signature_of, taken_apart
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import name_of, one_line, suggestion
-from tmrl_like.config.document import Document, Keys, dotted
+from tmrl_like.config.document import Document, Keys, Place, dotted
 from tmrl_like.errors import ConfigError
 
 _Page = TypeVar("_Page")
@@ -51,71 +51,43 @@ def resolve_component(
             The message names file, line and key.
     """
     if keys not in document.components:
+        place = Place(document, keys)
         component = _resolve(
-            document, keys, functools.reduce(operator.getitem, keys, document.data), supplied
+            place, functools.reduce(operator.getitem, keys, document.data), supplied
         )
-        _refuse_missing(document, keys, component, supplied)
+        _refuse_missing(place, component, supplied)
         document.components[keys] = component
     return document.components[keys]
 
 
-def import_component(document: Document, keys: Keys, value: Any) -> Callable[..., Any]:
-    """Import what `value`, which is at `keys`, names. Raises ConfigError if that is not
-    callable.
-    """
-    if isinstance(value, str):
-        value = {_PATH: value}
-    if not is_component(value) or not isinstance(value[_PATH], str):
-        raise document.error(
-            keys, f": expected an import path, or class_path with init_args, got {value!r:.80}"
-        )
-    for key in value:
-        if key not in (_PATH, _ARGUMENTS):
-            raise document.error(
-                (*keys, key), f": there is no such key; {suggestion(key, (_PATH, _ARGUMENTS))}"
-            )
-    try:
-        target = import_object(value[_PATH])
-    except ConfigError as error:
-        raise document.error((*keys, _PATH), f": {error}") from None
-    if not callable(target):
-        raise document.error(
-            (*keys, _PATH), f": {value[_PATH]} is a {type(target).__name__}, no class or function"
-        )
-    return target  # type: ignore[no-any-return]
-
-
-def arguments_written(document: Document, keys: Keys, value: Any) -> dict[Any, Any]:
-    """Return the arguments for the code that `value`, at `keys`, names. Raises ConfigError if they
-    are not keys with values.
+def arguments_written(place: Place, value: Any) -> dict[Any, Any]:
+    """Return the arguments for the code that `value` names. Raises ConfigError if they are not keys
+    with values.
     """
     arguments = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
     if not isinstance(arguments, dict):
-        raise document.error(
-            (*keys, _ARGUMENTS), f": expected keys with values, got {arguments!r:.80}"
-        )
+        raise (place / _ARGUMENTS).error(f"expected keys with values, got {arguments!r:.80}")
     return arguments
 
 
-def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
+def check_value(place: Place, annotation: Any, value: Any) -> Any:
     """Return `value` as the type that `annotation` names. Raises ConfigError if it does not fit."""
-    if annotation in (Any, MISSING):
+    kinds = _kinds(annotation)
+    if annotation in (Any, MISSING) or (isinstance(value, str) and str in kinds):
         return value
-    # numbers may be written as text
-    for strict in (True, False) if isinstance(value, str) else (True,):
-        for kind in _kinds(annotation):
-            if isinstance(value, str | os.PathLike) and _is_path(kind):
-                return Path(value)
-            with contextlib.suppress(msgspec.ValidationError):
-                try:
-                    converted = msgspec.convert(value, kind, strict=strict)
-                except TypeError:  # a type unknown to msgspec
-                    if isinstance(kind, type):  # a Protocol, which no value in a file can be
-                        continue
-                    return value
-                return value if converted == value else converted
+    for kind in kinds:
+        if isinstance(value, str | os.PathLike) and _is_path(kind):
+            return Path(value)
+        with contextlib.suppress(msgspec.ValidationError):
+            try:  # numbers may be written as text
+                converted = msgspec.convert(value, kind, strict=not isinstance(value, str))
+            except TypeError:  # a type unknown to msgspec
+                if isinstance(kind, type):  # a Protocol, which no value in a file can be
+                    continue
+                return value
+            return value if converted == value else converted
     got = "none" if value is None else f"{value!r:.80}"
-    raise document.error(keys, f": expected {type_name(annotation)}, got {got}")
+    raise place.error(f"expected {type_name(annotation)}, got {got}")
 
 
 def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values: Any) -> _Page:
@@ -125,34 +97,34 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
         ConfigError: a key does not exist, or a value is wrong; the message names file, line and
             key.
     """
+    place = Place(document, keys)
     if not isinstance(values, dict):
-        raise document.error(keys, f": expected keys with values, got {values!r:.80}")
-    arguments = _check_arguments(document, keys, page, values, ())
-    _refuse_missing(document, keys, functools.partial(page, **arguments))
+        raise place.error(f"expected keys with values, got {values!r:.80}")
+    arguments = _check_arguments(place, page, values, ())
+    _refuse_missing(place, functools.partial(page, **arguments))
     try:
         return page(**arguments)
     except ConfigError as error:  # begins with the name of a field, if it is about one
         field = str(error).partition(" ")[0].split(".")
         if field[0] not in signature_of(page).parameters:
-            raise document.error(keys, f": {error}") from None
+            raise place.error(str(error)) from None
         raise ConfigError(
             f"{document.where((*keys, *field))}: {dotted((*keys, ''))}{error}"
         ) from None
 
 
-def make_object(document: Document, keys: Keys, component: Callable[..., Any]) -> Any:
-    """Make an object of the class that is named at `keys`. Raises ConfigError if the class rejects
+def make_object(place: Place, component: Callable[..., Any]) -> Any:
+    """Make an object of the class that is named at `place`. Raises ConfigError if the class rejects
     its arguments.
     """
-    _refuse_missing(document, keys, component)
+    _refuse_missing(place, component)
     try:
         return component()
     except ConfigError as error:
-        raise document.error(keys, f": {error}") from None
+        raise place.error(str(error)) from None
     except (TypeError, ValueError) as error:
-        raise document.error(
-            keys, f": {name_of(taken_apart(component)[0])}: {one_line(str(error))}"
-        ) from None
+        name = name_of(taken_apart(component)[0])
+        raise place.error(f"{name}: {one_line(str(error))}") from None
 
 
 def type_name(annotation: Any) -> str:
@@ -191,92 +163,101 @@ def is_component(value: Any) -> bool:
     return isinstance(value, dict) and _PATH in value
 
 
-def _resolve(
-    document: Document, keys: Keys, value: Any, supplied: tuple[str, ...] = ()
-) -> Callable[..., Any]:
-    target = import_component(document, keys, value)
-    written = arguments_written(document, keys, value)
-    arguments = _check_arguments(document, (*keys, _ARGUMENTS), target, written, supplied)
+def _resolve(place: Place, value: Any, supplied: tuple[str, ...] = ()) -> Callable[..., Any]:
+    target = _imported(place, value)
+    written = arguments_written(place, value)
+    arguments = _check_arguments(place / _ARGUMENTS, target, written, supplied)
     return functools.partial(target, **arguments) if arguments else target
 
 
+def _imported(place: Place, value: Any) -> Callable[..., Any]:
+    """Import what `value` names. Raises ConfigError if that is not callable."""
+    if isinstance(value, str):
+        value = {_PATH: value}
+    if not is_component(value) or not isinstance(value[_PATH], str):
+        raise place.error(
+            f"expected an import path, or class_path with init_args, got {value!r:.80}"
+        )
+    for key in value:
+        if key not in (_PATH, _ARGUMENTS):
+            known = suggestion(key, (_PATH, _ARGUMENTS))
+            raise (place / key).error(f"there is no such key; {known}")
+    place /= _PATH
+    try:
+        target = import_object(value[_PATH])
+    except ConfigError as error:
+        raise place.error(str(error)) from None
+    if not callable(target):
+        raise place.error(f"{value[_PATH]} is a {type(target).__name__}, no class or function")
+    return target  # type: ignore[no-any-return]
+
+
 def _check_arguments(
-    document: Document,
-    keys: Keys,
+    place: Place,
     target: Callable[..., Any],
     arguments: dict[Any, Any],
     supplied: tuple[str, ...],
 ) -> dict[str, Any]:
-    signature = signature_of(target)
+    parameters, is_open = signature_of(target).parameters, signature_of(target).open_ended
     checked = {}
     for name, value in arguments.items():
+        at = place / name
         if name in supplied:
-            raise document.error(
-                (*keys, name), ": is supplied when the object is made; leave it out here"
-            )
-        if name not in signature.parameters and not signature.open_ended:
-            known = [n for n in signature.parameters if n not in supplied]
+            raise at.error("is supplied when the object is made; leave it out here")
+        if name not in parameters and not is_open:
             is_page = dataclasses.is_dataclass(target)
             problem = (
                 "there is no such key" if is_page else f"{name_of(target)} has no such argument"
             )
-            raise document.error((*keys, name), f": {problem}; {suggestion(name, known)}")
-        parameter = signature.parameters.get(name)
+            known = [n for n in parameters if n not in supplied]
+            raise at.error(f"{problem}; {suggestion(name, known)}")
+        parameter = parameters.get(name)
         annotation: Any = Any
         if parameter is not None and not (value is None and parameter.default is None):
             annotation = parameter.annotation
-        checked[name] = _argument(document, (*keys, name), annotation, value)
+        checked[name] = _argument(at, annotation, value)
     return checked
 
 
-def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
-    is_code = is_component(value) or (isinstance(value, str) and _names_code(annotation, value))
-    if is_code:
-        return _give(document, keys, annotation, _resolve(document, keys, value))
-    pages = [
-        kind
-        for kind in _kinds(annotation)
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-    ]
-    if isinstance(value, dict) and pages:
-        return make_page(document, keys, pages[0], value)
-    inner = next(
-        (
-            a[-1 if isinstance(value, dict) else 0]
-            for a in map(typing.get_args, _kinds(annotation))
-            if a
-        ),
-        Any,
-    )
-    if isinstance(value, dict) and holds_component(value):
-        return {k: _argument(document, (*keys, k), inner, v) for k, v in value.items()}
-    if isinstance(value, list) and holds_component(value):
-        return [_argument(document, (*keys, i), inner, v) for i, v in enumerate(value)]
-    return check_value(document, keys, annotation, value)
+def _argument(place: Place, annotation: Any, value: Any) -> Any:
+    if is_component(value) or (isinstance(value, str) and _names_code(annotation, value)):
+        return _give(place, annotation, _resolve(place, value))
+    kinds = _kinds(annotation)
+    if isinstance(value, dict):
+        for kind in kinds:
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                return make_page(place.document, place.keys, kind, value)
+    if not holds_component(value):
+        return check_value(place, annotation, value)
+    arguments = next(filter(None, map(typing.get_args, kinds)), (Any,))  # of `list[...]`
+    if isinstance(value, dict):
+        return {key: _argument(place / key, arguments[-1], v) for key, v in value.items()}
+    return [_argument(place / i, arguments[0], v) for i, v in enumerate(value)]
 
 
-def _give(document: Document, keys: Keys, annotation: Any, component: Callable[..., Any]) -> Any:
+def _give(place: Place, annotation: Any, component: Callable[..., Any]) -> Any:
     """Return what code becomes for an `annotation`: an object of it, or the code itself."""
     kinds = _kinds(annotation)
     if isinstance(taken_apart(component)[0], type) and any(map(_is_object, kinds)):
-        return make_object(document, keys, component)
+        return make_object(place, component)
     # `Callable[[], ...]` is called without arguments
     if any(typing.get_args(kind)[:1] == ([],) for kind in kinds):
-        _refuse_missing(document, keys, component)
+        _refuse_missing(place, component)
     return component
 
 
 def _refuse_missing(
-    document: Document, keys: Keys, component: Callable[..., Any], supplied: tuple[str, ...] = ()
+    place: Place, component: Callable[..., Any], supplied: tuple[str, ...] = ()
 ) -> None:
     target, given = taken_apart(component)
     if not isinstance(target, type):
         return
     for name, parameter in signature_of(target).parameters.items():
         if parameter.default is MISSING and name not in given and name not in supplied:
-            missing = dotted((*keys, _ARGUMENTS, name))
+            missing = dotted((*place.keys, _ARGUMENTS, name))
             raise ConfigError(
-                f"{document.where(keys)}: {missing} is missing: {name_of(target)} needs it"
+                f"{place.document.where(place.keys)}: {missing} is missing: {name_of(target)} "
+                "needs it"
             )
 
 

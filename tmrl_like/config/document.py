@@ -55,10 +55,6 @@ class Document:
             keys = keys[:-1]
         return self.origins.get(keys, self.source)
 
-    def error(self, keys: Keys, problem: str) -> ConfigError:
-        """Return an error about the value at `keys`: file, line, key, problem."""
-        return ConfigError(f"{self.where(keys)}: {dotted(keys)}{problem}")
-
     def override(self, keys: Keys, value: Any) -> None:
         """Set `value` at `keys`, as if the file said so."""
         level = self.data
@@ -77,6 +73,21 @@ class Document:
             known: place for known, place in self.origins.items() if known[: len(keys)] != keys
         }
         self.origins[keys] = _COMMAND_LINE
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a document; `place / key` is the one of a key in it."""
+
+    document: Document
+    keys: Keys = ()
+
+    def __truediv__(self, key: Any) -> Place:
+        return Place(self.document, (*self.keys, key))
+
+    def error(self, problem: str) -> ConfigError:
+        """Return an error about the value here: file, line, key, problem."""
+        return ConfigError(f"{self.document.where(self.keys)}: {dotted(self.keys)}: {problem}")
 
 
 def shipped() -> dict[str, Path]:

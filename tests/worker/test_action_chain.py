@@ -273,7 +273,7 @@ def make_chain():
 def test_environment_and_samples_hold_what_came_out_also_of_the_safe_action():
     """Each episode begins at rest."""
     with alone(Held, MadAtLast, action_chain=make_chain, safe_action=[1.0]) as worker:
-        worker.loop.append_to(samples := AppendedSamples())
+        worker.loop.samples = samples = AppendedSamples()
         worker.run(nb_episodes=2, verbose=False)
         got = np.concatenate(worker.env.unwrapped.got)
     assert got == pytest.approx([0.2, 0.4, 0.6, 0.8] * 2)

@@ -63,13 +63,11 @@ def test_the_times_of_samples_do_not_jump_with_the_clock(monkeypatch, jump_s):
     real = time.time
     with alone() as worker:
         times = []
-        worker.loop.append_to(
-            SimpleNamespace(append=lambda sample, at_s, *rest: times.append(at_s))
-        )
+        worker.loop.samples = SimpleNamespace(append=lambda sample, at_s, *rest: times.append(at_s))
         obs, _ = worker.loop.reset(collect_samples=True)
         monkeypatch.setattr(time, "time", lambda: real() + jump_s)
         worker.loop.step(obs, test=False, collect_samples=True)
-        worker.loop.append_to(None)
+        worker.loop.samples = None
     assert len(times) == 2
     assert 0.0 <= times[1] - times[0] < 60.0
     assert abs(times[0] - real()) < 600.0

@@ -61,7 +61,7 @@ def test_an_action_that_is_not_finite_is_never_sent_and_an_incident_is_logged_on
         assert driver.choose(obs, False, time.perf_counter() + 2.0)[1] is ActionSource.POLICY
         assert worker.condition().alarm == ""
         assert worker.condition().safe_steps == 60
-        worker.run_in_control_thread(lambda env: None)
+        worker.run_in_control_thread(lambda: None)
     assert [r.message for r in caplog.records if "drives" in r.message] == [
         INCIDENT,
         "the policy drives again; the safe action drove 60 steps",

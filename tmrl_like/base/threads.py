@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
@@ -45,6 +46,15 @@ def call_beside(executor: Executor, call: Callable[[], None]) -> Future[None]:
         made: Future[None] = Future()
         made.set_result(None)
         return made
+
+
+def wait_checking(event: threading.Event, timeout_s: float, check: Callable[[], None]) -> bool:
+    """Wait until an event is set, and return whether it is; raise what `check` does meanwhile."""
+    until = time.monotonic() + timeout_s
+    while not event.wait(0.05) and time.monotonic() < until:
+        check()
+    check()
+    return event.is_set()
 
 
 def expect_threads(number: int, name: str) -> None:

@@ -52,9 +52,7 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
         flush=True,
     )
     drive = worker.run_in_control_thread(
-        lambda supervised: drive_at_random(
-            supervised, steps, excitation, np.random.default_rng(seed)
-        )
+        lambda: drive_at_random(worker.loop.env, steps, excitation, np.random.default_rng(seed))
     )
     held = held_actions(env) or 0
     period_s = float(np.median(drive.periods_s)) if worker.loop.env.time_step_s else None

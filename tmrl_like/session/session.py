@@ -18,7 +18,7 @@ from pathlib import Path
 import tmrl_like
 from tmrl_like.base import clocks
 from tmrl_like.base.text import one_line
-from tmrl_like.base.threads import start_thread
+from tmrl_like.base.threads import start_thread, wait_checking
 from tmrl_like.errors import ShortageError, TmrlLikeError, expect
 from tmrl_like.session.conversation import Conversation, Role
 from tmrl_like.session.ring import Ring
@@ -97,11 +97,7 @@ class Session:
         """Wait until the server has let this peer in, and return whether it has; raises like
         `check`.
         """
-        until = time.monotonic() + timeout_s
-        while not self.conversation.welcomed.wait(0.05) and time.monotonic() < until:
-            self.check()
-        self.check()
-        return self.connected
+        return wait_checking(self.conversation.welcomed, timeout_s, self.check)
 
     def check(self) -> None:
         """Raise the error that ended this session, if any.

@@ -96,7 +96,9 @@ class Arbiter:
                 now, f"the policy's action is not finite: {act!r:.80}"
             ), ActionSource.SAFE
         if self.counts.alarm and now - self._safe_at > _CALM_S:
-            self._end_incident()
+            self.counts.alarm, steps = "", self.counts.safe_steps - self._safe_steps_before
+            line = "the policy drives again; the safe action drove %d steps"
+            self.env.log.add(logging.INFO, line, steps)
         return act, self.source
 
     def act(self, obs: Observation, test: bool) -> Action:
@@ -131,13 +133,6 @@ class Arbiter:
         return copy.deepcopy(
             self.env.default_action if self.safe_action is None else self.safe_action
         )
-
-    def _end_incident(self) -> None:
-        steps = self.counts.safe_steps - self._safe_steps_before
-        self.env.log.add(
-            logging.INFO, "the policy drives again; the safe action drove %d steps", steps
-        )
-        self.counts.alarm = ""
 
     # -- policies ----------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ never costs one that was fit.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -20,8 +19,6 @@ from tmrl_like.policies.acting import Actor, NetworkActor
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.worker.policy_gate import Verdicts
 from tmrl_like.worker.slots import PolicyInSlot, PolicySlots
-
-_LOOK_S = 0.005
 
 
 class Ready(NamedTuple):
@@ -67,13 +64,6 @@ class PolicyIntake:
             The word of a policy that was checked here and is fit to act; 0: none was.
         """
         return 0
-
-    def wait_for_new(self, timeout_s: float) -> bool:
-        """Wait until a policy is ready."""
-        until = time.monotonic() + timeout_s
-        while not self.has_new and time.monotonic() < until:
-            time.sleep(_LOOK_S)
-        return self.has_new
 
 
 class NumpyIntake(PolicyIntake):

@@ -242,18 +242,9 @@ class Parts:
         link.
         """
         assert self._link is not None
-        client = LinkClient(
-            self._link, self._setup(server_ip, weights, history), make_condition, self.lanes
-        )
-        self._closing.callback(client.close)
-        return client
-
-    def _setup(
-        self, server_ip: str | Sequence[str] | None, weights: Path | None, history: Path | None
-    ) -> Setup:
         keywords, network = self._keywords, self._actor.in_numpy()
         sampled = [] if network is None else map(network.flatten, self._probe.sampled)
-        return Setup(
+        setup = Setup(
             worker=self.name,
             folder=str(self._folder.path),
             incarnations=[samples.incarnation for samples in self._logs],
@@ -277,6 +268,7 @@ class Parts:
             log_level=log.getEffectiveLevel(),
             epoch_s=clocks.EPOCH_S,
         )
+        return self._closed_at_end(LinkClient(self._link, setup, make_condition, self.lanes))
 
     # -- policies from the disk --------------------------------------------------------------------
 

@@ -97,7 +97,6 @@ class _Interpreter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loops = 0
-        self._thresholds, self._switch_s = gc.get_threshold(), sys.getswitchinterval()
 
     def __enter__(self) -> None:
         with self._lock:

@@ -23,11 +23,11 @@ from tmrl_like.base import script
 from tmrl_like.base.gone import GONE
 from tmrl_like.base.options import expect_in_range, refuse_unknown, with_given
 from tmrl_like.base.text import one_line
-from tmrl_like.base.threads import start_thread
+from tmrl_like.base.threads import start_thread, wait_checking
 from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
+from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.errors import ConfigError, TransportError
 from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.weight_file import Weights
@@ -46,6 +46,7 @@ log = logging.getLogger("tmrl_like.worker")
 
 _T = TypeVar("_T")
 _MAX_REASON = 1000
+_LOOK_S = 0.005
 
 
 class RolloutWorker:
@@ -452,15 +453,14 @@ class RolloutWorker:
             control, helpers, priority=options.realtime_priority, cpu_affinity=options.cpu_affinity
         )
 
-    def run_in_control_thread(self, call: Callable[[SupervisedEnv], _T]) -> _T:
-        """Call `call` with the environment, in the thread in which the environment lives, and
-        return its result.
+    def run_in_control_thread(self, call: Callable[[], _T]) -> _T:
+        """Call `call` in the thread in which the environment lives, and return its result.
 
         Raises:
             EnvironmentFaultError: the environment raised, or did not return in time.
         """
         self._env.revive()
-        return self._env.run(partial(call, self._env))
+        return self._env.run(call)
 
     def _await_policy(self) -> None:
         """Wait for a policy, if the options ask for it; warn if hardware would move without one."""
@@ -513,7 +513,7 @@ class RolloutWorker:
         try:
             self._await_policy()
             with self._tuned(self._env.thread_id):
-                return self.run_in_control_thread(lambda _: measure(self.loop, max_steps, test))
+                return self.run_in_control_thread(lambda: measure(self.loop, max_steps, test))
         finally:
             self._forget_stop()
 
@@ -526,7 +526,7 @@ class RolloutWorker:
         observation becomes samples (see `ControlLoop.reset`).
         """
         self._await_policy()
-        return self.run_in_control_thread(lambda _: self.loop.reset(collect_samples))
+        return self.run_in_control_thread(lambda: self.loop.reset(collect_samples))
 
     def step(
         self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
@@ -541,7 +541,7 @@ class RolloutWorker:
             last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
         """
         return self.run_in_control_thread(
-            lambda _: self.loop.step(obs, test, collect_samples, last_step)
+            lambda: self.loop.step(obs, test, collect_samples, last_step)
         )
 
     # -- weights and samples, by hand --------------------------------------------------------------
@@ -570,10 +570,11 @@ class RolloutWorker:
         """
         while (
             blocking
-            and not any(lane.intake.wait_for_new(0.2) for lane in self.lanes)
+            and not any(lane.intake.has_new for lane in self.lanes)
             and not self._env.stopping.is_set()
         ):
             self._check()
+            time.sleep(_LOOK_S)
         changed = max(lane.loop.driver.refresh() for lane in self.lanes)
         if changed and verbose:
             log.info("acting with policy %d", self.policy_version)
@@ -588,11 +589,7 @@ class RolloutWorker:
         """
         if self.link is None:
             raise TransportError("a standalone worker has no connection")
-        until = time.monotonic() + timeout_s
-        while not self.link.connected.wait(0.05) and time.monotonic() < until:
-            self._check()
-        self._check()
-        return self.link.connected.is_set()
+        return wait_checking(self.link.connected, timeout_s, self.link.check)
 
     def stop(self) -> None:
         """End the current (or next) run after its current step. Any thread, or a signal handler."""

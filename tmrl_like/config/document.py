@@ -149,9 +149,8 @@ def parse_document(text: str, source: str) -> Document:
         node = loader.get_single_node()
         data = {} if node is None else _plain(loader, node, (), document)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        problem = error.problem or error.context or "not understood"
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        problem = str(error.problem)
         if "block" in problem or "mapping values" in problem:
             problem += " (is the indentation right here and above?)"
         raise ConfigError(f"{source}{line}: is not valid YAML: {one_line(problem)}") from None

@@ -116,8 +116,8 @@ FROM_LINK: msgspec.msgpack.Decoder[FromLink] = msgspec.msgpack.Decoder(FromLink)
 def messages_in(file: IO[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> Iterator[_T]:
     """Yield the messages in a file without a buffer, waiting for each of them, until its end."""
     while len(size := _read(file, 4)) == 4:
-        data = _read(file, int.from_bytes(size, "little"))
-        if len(data) == int.from_bytes(size, "little"):
+        length = int.from_bytes(size, "little")
+        if len(data := _read(file, length)) == length:
             yield decoder.decode(data)
 
 

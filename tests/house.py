@@ -8,6 +8,7 @@ import torch
 from kit.waiting import until
 
 from tmrl_like.base.functional import partial
+from tmrl_like.cli.check import taken
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
@@ -162,4 +163,20 @@ def buffers_of(traffic):
     return [
         Buffer(stream=stream, blocks=[block])
         for stream, block in zip(breaks, traffic.blocks, strict=True)
+    ]
+
+
+def collect(worker, episodes=1):
+    """Collect training episodes with a worker alone; return their statistics, and the samples of
+    their steps.
+    """
+    with taken(worker) as take:
+        stats = [worker.collect_train_episode() for _ in range(episodes)]
+        return stats, steps_in(take())
+
+
+def steps_in(traffic):
+    """Return the samples of some traffic, without those of resets."""
+    return [
+        sample for buffer in buffers_of(traffic) for sample in buffer if not sample.info.is_reset
     ]

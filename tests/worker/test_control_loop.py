@@ -3,11 +3,11 @@ move.
 """
 
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from house import alone, buffers_of
+from kit.clocks import LoopTime
 from kit.samples import AppendedSamples
 from kit.waiting import until
 
@@ -63,21 +63,18 @@ INFERENCE_S = (0.003, 0.001, 0.002)
 def test_timing_of_a_sample_is_that_of_the_decision_and_what_the_period_missed_the_time_step_by(
     monkeypatch,
 ):
-    now = 1000.0
-    clock = SimpleNamespace(perf_counter=lambda: now, monotonic=lambda: now, time=lambda: 1e9 + now)
+    clock = LoopTime()
 
     class Env(CountingEnv):
         time_step_s = STEP_S
 
         def step(self, action):
-            nonlocal now
-            now += PERIODS_S[self.total_steps] - INFERENCE_S[self.total_steps]
+            clock.now += PERIODS_S[self.total_steps] - INFERENCE_S[self.total_steps]
             return super().step(action)
 
     class Actor(LinearActor):
         def act(self, obs, test=False):
-            nonlocal now
-            now += INFERENCE_S[int(obs[0, 1])]
+            clock.now += INFERENCE_S[int(obs[0, 1])]
             return super().act(obs, test)
 
     monkeypatch.setattr(control_loop, "time", clock)

@@ -37,20 +37,6 @@ def envs(*arguments):
 SLOW, FAULTY = {"step_s": 0.001}, {"raise_at": 5}
 
 
-def test_each_lane_has_its_own_episodes_and_its_samples_arrive_once_and_in_order(
-    inproc_house, rows, until
-):
-    trainer = inproc_house.trainer(rows, training=ENDLESS)
-    worker = inproc_house.worker(partial(CountingEnv, 10, 0.001), envs=3)
-    inproc_house.start(trainer.run)
-    worker.run(nb_episodes=12)
-    until(lambda: sum(map(len, rows.arrived.values())) == 12 * 11)
-    assert len(rows.arrived) == 3
-    for arrived in rows.arrived.values():
-        assert arrived == whole_episodes(len(arrived) // 11)
-    assert worker.condition().env_steps == 120
-
-
 def test_a_fault_in_one_environment_is_that_ones(inproc_house, rows, until, monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
     trainer = inproc_house.trainer(rows, training=ENDLESS)
@@ -74,16 +60,6 @@ def test_a_lane_that_fails_for_good_ends_the_others(monkeypatch):
         pytest.raises(EnvironmentFaultError, match=r"the motor is on fire.*giving up"),
     ):
         worker.run()
-
-
-def test_a_stop_ends_all_lanes(until):
-    with alone(partial(CountingEnv, 10, 0.001), envs=3) as worker:
-        thread = threading.Thread(target=worker.run, kwargs={"verbose": False})
-        thread.start()
-        until(lambda: all(lane.loop.counts.env_steps > 5 for lane in worker.lanes))
-        worker.stop()
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def test_test_episodes_are_the_first_lanes():

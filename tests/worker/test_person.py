@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from house import alone, buffers_of
+from house import alone, buffers_of, collect, steps_in
+from kit.clocks import LoopTime
 from kit.keyboards import Keys
 
 from tmrl_like import load_experiment
@@ -24,27 +25,11 @@ from tmrl_like.worker.action_chain import ActionChain, ActionPart
 from tmrl_like.worker.options import PersonOptions
 
 STEP_S = 0.1
-START_S = 1000.0
-
-
-class Clock:
-    """A clock that advances only in the environment and during `sleep`."""
-
-    now = START_S
-
-    def perf_counter(self):
-        return self.now
-
-    monotonic = perf_counter
-    time = staticmethod(time.time)
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
+    clock = LoopTime()
     for module in (control_loop, judged_loop, person):
         monkeypatch.setattr(module, "time", clock)
     return clock
@@ -94,20 +79,6 @@ def make(clock):
             return made
 
         yield worker
-
-
-def collect(worker, episodes=1):
-    """Collect episodes; return their statistics, and their samples without those of resets."""
-    with taken(worker) as take:
-        stats = [worker.collect_train_episode() for _ in range(episodes)]
-        return stats, steps_in(take())
-
-
-def steps_in(traffic):
-    """Return the samples of some traffic, without those of resets."""
-    return [
-        sample for buffer in buffers_of(traffic) for sample in buffer if not sample.info.is_reset
-    ]
 
 
 @pytest.mark.parametrize(
@@ -169,15 +140,15 @@ def test_several_things_may_be_said_and_what_follows_the_end_is_about_no_other_e
 
 
 def test_what_moves_is_stopped_before_the_wait_for_a_judgement_of_an_episodes_end(make, clock):
-    stopped_at = []
+    began, stopped_at = clock.now, []
 
     class Arm(Watched):
         def stop(self):
             stopped_at.append(self.clock.now)
 
     make({}, reaction_s=1.0, env_cls=Arm).collect_train_episode(max_samples=3)
-    assert stopped_at == [pytest.approx(START_S + 3 * STEP_S)]
-    assert clock.now > START_S + 1.0
+    assert stopped_at == [pytest.approx(began + 3 * STEP_S)]
+    assert clock.now > began + 1.0
 
 
 def test_an_episode_that_a_person_ends_is_not_cut_as_well(make):
@@ -265,15 +236,34 @@ def test_a_reset_waits_for_a_person_while_nothing_moves_and_can_be_stopped(caplo
     assert "\a" in capfd.readouterr().err
 
 
-def test_keys_buttons_and_a_file_say_what_the_options_say(monkeypatch, tmp_path, until):
-    keys = Keys()
-    monkeypatch.setattr(person, "open_keyboard", lambda: keys)
-    monkeypatch.setattr(person, "Gamepad", lambda: keys)
+@pytest.fixture
+def keys():
+    return Keys()
+
+
+@pytest.fixture
+def listen(monkeypatch, tmp_path, keys):
+    """Return a function that makes a person who presses `keys`, or what stands in for them."""
+    with contextlib.ExitStack() as opened:
+
+        def listen(says, keyboard=keys, gamepad=keys, **options):
+            monkeypatch.setattr(person, "open_keyboard", lambda: keyboard)
+            monkeypatch.setattr(person, "Gamepad", lambda: gamepad)
+            options = PersonOptions(keys=says, reaction_s=0.0, **options)
+            somebody = person.Person(options, tmp_path / "run" / "signals")
+            return opened.enter_context(contextlib.closing(somebody))
+
+        yield listen
+
+
+def away(**others):
+    """Return a device that cannot be read."""
+    return SimpleNamespace(is_down=lambda key: 1 / 0, **others)
+
+
+def test_keys_buttons_and_a_file_say_what_the_options_say(listen, keys, tmp_path, until):
     said = {"enter": "success", "f5": -0.5, "button 3": "failure", "space": "reset-done"}
-    options = PersonOptions(
-        watches=True, keys=said, reaction_s=0.0, success_reward=2.0, failure_reward=-3.0
-    )
-    somebody = person.Person(options, tmp_path / "run" / "signals")
+    somebody = listen(said, success_reward=2.0, failure_reward=-3.0)
 
     def heard(key):
         keys.held = {key}
@@ -283,46 +273,28 @@ def test_keys_buttons_and_a_file_say_what_the_options_say(monkeypatch, tmp_path,
         assert not somebody.said  # reported only once, however long the key is held
         return reward, ends
 
-    try:
-        assert [heard(key) for key in ("enter", "f5", 3)] == [
-            (2.0, True),
-            (-0.5, False),
-            (-3.0, True),
-        ]
-        keys.held = {"space"}
-        until(somebody.has_reset.is_set)
-        with (tmp_path / "run" / "signals").open("a") as lines:
-            lines.write("0.75\nsuccess\n")
-        until(lambda: len(somebody.said) == 2)
-        assert [said[:2] for said in somebody.said] == [(0.75, False), (2.0, True)]
-    finally:
-        somebody.close()
+    assert [heard(key) for key in ("enter", "f5", 3)] == [(2.0, True), (-0.5, False), (-3.0, True)]
+    keys.held = {"space"}
+    until(somebody.has_reset.is_set)
+    with (tmp_path / "run" / "signals").open("a") as lines:
+        lines.write("0.75\nsuccess\n")
+    until(lambda: len(somebody.said) == 2)
+    assert [said[:2] for said in somebody.said] == [(0.75, False), (2.0, True)]
+    somebody.close()
     assert keys.held is None
 
 
-def test_a_keyboard_that_is_gone_is_one_line(monkeypatch, tmp_path, until, caplog):
-    keys = SimpleNamespace(key=lambda name: name, is_down=lambda key: 1 / 0, close=lambda: None)
-    monkeypatch.setattr(person, "open_keyboard", lambda: keys)
-    somebody = person.Person(
-        PersonOptions(watches=True, keys={"enter": "success"}), tmp_path / "signals"
-    )
+def test_a_keyboard_that_is_gone_is_one_line(listen, until, caplog):
+    listen({"enter": "success"}, keyboard=away(key=str, close=lambda: None))
     until(lambda: caplog.messages)
     time.sleep(0.05)
-    somebody.close()
     assert caplog.messages == ["a person cannot be heard: ZeroDivisionError: division by zero"]
 
 
-def test_keys_are_heard_while_there_is_no_gamepad(monkeypatch, tmp_path, until):
-    keys = Keys()
-    monkeypatch.setattr(person, "open_keyboard", lambda: keys)
-    monkeypatch.setattr(person, "Gamepad", lambda: SimpleNamespace(is_down=lambda button: 1 / 0))
-    options = PersonOptions(keys={"button 0": "success", "space": "reset-done"})
-    somebody = person.Person(options, tmp_path / "signals")
-    try:
-        keys.held = {"space"}
-        until(somebody.has_reset.is_set)
-    finally:
-        somebody.close()
+def test_keys_are_heard_while_there_is_no_gamepad(listen, keys, until):
+    somebody = listen({"button 0": "success", "space": "reset-done"}, gamepad=away())
+    keys.held = {"space"}
+    until(somebody.has_reset.is_set)
 
 
 @pytest.mark.parametrize("said", ["succes", "nan", "1e39", -1000001])
@@ -332,7 +304,7 @@ def test_what_nobody_can_mean_is_refused(said):
 
 
 @pytest.mark.parametrize("name", ["success_reward", "failure_reward"])
-@pytest.mark.parametrize("reward", [math.nan, -math.inf, 1e39])
+@pytest.mark.parametrize("reward", [math.nan, 1e39])
 def test_what_an_ended_episode_is_worth_is_a_finite_number(name, reward):
     with pytest.raises(ConfigError, match=f"{name} is .*; expected -1000000.0 to 1000000.0"):
         PersonOptions(**{name: reward})

@@ -8,10 +8,9 @@ import threading
 
 import numpy as np
 import pytest
-from house import alone, buffers_of
+from house import alone, collect
 
 from tmrl_like.base.functional import partial
-from tmrl_like.cli.check import taken
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
 from tmrl_like.worker import takeover
@@ -115,17 +114,10 @@ def wants(hand):
     return wants
 
 
-def collect(worker):
-    """Collect an episode; return its samples without the reset's."""
-    with taken(worker) as take:
-        worker.collect_train_episode()
-        return [s for buffer in buffers_of(take()) for s in buffer if not s.info.is_reset]
-
-
 def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(hand, make, wants, caplog):
     caplog.set_level(logging.INFO)
     worker = make({3: wants([0.5]), 5: wants([-0.25]), 7: wants(None)})
-    samples = collect(worker)
+    _, samples = collect(worker)
     assert worker.env.sent == [0, 0, 0, 0.5, 0.5, -0.25, -0.25, 0, 0, 0]
     assert [s.act.tolist()[0] for s in samples] == worker.env.sent
     assert [s.info.timing.source for s in samples] == [POLICY] * 3 + [HUMAN] * 4 + [POLICY] * 3
@@ -140,7 +132,7 @@ def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(hand, m
 def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(hand, make, wants):
     hand.is_program, said = True, []
     worker = make({2: wants([0.5]), 5: lambda: said.append(worker.condition().driver)})
-    samples = collect(worker)
+    _, samples = collect(worker)
     assert said == ["program"]
     assert {s.info.timing.source for s in samples} == {POLICY, ActionSource.PROGRAM}
 

@@ -1,8 +1,18 @@
-"""Policy files."""
+"""Policy files, and an actor that raises."""
 
 import msgspec
 
 from tmrl_like.policies.policy_file import describe, write_policy
+from tmrl_like.testing.fakes import LinearActor
+
+
+class Moody(LinearActor):
+    """An actor that raises if its bias is large."""
+
+    def act(self, obs, test=False):
+        if self.layer.bias.item() > 1:
+            raise RuntimeError("not today\nand not tomorrow")
+        return super().act(obs, test)
 
 
 def written(path, made, preprocessor=None, **card):

@@ -9,6 +9,7 @@ import torch
 from delivery.both_ends import Ends
 from gymnasium import spaces
 from house import alone, linear_actor
+from kit.policies import Moody
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base.functional import partial
@@ -33,15 +34,6 @@ class Free(LinearActor):
 
     def act(self, obs, test=False):
         return self.layer(obs).numpy()
-
-
-class Moody(LinearActor):
-    """An actor that raises if its bias is large."""
-
-    def act(self, obs, test=False):
-        if self.layer.bias.item() > 1:
-            raise RuntimeError("not today\nand not tomorrow")
-        return super().act(obs, test)
 
 
 def frames_of(policy, version):
@@ -216,14 +208,6 @@ def test_sampling_the_probe_leaves_the_environments_random_numbers_alone():
     space.seed(7)
     PolicyProbe(space, BOX)
     assert space.sample().tolist() == expected.tolist()
-
-
-def test_a_policy_that_is_refused_does_not_cost_the_one_that_waits(intake):
-    door = intake()
-    assert door.deliver(linear_actor(bias=0.75), 3)
-    assert not door.deliver(linear_actor(bias=math.inf), 4)
-    ready = door.take(linear_actor())
-    assert (ready.policy.version, ready.actor.layer.bias.item()) == (3, 0.75)
 
 
 def test_taking_in_policies_needs_three_instances_at_most(intake):

@@ -10,13 +10,14 @@ import sys
 import psutil
 import pytest
 import torch
+from kit.policies import Moody
 from kit.pythons import python
 
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CredentialsError
 from tmrl_like.policies.weight_file import read_weights
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv
 from tmrl_like.worker import link_client
 from tmrl_like.worker.link_messages import Leave
 
@@ -153,17 +154,11 @@ def test_policies_drive_that_have_been_checked_and_others_do_not(
     """
     caplog.set_level("INFO")
 
-    class Picky(LinearActor):
-        def act(self, obs, test=False):
-            if self.layer.bias.item() > 1:
-                raise RuntimeError("not today")
-            return super().act(obs, test)
-
     def publish(value):
         bias.data.fill_(value)
         trainer.link.broadcast_model(actor)
 
-    actor_cls = Picky if is_own else partial(SquashedGaussianActor, hidden_sizes=(8,))
+    actor_cls = Moody if is_own else partial(SquashedGaussianActor, hidden_sizes=(8,))
     agent = CountingAgent if is_own else partial(SACAgent, actor_cls=actor_cls)
     trainer = zmq_house.trainer(training=ENDLESS | {"training_agent_cls": agent})
     actor = trainer.training.agent.get_actor()

@@ -61,26 +61,19 @@ class Gate:
 
     def __init__(self, clock):
         self._clock = clock
-        self._open = threading.Event()
-        self._open.set()
-        self.entered = threading.Event()
+        self.is_open, self.entered = threading.Event(), threading.Event()
+        self.is_open.set()
 
     def around(self, call):
         def gated(*args, **kwargs):
-            if not self._open.is_set():
+            if not self.is_open.is_set():
                 self._clock.events.append("entered")
                 self.entered.set()
-                self._open.wait()
+                self.is_open.wait()
                 self._clock.events.append("left")
             return call(*args, **kwargs)
 
         return gated
-
-    def shut(self):
-        self._open.clear()
-
-    def open(self):
-        self._open.set()
 
 
 @pytest.fixture
@@ -92,7 +85,7 @@ def clock():
 def gate(clock):
     gate = Gate(clock)
     yield gate
-    gate.open()
+    gate.is_open.set()
 
 
 @pytest.fixture
@@ -136,7 +129,7 @@ def steps_while_held(clock, gate):
     since = clock.events[clock.events.index("entered") + 1 :]
     assert set(since) == {"step"}
     assert len(since) >= STEPS
-    gate.open()
+    gate.is_open.set()
 
 
 @pytest.mark.fault("robots", "weights take long to load", "the control loop steps on")
@@ -146,7 +139,7 @@ def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(
     monkeypatch.setattr(ActorModule, "load_weights", gate.around(ActorModule.load_weights))
     trainer, worker = start()
     offer(trainer, worker, until)
-    gate.shut()
+    gate.is_open.clear()
     publish(trainer)
     assert gate.entered.wait(FAR_S)
     assert clock.step(2)
@@ -161,7 +154,7 @@ def test_steps_go_on_while_weights_are_written_to_the_disk(
     monkeypatch.setattr(policy_gate, "write_weights", gate.around(policy_gate.write_weights))
     trainer, worker = start()
     until((tmp_path / "policy").exists)  # so policy 1 does not wait in the gate
-    gate.shut()
+    gate.is_open.clear()
     offer(trainer, worker, until)
     assert gate.entered.wait(FAR_S)
     assert clock.step(2)
@@ -181,7 +174,7 @@ def test_steps_go_on_while_weights_are_written_to_the_disk(
 def test_steps_go_on_while(owner, name, start, clock, gate, until, monkeypatch):
     monkeypatch.setattr(owner, name, gate.around(getattr(owner, name)))
     _, worker = start()
-    gate.shut()
+    gate.is_open.clear()
     assert clock.step(2)  # the second step begins when the first one's sample is appended
     steps_while_held(clock, gate)
     assert worker.condition().env_steps >= STEPS

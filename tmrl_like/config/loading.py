@@ -67,18 +67,14 @@ def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
         wanted.add("memory")
     made = {name: _part(document, name) if name in wanted else None for name in _NEEDED_METHODS}
     if "memory" in wanted and "env" not in wanted:
-        made["env"] = _env_or_elsewhere(document)
+        try:
+            made["env"] = _part(document, "env")
+        except ConfigError:  # a trainer's machine may lack the robot's packages
+            made["env"] = Elsewhere
     for name, value in document.data.items():
         if name in PARTS and name not in made and (value is None or name in wanted):
             made[name] = None if value is None else _part(document, name)
     return made
-
-
-def _env_or_elsewhere(document: Document) -> Any:
-    try:
-        return _part(document, "env")
-    except ConfigError:  # a trainer's machine may lack the robot's packages
-        return Elsewhere
 
 
 def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:

@@ -26,7 +26,6 @@ from tmrl_like.worker.slots import PolicySlots
 
 log = logging.getLogger("tmrl_like.worker")
 
-_ALARM_CHARACTERS = 1000
 _MAX_WAITING = 10
 
 
@@ -38,25 +37,20 @@ class Verdicts:
     """
 
     def __init__(self) -> None:
-        self.alarm = ""
-        self._refused = 0
-        self._reason = ""
+        self._reason = self.alarm = ""
 
     def refuse(self, version: int, error: Exception) -> None:
         """Report that a policy is not fit to act."""
-        self._refused += 1
         if str(error) != self._reason:
             self._reason = str(error)
-            self.alarm = f"policy {version} is refused, the one before stays: {error}"[
-                :_ALARM_CHARACTERS
-            ]
+            self.alarm = f"policy {version} is refused, the one before stays: {error}"
             log.error("%s", self.alarm)
 
     def accept(self, version: int) -> None:
         """Report that a policy is fit to act."""
         if self.alarm:
-            log.info("policy %d is fit to act again; %d were refused", version, self._refused)
-        self._refused, self._reason, self.alarm = 0, "", ""
+            log.info("policy %d is fit to act again", version)
+        self._reason = self.alarm = ""
 
 
 class PolicyGate:

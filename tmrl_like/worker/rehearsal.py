@@ -33,10 +33,7 @@ class Rehearsal:
         self._loop = loop
         real = loop.driver
         env = _Still(real)
-        is_network = real.actor.in_numpy() is real.actor
-        driver = _Understudy(
-            env, real.actor, PolicyIntake(real.intake.probe), real=real, is_network=is_network
-        )
+        driver = _Understudy(env, real.actor, PolicyIntake(real.intake.probe), real=real)
         self._double = ControlLoop(env, driver, loop.worker, deque(maxlen=1))
 
     def __call__(self) -> None:
@@ -82,14 +79,12 @@ class _Understudy(Arbiter):
 
     Attributes:
         real: the other arbiter.
-        is_network: whether its actors are numpy networks; other actors are not called.
     """
 
     real: Arbiter
-    is_network: bool
 
     def act(self, obs: Observation, test: bool) -> Action:
-        actor = self.real.actor.in_numpy() if self.is_network else None
+        actor = self.real.actor.in_numpy()  # itself, if it is a network: no other one is called
         if actor is None:
             return self.env.default_action
         actor.flatten(obs)

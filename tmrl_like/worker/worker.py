@@ -45,7 +45,6 @@ from tmrl_like.worker.timing import StepTimes, measure
 log = logging.getLogger("tmrl_like.worker")
 
 _T = TypeVar("_T")
-_MAX_REASON = 1000
 _LOOK_S = 0.005
 
 
@@ -416,7 +415,7 @@ class RolloutWorker:
             raise
         except BaseException as error:
             self.stop()
-            ended = one_line(error, _MAX_REASON)
+            ended = one_line(error)
             raise
         finally:
             for thread in others:

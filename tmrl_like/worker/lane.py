@@ -18,6 +18,7 @@ from typing import Literal
 from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.types import EpisodeStats
+from tmrl_like.wire.condition import Condition, of_worker
 from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.rehearsal import Rehearsal
 from tmrl_like.worker.retests import Retests
@@ -255,3 +256,8 @@ class Lane:
         """Prepare files for samples."""
         if self.loop.samples is not None:
             self.loop.samples.refill()
+
+
+def condition_of(lanes: Sequence[Lane]) -> Condition:
+    """Return a worker's condition, merged over its lanes. Any thread."""
+    return of_worker([lane.loop.condition() for lane in lanes])

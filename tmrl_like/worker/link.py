@@ -134,10 +134,8 @@ class WorkerRole:
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         self._pass_frames_on()
         while self.fit:
-            word = self.fit.popleft()
-            slot = self.slots.holds(word)
-            if slot is not None:
-                self.files.add(self.slots.version(slot), self.slots.slots[slot])
+            if (held := self.slots.held(self.fit.popleft())) is not None:
+                self.files.add(*held)
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
         self.outbox.pump(send, connected and bool(self._feed), self.condition.awaits)

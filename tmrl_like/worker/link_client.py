@@ -17,8 +17,7 @@ from tmrl_like.base.children import start_script
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import no_process, start_thread
 from tmrl_like.errors import ShortageError, TmrlLikeError, TransportError
-from tmrl_like.wire.condition import Condition
-from tmrl_like.worker.lane import Lane
+from tmrl_like.worker.lane import Lane, condition_of
 from tmrl_like.worker.link_messages import (
     FROM_LINK,
     Failed,
@@ -131,7 +130,6 @@ class LinkClient:
         self,
         link: LinkProcess | LinkThread,
         setup: Setup,
-        make_condition: Callable[[], Condition],
         lanes: Sequence[Lane],
     ) -> None:
         """Wait until the link runs, but not for the server. `close` ends it.
@@ -139,7 +137,6 @@ class LinkClient:
         Args:
             link: a link that was just started.
             setup: what it is to do.
-            make_condition: returns the worker's condition.
             lanes: the worker's lanes, which receive what the link reports.
 
         Raises:
@@ -150,7 +147,6 @@ class LinkClient:
         self.servers = setup.servers
         self._link = link
         self._setup = setup
-        self._make_condition = make_condition
         self._lanes = lanes
         self._failure: BaseException | None = None
         self._is_ready = threading.Event()  # also set if the link will never be ready
@@ -187,7 +183,7 @@ class LinkClient:
         Calling it twice is fine.
         """
         with self._changing:
-            self._leave = Leave(flush_s, self._make_condition())
+            self._leave = Leave(flush_s, condition_of(self._lanes))
             self._leaving.set()
             self.send(self._leave)
         self._thread.join(flush_s + _LEAVES_WITHIN_S)
@@ -219,7 +215,7 @@ class LinkClient:
     def _introduce(self, link: LinkProcess | LinkThread) -> None:
         """Send a link its setup, before it gets any other message."""
         with self._changing:
-            link.send(msgspec.structs.replace(self._setup, condition=self._make_condition()))
+            link.send(msgspec.structs.replace(self._setup, condition=condition_of(self._lanes)))
             self._link = link
             if self._leave is not None:
                 link.send(self._leave)
@@ -281,7 +277,7 @@ class LinkClient:
             self.connected.clear()
         self._is_ready.set()
         self._said.clear()
-        self.send(self._make_condition())
+        self.send(condition_of(self._lanes))
         for lane in self._lanes:
             lane.refill()
 

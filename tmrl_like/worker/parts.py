@@ -31,7 +31,7 @@ from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Rollouts
 from tmrl_like.transport import TransportOptions, addresses_of
 from tmrl_like.types import ObsPreprocessor, SampleCompressor
-from tmrl_like.wire.condition import RETURNS_KEPT, Condition
+from tmrl_like.wire.condition import RETURNS_KEPT
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.action_chain import ActionChain
 from tmrl_like.worker.arbiter import Arbiter
@@ -230,7 +230,6 @@ class Parts:
 
     def connect(
         self,
-        make_condition: Callable[[], Condition],
         server_ip: str | Sequence[str] | None,
         weights: Path | None,
         history: Path | None,
@@ -238,8 +237,7 @@ class Parts:
         """Start the work of the link: dial one of the servers, and keep the newest policy in the
         file `weights` and every k-th one with the prefix `history`.
 
-        `make_condition` returns the worker's condition. Not for a standalone worker, which has no
-        link.
+        Not for a standalone worker, which has no link.
         """
         assert self._link is not None
         keywords, network = self._keywords, self._actor.in_numpy()
@@ -268,7 +266,7 @@ class Parts:
             log_level=log.getEffectiveLevel(),
             epoch_s=clocks.EPOCH_S,
         )
-        return self._closed_at_end(LinkClient(self._link, setup, make_condition, self.lanes))
+        return self._closed_at_end(LinkClient(self._link, setup, self.lanes))
 
     # -- policies from the disk --------------------------------------------------------------------
 

@@ -78,10 +78,6 @@ class PolicySlots:
         starts = range(begin, begin + self._count * step, step)
         self.slots = [Weights(manifest, memory[start : start + size]) for start in starts]
 
-    def version(self, slot: int) -> int:
-        """Return the trainer's number of the policy in a slot."""
-        return int(self._known[slot, 0])
-
     # -- the link ----------------------------------------------------------------------------------
 
     def free_slot(self) -> int:
@@ -99,11 +95,12 @@ class PolicySlots:
         self._words[_READY] = word
         return word
 
-    def holds(self, word: int) -> int | None:
-        """Return the slot of a policy that is in use; None: its slot may hold another policy by
-        now.
+    def held(self, word: int) -> tuple[int, Weights] | None:
+        """Return the trainer's number and the weights of a policy that is in use; None: its slot
+        may hold another policy by now.
         """
-        return word % self._count if word in self._words else None
+        slot = word % self._count
+        return (int(self._known[slot, 0]), self.slots[slot]) if word in self._words else None
 
     # -- the control loops -------------------------------------------------------------------------
 

@@ -32,9 +32,9 @@ from tmrl_like.errors import ConfigError, TransportError
 from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Action, EpisodeStats, Observation, ObsPreprocessor, SampleCompressor
-from tmrl_like.wire.condition import Condition, of_worker
+from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.control_loop import Info, Stepped
-from tmrl_like.worker.lane import Lane, Plan
+from tmrl_like.worker.lane import Lane, Plan, condition_of
 from tmrl_like.worker.link_client import LinkClient
 from tmrl_like.worker.link_messages import Hasten
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
@@ -170,7 +170,7 @@ class RolloutWorker:
             parts.load_policy(kept, is_needed=standalone)
             if not standalone:
                 history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
-                self.link = parts.connect(self.condition, server_ip, kept, history)
+                self.link = parts.connect(server_ip, kept, history)
             self._closing = closing.pop_all()
         script.close_at_exit(self, turn=0)
 
@@ -204,7 +204,7 @@ class RolloutWorker:
 
         Figures that only the link knows are in `link.status`.
         """
-        return of_worker([lane.loop.condition() for lane in self.lanes])
+        return condition_of(self.lanes)
 
     def run(
         self,

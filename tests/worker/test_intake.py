@@ -20,7 +20,7 @@ from tmrl_like.policies.weights import copied
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
-from tmrl_like.wire.policy import FRAME_BYTES, split_policy
+from tmrl_like.wire.policy import split_policy
 from tmrl_like.worker.intake import TorchIntake
 from tmrl_like.worker.link import WorkerRole
 from tmrl_like.worker.policy_gate import PolicyGate
@@ -137,18 +137,11 @@ def test_the_policy_that_came_last_while_an_expert_acted_is_ready_when_it_no_lon
     ends.close()
 
 
-def test_pieces_of_two_policies_do_not_become_one(intake):
-    class Long(LinearActor):
-        def __init__(self, *both, value=0.0):
-            super().__init__(*both)
-            self.register_buffer("rest", torch.full((FRAME_BYTES,), value))
-
-    door = intake(Long)
-    old, new = (frames_of(linear_actor(partial(Long, value=value)), 5) for value in (1.0, 2.0))
-    # the trainer was killed, and its successor publishes version 5, too
-    for frame, body in [*old[:2], *new[2:]]:
-        assert not door.add(frame, body)
-    assert "belong to different policies" in door.alarm
+def test_a_policy_that_arrives_damaged_is_refused(intake):
+    door = intake()
+    for frame, body in frames_of(linear_actor(), 5):
+        assert not door.add(frame, memoryview(bytes(len(body))))
+    assert "policy 5 is refused" in door.alarm
 
 
 def test_a_policy_whose_parameters_come_in_another_order_drives_all_the_same(intake):

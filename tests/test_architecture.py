@@ -23,7 +23,7 @@ MAY_IMPORT = {  # all rooms, from the ground floor up; these imports are allowed
     "engine.options": ("errors", "base"),
     "server.options": ("base",),
     "trainer.options": ("errors", "base"),
-    "worker.action_chain": ("errors", "types"),
+    "worker.action_chain": _GROUND,
     "worker.options": (
         "errors",
         "base",

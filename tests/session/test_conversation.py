@@ -2,7 +2,7 @@
 
 import pytest
 from kit.clocks import Clock
-from kit.rings import IdleRole
+from kit.rings import DeadLink, IdleRole
 
 from tmrl_like.errors import CredentialsError, RefusedError
 from tmrl_like.session import conversation as module
@@ -15,13 +15,13 @@ WELCOME = m.Welcome(1, False)
 NOT_KNOWN = CredentialsError("it refuses this machine's key")
 
 
-class Link:
+class Link(DeadLink):
     """A link to a server played by the test. `sent`: messages that it accepted; `refused`: how many
     it did not.
     """
 
     def __init__(self) -> None:
-        self.is_open, self.is_lost, self.error = True, False, None
+        self.is_open, self.error = True, None
         self.sent, self.refused = [], 0
         self.said = []  # messages of the server
 
@@ -36,9 +36,6 @@ class Link:
         if self.error:
             raise self.error
         return self.said.pop(0) if self.said else None
-
-    def close(self):
-        pass
 
 
 class Scene:

@@ -4,7 +4,6 @@ import logging
 
 from both_ends import STATS, Taker
 
-from tmrl_like.delivery import segments
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.delivery.segments import incarnations_in
@@ -62,21 +61,6 @@ def test_reports_and_breaks_are_left_as_well(spool):
         (0, 1, ()),
         (1, 0, ((3, STATS),)),
     ]
-
-
-def test_what_another_version_left_stays_on_disk_for_it(spool, monkeypatch, caplog):
-    with monkeypatch.context() as older:
-        older.setattr(segments, "MAGIC", int.from_bytes(b"tmrlSL2\n", "little"))
-        left(spool, 1, 1, 2)
-    box = spool(2)
-    assert not box.takes_over
-    assert caplog.text.count("of another version of tmrl_like") == 1
-    box.kill()
-    for kept in box.folder.path.glob("*.other-version"):
-        kept.rename(kept.with_suffix(""))
-    with monkeypatch.context() as older:
-        older.setattr(segments, "MAGIC", int.from_bytes(b"tmrlSL2\n", "little"))
-        assert spool(3).pumped(Taker(), awaits=True).rows == {1: [1, 2]}
 
 
 def test_what_the_trainer_refuses_stays_on_disk_for_another_one_and_is_reported_once(spool, caplog):

@@ -24,9 +24,7 @@ PAGE = 4096
 def segments_of(box):
     """Return the segments in use, in order."""
     segments = [Segment(path) for path in box.folder.path.glob(f"{1:016x}-*{SUFFIX}")]
-    return sorted(
-        (segment for segment in segments if segment.is_begun), key=lambda s: s.words[NUMBER]
-    )
+    return sorted((s for s in segments if s.words[NUMBER]), key=lambda s: s.words[NUMBER])
 
 
 def filled(box, files):

@@ -168,16 +168,6 @@ def test_what_takes_no_bytes_counts_as_well():
         decode_body(announce(body, 2000), body)
 
 
-def test_a_structure_is_checked_before_its_columns_are_made():
-    head = COLUMNS[: 4 + int.from_bytes(COLUMNS[:4], "little")]
-
-    def refuse(schema):
-        raise OversizeError("not this one")
-
-    with pytest.raises(OversizeError, match="not this one"):
-        decode_body(announce(head, SAMPLES), head, refuse)
-
-
 def test_compressed_nonsense_is_refused():
     rng = random.Random(1)
     whole = zstandard.ZstdCompressor(level=1).compress(COLUMNS * 5)

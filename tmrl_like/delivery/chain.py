@@ -167,7 +167,7 @@ class SegmentChain:
                     "again"
                 )
                 return None
-            if not segment.is_begun or segment.words[INCARNATION] != self._incarnation:
+            if segment.words[INCARNATION] != self._incarnation:
                 segment.close()
                 return None
             self._mapped[file] = segment

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.base.text import one_line
@@ -29,7 +29,6 @@ from tmrl_like.wire.packet import (
     refuse_misnumbered,
     samples_up_to,
 )
-from tmrl_like.wire.schema import Node
 
 log = logging.getLogger("tmrl_like.delivery")
 
@@ -73,13 +72,6 @@ class _Progress:
         """Return the name of the stream that the next packet belongs to."""
         return f"{packet.worker}/{packet.incarnation}/{packet.breaks}/{self.stretch}"
 
-    def may_ask(self, now: float) -> bool:
-        """Whether the worker may be asked again; if so, note that it is asked now."""
-        if now - self.asked_at <= _ASK_AGAIN_S:
-            return False
-        self.asked_at = now
-        return True
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLimits:
@@ -104,14 +96,8 @@ class WorkerLimits:
     lines: int = 20
 
 
-class BlockCheck(Protocol):
-    """Refuses samples that training could not use; both methods raise MemoryContractError."""
-
-    def structure(self, schema: Node) -> None:
-        """Check the structure of samples, before they are unpacked."""
-
-    def values(self, block: SampleBlock) -> None:
-        """Check the values of samples."""
+BlockCheck = Callable[[SampleBlock], None]
+"""Raises MemoryContractError for samples that training could not use."""
 
 
 class _Waiting(NamedTuple):
@@ -169,8 +155,8 @@ class Receiver:
         self._waiting: deque[_Waiting] = deque()
         self._writing = 0  # how many of them, from the first, are being stored
         self._waiting_bytes: Counter[str] = Counter()  # by worker
-        self._acks: dict[Process, bool] = {}  # due; True: with a request to send again
-        self._dismissals: dict[Process, None] = {}  # due, in order
+        # processes to which a message is due; True: with a request to send again
+        self._due: dict[Process, bool] = {}
         # protects what both threads change: confirmed, rejection, due messages
         self._lock = threading.Lock()
         if store is not None:
@@ -196,7 +182,7 @@ class Receiver:
             buffer for file in files for buffer in self._buffers_in(file, known_up_to)
         )
         self.note_stored(known)
-        self._acks = dict.fromkeys(self._processes, False)
+        self._due = dict.fromkeys(self._processes, False)
 
     def _buffers_in(self, file: StoredFile, known: Mapping[Process, int]) -> Iterator[Buffer]:
         for packet, columns, _, begin in file.packets():
@@ -260,9 +246,7 @@ class Receiver:
             return  # without an acknowledgement it will be sent again
         progress = self._progress(process)
         if progress.rejection:
-            if progress.may_ask(now):
-                with self._lock:
-                    self._dismissals[process] = None
+            self._ask_again(process, progress, now)
             return
         try:
             columns = columns_in(data, body)
@@ -292,13 +276,15 @@ class Receiver:
         progress.begin_stretch(first_kept)
 
     def _ask_again(self, process: Process, progress: _Progress, now: float) -> None:
-        if progress.may_ask(now):
+        """Ask a worker to send again, or tell it again that it is rejected, but not too often."""
+        if now - progress.asked_at > _ASK_AGAIN_S:
+            progress.asked_at = now
             with self._lock:
-                self._acks[process] = True
+                self._due[process] = True
 
     def _acknowledge(self, process: Process) -> None:
         with self._lock:
-            self._acks.setdefault(process, False)
+            self._due.setdefault(process, False)
 
     def _take_new(
         self,
@@ -319,7 +305,10 @@ class Receiver:
             skipped = samples_up_to(packet, known)
             samples = packet.samples - skipped
             if is_admitted and samples:
-                blocks = [self._decoded(packet, columns).after(skipped)]
+                block = decode_body(packet, columns)
+                if self._check is not None:
+                    self._check(block)
+                blocks = [block.after(skipped)]
             episodes = [report for entry, report in packet.episodes if entry > known]
         except MemoryContractError as error:
             self.reject(packet.receipt, str(error))
@@ -343,13 +332,6 @@ class Receiver:
         if not self._reports.take(packet.worker, uncovered, now):
             episodes = []
         yield Delivery(buffer, tuple(episodes), packet.receipt, progress.awaits)
-
-    def _decoded(self, packet: m.SamplePacket, columns: memoryview) -> SampleBlock:
-        if self._check is None:
-            return decode_body(packet, columns)
-        block = decode_body(packet, columns, check=self._check.structure)
-        self._check.values(block)
-        return block
 
     def _is_full_of(self, worker: str) -> bool:
         """Whether too much waits for memory and store, and this worker has more than its share of
@@ -394,7 +376,7 @@ class Receiver:
                     progress.confirmed = max(progress.confirmed, entry)
                     if not progress.awaits:
                         progress.trained = progress.confirmed
-                    self._acks.setdefault((worker, incarnation), False)
+                    self._due.setdefault((worker, incarnation), False)
 
     def note_trained(self, receipt: Receipt) -> None:
         """Note that the training steps that entries up to this one allow are made, which their
@@ -404,7 +386,7 @@ class Receiver:
             progress = self._processes.get(receipt[:2])
             if progress is not None:
                 progress.trained = max(progress.trained, receipt.entry)
-                self._acks.setdefault(receipt[:2], False)
+                self._due.setdefault(receipt[:2], False)
 
     def remind(self, worker: str) -> None:
         """Tell a worker in lockstep again how far training has come; the previous message may be
@@ -414,7 +396,7 @@ class Receiver:
             for process, progress in self._processes.items():
                 if process[0] == worker and progress.trained:
                     progress.awaits = True
-                    self._acks.setdefault(process, False)
+                    self._due.setdefault(process, False)
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -447,7 +429,7 @@ class Receiver:
                 return
             progress.rejection = reason
             self._rejected += 1
-            self._dismissals[receipt[:2]] = None
+            self._due[receipt[:2]] = True
         line = (
             "worker %s is rejected, training goes on without its samples: they do not fit those in "
             "the memory: %s"
@@ -550,33 +532,30 @@ class Receiver:
         `not_said`.
         """
         with self._lock:
-            acks, self._acks = self._acks, {}
-            dismissals, self._dismissals = self._dismissals, {}
+            due, self._due = self._due, {}
         messages: list[m.Answer] = []
-        for process, again in acks.items():
+        for process, again in due.items():
             progress = self._processes.get(process)
-            if progress is not None and not progress.rejection:
+            if progress is None:  # forgotten since
+                continue
+            if progress.rejection:
+                messages.append(m.Dismissal(*process, progress.rejection))
+            else:
                 received = progress.received if again else progress.confirmed
                 trained = progress.trained if progress.awaits else 0
                 messages.append(m.Ack(*process, progress.stored, received, again, trained))
-        known = [process for process in dismissals if process in self._processes]
-        return messages + [
-            m.Dismissal(*process, self._processes[process].rejection) for process in known
-        ]
+        return messages
 
     def not_said(self, message: m.Answer) -> None:
         """Keep a message due that could not be sent."""
-        process = (message.worker, message.incarnation)
+        again = isinstance(message, m.Ack) and message.again
         with self._lock:
-            if isinstance(message, m.Ack):
-                self._acks[process] = self._acks.get(process, False) or message.again
-            else:
-                self._dismissals[process] = None
+            self._due[message.worker, message.incarnation] = again
 
     @property
     def pending(self) -> bool:
         """Whether any messages are due to the workers."""
-        return bool(self._acks or self._dismissals)
+        return bool(self._due)
 
     def metrics(self) -> dict[str, float]:
         """Return the losses and refusals since the start, and whether the store cannot be written

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -292,16 +292,10 @@ def columns_in(message: bytes | memoryview, body: memoryview) -> memoryview:
     return columns
 
 
-def decode_body(
-    packet: SamplePacket,
-    columns: bytes | memoryview,
-    check: Callable[[Node], None] | None = None,
-) -> SampleBlock:
+def decode_body(packet: SamplePacket, columns: bytes | memoryview) -> SampleBlock:
     """Decode a packet's columns, as they were sent, to samples.
 
-    The block's columns are views of the (decompressed) bytes: copy what you keep longer. `check` is
-    called with the structure of each segment before its columns are made; what it raises is passed
-    on.
+    The block's columns are views of the (decompressed) bytes: copy what you keep longer.
 
     Raises:
         OversizeError: the samples would take more than `MAX_MEMORY_BYTES`.
@@ -329,8 +323,6 @@ def decode_body(
         )
     segments = []
     for part, layout in parts:
-        if check is not None:
-            check(layout.schema)
         segment, size = layout.columns(part.rows, part.sizes, data[end:])
         segments.append(segment)
         end += size

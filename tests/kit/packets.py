@@ -82,7 +82,8 @@ def head_of(*messages, before=0, run="run"):
         packet.receipt[:2]: StoredProgress(*packet.receipt, packet.lost_samples)
         for packet in packets
     }
-    return StoreHead(run, before + held, held, tuple(progress.values()))
+    parts = tuple((len(message), 0) for message in messages)
+    return StoreHead(run, before + held, held, tuple(progress.values()), parts)
 
 
 def write(folder, *groups):

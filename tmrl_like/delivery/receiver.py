@@ -106,13 +106,13 @@ class _Waiting(NamedTuple):
     last: Receipt
     begin: int  # the first new entry
     samples: int  # number of new samples
-    message: bytes | memoryview | None  # to be stored; None: not admitted to the memory
+    message: bytes | memoryview  # to be stored; empty: not admitted to the memory
     progress: _Progress  # of its process
     size_bytes: int  # of message and samples, approximately
 
     @property
     def is_stored_later(self) -> bool:
-        return self.message is not None and not self.progress.rejection
+        return bool(self.message) and not self.progress.rejection
 
 
 class Receiver:
@@ -321,7 +321,7 @@ class Receiver:
         if not is_admitted:
             progress.begin_stretch(packet.last + 1)
         size_bytes = len(data) + sum(block.size_bytes for block in blocks) + _PACKET_BYTES
-        message = data if is_admitted else None
+        message = data if is_admitted else b""
         with self._lock:
             self._waiting.append(
                 _Waiting(packet.receipt, known + 1, samples, message, progress, size_bytes)
@@ -490,9 +490,8 @@ class Receiver:
         if size_bytes < _GROUP_BYTES and not self._store.is_due(now):
             return False
         self._writing = len(group)
-        self._store.write(
-            self._head_of(group, kept), [waiting.message or b"" for waiting in kept], now
-        )
+        messages = [waiting.message for waiting in kept]
+        self._store.write(self._head_of(group, kept), messages, now)
         return True
 
     def _head_of(self, group: Sequence[_Waiting], kept: Sequence[_Waiting]) -> StoreHead:
@@ -509,8 +508,8 @@ class Receiver:
             for process, entry in stored.items()
             if entry
         )
-        begins = tuple(waiting.begin for waiting in kept)
-        return StoreHead(self.run, self.samples + held, held, tuple(progress), begins=begins)
+        parts = tuple((len(waiting.message), waiting.begin) for waiting in kept)
+        return StoreHead(self.run, self.samples + held, held, tuple(progress), parts)
 
     def _note_stored(self, packets: int) -> None:
         """Note that this number of packets, from the first, is stored or need not be."""

@@ -146,9 +146,9 @@ def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
         for packets in filter(None, files):
             held = sum(samples for _, samples in packets)
             total += held
-            store.write(
-                StoreHead(samples=total, held=held), [message for message, _ in packets], 0.0
-            )
+            messages = [message for message, _ in packets]
+            parts = tuple((len(message), 0) for message in messages)
+            store.write(StoreHead(samples=total, held=held, parts=parts), messages, 0.0)
             if not store.is_settled(0.0):
                 raise ConfigError(store.alarm)
     finally:
@@ -193,7 +193,8 @@ def _left_by(folder: Path, incarnation: int) -> Iterator[StoredFile]:
         while (
             found := source.packet_after(source.stored, 1, _PACKET_SAMPLES, _PACKET_BYTES)
         ) is not None:
-            yield StoredFile(folder, StoreHead(), [memoryview(source.encode(found))])
+            message = memoryview(source.encode(found))
+            yield StoredFile(folder, StoreHead(parts=((len(message), 0),)), [message])
             source.forget(found.last)
         source.close()
 

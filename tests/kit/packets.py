@@ -8,7 +8,7 @@ from tmrl_like.base.files import lock_folder
 from tmrl_like.delivery.sample_store import SampleStore, StoredProgress, StoreHead
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter, encode_packet, encode_rows
+from tmrl_like.wire.packet import Compressor, PacketWriter, encode_packet
 
 TIMING = StepTiming(1e9, 0.0, 0.0, 1)
 
@@ -44,7 +44,7 @@ def packet_of(
         "episodes": tuple(enumerate(reports, start=next_entry)),
         **header,
     }
-    return encode_rows(writer.rows(), Compressor(), **header)
+    return writer.message(Compressor(), **header)
 
 
 def noise(entry, size=50, samples=3):

@@ -54,7 +54,7 @@ BREAKS = [
         "oldest is what is still there",
         SOURCE,
         "oldest=self.stored + 1,",
-        "oldest=self._chain.segments[0].words[FIRST],",
+        "oldest=self.segments[0].words[FIRST],",
     ),
     Break(
         "stored is said before the sync",

@@ -16,14 +16,14 @@ from tmrl_like.wire.messages import MAX_BODY_BYTES
 from tmrl_like.wire.packet import MAX_HEAD_BYTES, decode_body
 from tmrl_like.wire.schema import MAX_DEPTH, MAX_NODES
 
-from .samples import announce, drone_sample, received, sent, written
+from .samples import announce, columns_of, drone_sample, received, sent, written
 
 MEGABYTE = 1 << 20
 
 
 def drone_columns():
     rng = np.random.default_rng(0)
-    return written([drone_sample(i, rng) for i in range(20)], frozenset({0})).rows().encode()
+    return columns_of(written([drone_sample(i, rng) for i in range(20)], frozenset({0})))
 
 
 COLUMNS, SAMPLES = drone_columns(), 20

@@ -29,7 +29,7 @@ from tmrl_like.replay.minari import episodes_of, find_minari
 from tmrl_like.replay.streams import info_of
 from tmrl_like.types import Buffer, Sample, StepTiming
 from tmrl_like.wire.messages import WireVersionError
-from tmrl_like.wire.packet import Compressor, PacketWriter, encode_rows
+from tmrl_like.wire.packet import Compressor, PacketWriter
 
 _PACKET_BYTES = 256 << 10
 _PACKET_SAMPLES = 2000
@@ -83,7 +83,7 @@ class _Stream:
     def packet(self, writer: PacketWriter) -> Packet:
         first, self.entries = self.entries + 1, self.entries + writer.samples
         header = {"worker": "data set", "incarnation": self.incarnation, "oldest": 1, "breaks": 0}
-        message = encode_rows(writer.rows(), Compressor(), first=first, last=self.entries, **header)
+        message = writer.message(Compressor(), first=first, last=self.entries, **header)
         return message, writer.samples
 
 

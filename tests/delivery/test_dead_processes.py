@@ -77,7 +77,6 @@ def test_what_the_trainer_refuses_stays_on_disk_for_another_one_and_is_reported_
     assert (box.unacknowledged_samples(), box.pending()) == (2, False)
     box.send_again(to_another_trainer=True)
     assert box.pumped(Taker(), awaits=True).rows == {1: [1, 2]}
-    box.set_aside(1, "obs is float64")
     (line,) = (line for line in caplog.messages if "do not fit" in line)
     assert line.startswith("2 samples that an earlier process")
     assert "obs is float64" in line
@@ -112,7 +111,7 @@ def test_the_limit_is_for_all_of_them_and_the_newest_are_kept(spool, small_files
     assert box.lost_samples == lost
 
 
-def test_those_that_are_too_many_at_once_wait(spool, monkeypatch, caplog):
+def test_those_that_are_too_many_at_once_wait(spool, monkeypatch):
     monkeypatch.setattr(m, "MAX_TAKEN_OVER", 1)
     for incarnation in (1, 2):
         left(spool, incarnation, 1, 2)
@@ -122,4 +121,3 @@ def test_those_that_are_too_many_at_once_wait(spool, monkeypatch, caplog):
         box.pumped(taker, awaits=True).acknowledge(box)
         box.close()
     assert taker.rows == {1: [1, 2], 2: [1, 2]}
-    assert caplog.text.count("samples of too many processes: the rest waits") == 1

@@ -43,7 +43,6 @@ MAX_MEMORY_BYTES = MAX_BODY_BYTES
 unpacked or allocated.
 """
 _BYTES_PER_HEAD_BYTE = 32  # in memory, about: a column takes at least 7 bytes of the head
-_KEPT_BYTES = 16 << 10  # layouts of larger encoded structures are not cached
 
 
 class _Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -294,7 +293,8 @@ def decode_body(packet: SamplePacket, columns: bytes | memoryview) -> SampleBloc
         )
     end = 4 + head_bytes
     parts = [
-        (part, _layout_of(part.schema)) for part in decoded(_head_decoder, data[4:end], "a packet")
+        (part, _layout_of(bytes(part.schema)))
+        for part in decoded(_head_decoder, data[4:end], "a packet")
     ]
     size_bytes = packet.body_bytes + _BYTES_PER_HEAD_BYTE * head_bytes
     size_bytes += sum(layout.memory(part.rows) for part, layout in parts)
@@ -347,13 +347,9 @@ def _unpacked(packet: SamplePacket, columns: bytes | memoryview) -> memoryview:
     return data
 
 
-def _layout_of(schema: msgspec.Raw) -> Layout:
-    """Return the layout of an encoded structure; layouts of large ones are not cached."""
-    encoded = bytes(schema)
-    return (_kept_layout if len(encoded) <= _KEPT_BYTES else _new_layout)(encoded)
-
-
-def _new_layout(schema: bytes) -> Layout:
+@lru_cache(maxsize=16)  # a large one takes some megabytes
+def _layout_of(schema: bytes) -> Layout:
+    """Return the layout of an encoded structure."""
     layout = Layout(decoded(_schema_decoder, schema, "a structure"))
     if layout.nodes > MAX_NODES:
         raise DecodingError(
@@ -362,6 +358,3 @@ def _new_layout(schema: bytes) -> Layout:
     if type(layout.schema) is not TupleNode or len(layout.schema.items) not in _FIELDS:
         raise DecodingError("a sample is not a tuple of 6 or 7 items")
     return layout
-
-
-_kept_layout = lru_cache(maxsize=64)(_new_layout)

@@ -53,16 +53,13 @@ class PolicyAssembler:
     `FRAME_BYTES`.
     """
 
-    def __init__(
-        self, allocate: Callable[[Manifest], memoryview], max_bytes: int = MAX_POLICY_BYTES
-    ) -> None:
+    def __init__(self, allocate: Callable[[Manifest], memoryview]) -> None:
         """Start without a policy.
 
         `allocate` returns memory for the parameters of each new policy; `add` passes on what it
         raises.
         """
         self._allocate = allocate
-        self._max_bytes = max_bytes
         self._memory = self._left = memoryview(b"")  # `_left`: the part not filled yet
         self._next = _NO_FRAME  # version and index of the next frame
         self._checksum = 0
@@ -79,9 +76,9 @@ class PolicyAssembler:
             DecodingError: the frames do not add up to what was announced, or a frame is damaged or
                 of another policy.
         """
-        if frame.total_bytes > self._max_bytes:
+        if frame.total_bytes > MAX_POLICY_BYTES:
             raise OversizeError(
-                f"a policy of {frame.total_bytes} bytes; at most {self._max_bytes} are allowed"
+                f"a policy of {frame.total_bytes} bytes; at most {MAX_POLICY_BYTES} are allowed"
             )
         if frame.index == 0:
             self._next, self._checksum = (frame.version, 0), 0

@@ -104,8 +104,6 @@ def test_the_limit_is_for_all_of_them_and_the_newest_are_kept(spool, small_files
     kept = {process: len(rows) for process, rows in taker.rows.items()}
     assert kept[1] < kept[2] == kept[3] == 300
     lost = 300 - kept[1]
-    said = {packet.incarnation: packet.lost_samples for packet in taker.packets}
-    assert said == {1: lost, 2: 0, 3: 0}
     taker.acknowledge(box)
     assert incarnations_in(box.folder.path) == [3]
     assert box.lost_samples == lost

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 
 from tmrl_like.base.files import lock_folder
-from tmrl_like.delivery.sample_store import SampleStore, StoredProgress, StoreHead
+from tmrl_like.delivery.sample_store import SampleStore, StoreHead
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter, encode_packet
@@ -78,10 +78,7 @@ def head_of(*messages, before=0, run="run"):
     """Return the head of a file with these messages, after `before` earlier samples."""
     packets = [header_of(message) for message in messages]
     held = sum(packet.samples for packet in packets)
-    progress = {
-        packet.receipt[:2]: StoredProgress(*packet.receipt, packet.lost_samples)
-        for packet in packets
-    }
+    progress = {packet.receipt[:2]: packet.receipt for packet in packets}
     parts = tuple((len(message), 0) for message in messages)
     return StoreHead(run, before + held, held, tuple(progress.values()), parts)
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.base.text import one_line
-from tmrl_like.delivery.sample_store import SampleStore, StoredFile, StoredProgress, StoreHead
+from tmrl_like.delivery.sample_store import SampleStore, StoredFile, StoreHead
 from tmrl_like.errors import DecodingError, MemoryContractError
 from tmrl_like.types import Block, Buffer, Delivery, EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
@@ -52,7 +52,6 @@ class _Progress:
     trained: int = 0  # the training steps that entries up to this one allow are made
     awaits: bool = False  # the worker waits for these steps; otherwise `trained` is `confirmed`
     stretch: int = 1  # the first entry of the current stretch without a gap
-    lost_samples: int = 0  # according to the worker
     asked_at: float = -math.inf
     rejection: str = ""  # why the process is rejected; empty: it is not
 
@@ -149,7 +148,6 @@ class Receiver:
         self._check = check
         self._store = store
         self._processes: dict[Process, _Progress] = {}  # least recently heard from first
-        self._lost_samples = 0  # by all workers, since the start
         self._rejected = 0
         # packets that are not stored yet, in the order in which they were taken
         self._waiting: deque[_Waiting] = deque()
@@ -207,10 +205,7 @@ class Receiver:
                 progress.begin_stretch(packet.last + 1)
         self.run = file.head.run
         self.samples = max(self.samples, file.head.samples)
-        for worker, incarnation, entry, lost_samples in file.head.progress:
-            progress = self._progress((worker, incarnation))
-            progress.take_over(entry)
-            progress.lost_samples = max(progress.lost_samples, lost_samples)
+        self.note_stored(file.head.progress)
 
     def note_stored(self, receipts: Sequence[Receipt]) -> None:
         """Note that entries up to these are stored, here or elsewhere; take only later ones."""
@@ -254,8 +249,6 @@ class Receiver:
             self._note_malformed(packet.worker, error)
             self._ask_again(process, progress, now)
             return
-        self._lost_samples += max(0, packet.lost_samples - progress.lost_samples)
-        progress.lost_samples = max(progress.lost_samples, packet.lost_samples)
         progress.awaits |= packet.awaits
         self._pass_over_lost(packet, progress)
         if packet.last <= progress.received:
@@ -498,16 +491,10 @@ class Receiver:
         """Return the head of a file for this group, of which the packets in `kept` are stored."""
         held = sum(waiting.samples for waiting in kept)
         stored = {process: progress.stored for process, progress in self._processes.items()}
-        stored |= {
-            waiting.last[:2]: waiting.last.entry
-            for waiting in group
-            if not waiting.progress.rejection
-        }
-        progress = (
-            StoredProgress(*process, entry, self._processes[process].lost_samples)
-            for process, entry in stored.items()
-            if entry
-        )
+        for waiting in group:
+            if not waiting.progress.rejection:
+                stored[waiting.last[:2]] = waiting.last.entry
+        progress = (Receipt(*process, entry) for process, entry in stored.items() if entry)
         parts = tuple((len(waiting.message), waiting.begin) for waiting in kept)
         return StoreHead(self.run, self.samples + held, held, tuple(progress), parts)
 
@@ -557,11 +544,8 @@ class Receiver:
         return bool(self._due)
 
     def metrics(self) -> dict[str, float]:
-        """Return the losses and refusals since the start, and whether the store cannot be written
-        now.
-        """
+        """Return the refusals since the start, and whether the store cannot be written now."""
         return {
-            "lost_samples_total": self._lost_samples,
             "refused_packets_total": self.malformed,
             "rejected_workers_total": self._rejected,
             "log_fails": int(self._store is not None and bool(self._store.alarm)),

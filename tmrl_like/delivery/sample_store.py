@@ -38,7 +38,7 @@ from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.files import disk, remove_drafts, write_atomically
 from tmrl_like.base.threads import call_beside
 from tmrl_like.errors import DecodingError
-from tmrl_like.types import Count
+from tmrl_like.types import Count, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import columns_in
 
@@ -57,15 +57,6 @@ _MAGIC = b"tPS\x01"
 _FRAME = struct.Struct("<4sBII")
 
 
-class StoredProgress(NamedTuple):
-    """How many entries of a worker process are stored."""
-
-    worker: m.Name
-    incarnation: Count
-    entry: Count  # entries up to this one are stored
-    lost_samples: Count  # according to the worker
-
-
 class StoreHead(msgspec.Struct, array_like=True):
     """The head of a file, which describes its content.
 
@@ -74,7 +65,8 @@ class StoreHead(msgspec.Struct, array_like=True):
         samples: number of samples ever stored: in this file, in earlier ones, and in those that
             were removed.
         held: number of samples in this file.
-        progress: progress of all worker processes, up to the end of this file.
+        progress: up to which entry those of each worker process are stored, in this file and
+            earlier ones.
         parts: for each message, its size in bytes, and the first entry that was taken from it.
             Earlier entries are stored elsewhere, for example by a rank that no longer exists.
     """
@@ -82,7 +74,7 @@ class StoreHead(msgspec.Struct, array_like=True):
     run: str = ""
     samples: Count = 0
     held: Count = 0
-    progress: tuple[StoredProgress, ...] = ()
+    progress: tuple[Receipt, ...] = ()
     parts: tuple[tuple[Count, Count], ...] = ()
 
 

@@ -162,7 +162,6 @@ class Source(SegmentChain):
             oldest=self.stored + 1,
             breaks=found.next.breaks,
             episodes=tuple(found.episodes),
-            lost_samples=self.lost_samples,
             awaits=awaits,
             epoch_s=epoch_s,
         )

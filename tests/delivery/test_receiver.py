@@ -2,11 +2,11 @@
 worker.
 """
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import pytest
 from kit.episodes import episode
-from kit.packets import Stores, numbered, packet_of
+from kit.packets import numbered, packet_of
 from receiving import Trainer
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
@@ -18,12 +18,6 @@ from tmrl_like.wire.packet import encode_packet
 @pytest.fixture
 def trainer():
     return Trainer()
-
-
-@pytest.fixture
-def opened(tmp_path):
-    with ExitStack() as stack:
-        yield Stores(tmp_path, stack)
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_a_description_that_is_none_is_refused(description):
     frame.checksum = zlib.crc32(body)
     with pytest.raises(
         DecodingError,
-        match="description cannot be read, give trainer and worker the same tmrl_like",
+        match="not a policy's description, give trainer and worker the same tmrl_like",
     ):
         assembler.add(frame, memoryview(body))
 

@@ -25,6 +25,7 @@ _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Manifest: TypeAlias = dict[str, tuple[DtypeName, tuple[_Size, ...]]]
 """Maps each parameter's name, in order, to its dtype, as safetensors calls it, and its shape."""
 
+_manifest_decoder = msgspec.msgpack.Decoder(Manifest)
 _NO_FRAME = -1, -1
 
 
@@ -118,10 +119,5 @@ def _manifest_in(body: memoryview) -> Manifest:
         raise OversizeError(
             f"a policy's description of {len(body)} bytes; at most {MAX_MANIFEST_BYTES} are allowed"
         )
-    try:
-        return msgspec.msgpack.decode(body, type=Manifest)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise DecodingError(
-            "a policy's description cannot be read, give trainer and worker the same tmrl_like: "
-            f"{error}"
-        ) from None
+    what = "a policy's description, give trainer and worker the same tmrl_like"
+    return m.decoded(_manifest_decoder, body, what)

@@ -188,7 +188,8 @@ class Outbox:
         any trainer.
         """
         with self._busy:
-            return self._senders[incarnation].stored
+            sender = self._senders.get(incarnation)
+            return 0 if sender is None else sender.stored
 
     def set_aside(self, incarnation: int, reason: str) -> None:
         """Keep what an earlier process left, and send it only to another trainer: this one does not

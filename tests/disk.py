@@ -32,7 +32,7 @@ SECTOR = 512
 @dataclass(eq=False)
 class File:
     synced: bytes = b""
-    pending: list = field(default_factory=list)  # (position, data); data None: truncated there
+    pending: list = field(default_factory=list)  # (position, data)
 
     def content(self):
         """Return the content that a process reads."""
@@ -51,10 +51,7 @@ class File:
         content = bytearray(self.synced)
         for at, data in changes:
             content += bytes(max(0, at - len(content)))
-            if data is None:
-                del content[at:]
-            else:
-                content[at : at + len(data)] = data
+            content[at : at + len(data)] = data
         return bytes(content)
 
 
@@ -62,7 +59,7 @@ def _left_of(change, share, rng):
     at, data = change
     if rng.random() < share:
         yield change
-    elif data:
+    else:
         how = rng.choice(("nothing", "zeros", "beginning", "sectors"))
         if how == "zeros":
             yield at, bytes(len(data))
@@ -114,15 +111,11 @@ class State:
 
     def apply(self, operation):
         match operation:
-            case "open", number, path, is_new:
-                folder, name = self._place(path)
-                if is_new:
-                    self._change([(folder, name, File())])
-                self.files[number] = folder.names[name]
+            case "open", path, number:
+                self.files[number] = File()
+                self._change([(*self._place(path), self.files[number])])
             case "write", number, at, data:
                 self.files[number].pending.append((at, data))
-            case "truncate", number, at:
-                self.files[number].pending.append((at, None))
             case "sync", number:
                 self.files[number].sync()
             case "sync_folder", path:
@@ -270,12 +263,10 @@ class PowerDisk:
         self.begin()
 
     def __enter__(self):
-        own = {"open": self._open, "write": self._write, "make_folder": self._make_folder}
-        own |= {name: partial(self._on_file, name) for name in ("truncate", "sync")}
-        own |= {
-            name: partial(self._on_paths, name)
-            for name in ("sync_folder", "rename", "link", "remove")
-        }
+        own = {"open": self._open, "write": self._write, "sync": self._sync}
+        own["make_folder"] = self._make_folder
+        for name in ("sync_folder", "rename", "link", "remove"):
+            own[name] = partial(self._on_paths, name)
         self._before_us = {name: getattr(product, name) for name in own}
         for name, method in own.items():
             setattr(product, name, method)
@@ -288,74 +279,75 @@ class PowerDisk:
     def _path(self, path):
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else None
 
-    def _do(self, name, operation, *arguments):
-        """Perform an operation and record it; `operation` is None outside of the root."""
+    def _do(self, operation, call, *arguments):
+        """Make a call, and record it as an operation; None: it is not one below the root."""
+        if operation is None:
+            return call(*arguments)
         with self._lock:
-            if operation is None:
-                self._before_us[name](*arguments)
-            elif not self.is_off:
-                self.before(len(self.operations))
-                if self._really_syncs or name not in ("sync", "sync_folder"):
-                    self._before_us[name](*arguments)
-                self._note(operation)
+            if self.is_off:
+                return None
+            self.before(len(self.operations))
+            result = call(*arguments)
+            self._note(operation)
+            return result
 
     def _note(self, operation):
         self.operations.append(operation)
         self.state.apply(operation)
 
-    def _open(self, path, new=False, private=False):
+    def _open(self, path, private=False):
         ours = self._path(path)
-        if ours is None:
-            return self._before_us["open"](path, new, private)
         with self._lock:
-            if self.is_off:
-                raise OSError(f"the power is off: {path}")
-            self.before(len(self.operations))
-            file = self._before_us["open"](path, new, private)
             self._opened += 1
-            self._numbers[file] = self._opened
-            self._note(("open", self._opened, ours, new))
-        return file
+            number = self._opened
+            operation = None if ours is None else ("open", ours, number)
+            file = self._do(operation, self._before_us["open"], path, private)
+            if file is None:
+                raise OSError(f"the power is off: {path}")
+            if ours is not None:
+                self._numbers[file] = number
+            return file
 
     def _write(self, file, data):
         number = self._numbers.get(file)
-        if number is None:
-            if not self.is_off:
-                self._before_us["write"](file, data)
-            return
         with self._lock:
             if self.is_off:
                 return
-            self.before(len(self.operations))
+            if number is not None:
+                self.before(len(self.operations))
             at = file.tell()
             try:
                 self._before_us["write"](file, data)
             finally:  # a failed write may have written a part
-                self._note(("write", number, at, bytes(data[: file.tell() - at])))
+                if number is not None:
+                    self._note(("write", number, at, bytes(data[: file.tell() - at])))
 
-    def _on_file(self, name, file, *more):
+    def _sync(self, file):
         number = self._numbers.get(file)
-        self._do(name, None if number is None else (name, number, *more), file, *more)
+        operation = None if number is None else ("sync", number)
+        self._do(operation, self._syncing("sync", operation), file)
+
+    def _syncing(self, name, operation):
+        """Return the function that syncs for an operation: it may do nothing."""
+        is_real = self._really_syncs or operation is None
+        return self._before_us[name] if is_real else lambda target: None
 
     def _on_paths(self, name, *paths):
         ours = [self._path(path) for path in paths]
-        self._do(name, None if None in ours else (name, *ours), *paths)
+        operation = None if None in ours else (name, *ours)
+        call = self._before_us[name]
+        if name == "sync_folder":
+            call = self._syncing(name, operation)
+        self._do(operation, call, *paths)
 
     def _make_folder(self, path, mode=0o777):
         """Make a folder as `disk.make_folder` does, and record each of its operations."""
         if not path.is_dir():
             self._make_folder(path.parent)
-            self._do_make(path, mode)
+            ours = self._path(path)
+            operation = None if ours is None else ("make_folder", ours)
+            self._do(operation, partial(path.mkdir, mode, exist_ok=True))
             self._on_paths("sync_folder", path.parent)
-
-    def _do_make(self, path, mode):
-        ours = self._path(path)
-        with self._lock:
-            if ours is not None and not self.is_off:
-                self.before(len(self.operations))
-            path.mkdir(mode, exist_ok=True)
-            if ours is not None and not self.is_off:
-                self._note(("make_folder", ours))
 
 
 class Ended(BaseException):

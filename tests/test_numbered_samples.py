@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from numbered_samples import Ledger, NumberedEnv, audit, produced
 
-from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import ListMemory
 from tmrl_like.types import Buffer
 
@@ -55,10 +54,6 @@ class LedgerListMemory(Ledger, ListMemory):
     pass
 
 
-class LedgerReplayMemory(Ledger, ReplayMemory):
-    pass
-
-
 def twelve_samples(tally):
     env = NumberedEnv(tally, period_s=0.0, ballast_bytes=10)
     act = env.action_space.sample()
@@ -67,12 +62,9 @@ def twelve_samples(tally):
     ]
 
 
-@pytest.mark.parametrize("memory_cls", [LedgerListMemory, LedgerReplayMemory])
-def test_a_ledger_records_what_a_memory_is_given_and_keeps_it_when_the_memory_drops_it(
-    memory_cls, tmp_path
-):
+def test_a_ledger_records_what_a_memory_is_given_and_keeps_it_when_the_memory_drops_it(tmp_path):
     samples = twelve_samples(tmp_path)
-    memory = memory_cls(memory_size=5, batch_size=2)
+    memory = LedgerListMemory(memory_size=5, batch_size=2)
     memory.append(Buffer(samples[:6], "a"))
     memory.append(Buffer(samples[6:], "a"))
     assert len(memory) < 6

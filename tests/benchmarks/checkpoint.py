@@ -19,13 +19,13 @@ import numpy as np
 import psutil
 import torch
 from _harness import benchmark, in_turns, timed
-from kit.packets import packet_of
+from kit.packets import head_of, packet_of
 from simulated_drone import SimulatedDroneEnv
 
 from tmrl_like.agents import SACAgent
 from tmrl_like.base.files import lock_folder
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.sample_store import SampleStore, StoreHead
+from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
@@ -69,9 +69,7 @@ def log_of(folder, size):
             group = [
                 packet_of(PACKET * number + 1, *samples[number % DISTINCT]) for number in numbers
             ]
-            store.write(
-                StoreHead("run", PACKET * (numbers[-1] + 1), PACKET * len(group)), group, 0.0
-            )
+            store.write(head_of(*group, before=PACKET * numbers[0]), group, 0.0)
             assert store.is_settled(0.0), store.alarm
 
 

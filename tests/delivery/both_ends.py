@@ -85,7 +85,7 @@ class Ends:
     def kill_reader(self):
         """Leave what remains of a killed reader: its files, but no lock."""
         self.outbox._lock.release()
-        self.outbox._is_closed = True
+        self.outbox._senders = {}
 
     def restart_reader(self):
         self.kill_reader()

@@ -2,6 +2,7 @@ import contextlib
 
 import pytest
 from both_ends import Ends
+from kit.packets import Stores
 
 from tmrl_like.delivery import sample_log
 
@@ -25,6 +26,18 @@ def ends():
 def spool(ends, tmp_path):
     """Return a function that makes both ends with a spool on disk."""
     return lambda incarnation=1, root=tmp_path, **options: ends(root, incarnation, **options)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def opened(folder):
+    """An object that opens the store in the folder, and closes the one opened before."""
+    with contextlib.ExitStack() as stack:
+        yield Stores(folder, stack)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import logging
 
 from both_ends import STATS, Taker
 
-from tmrl_like.delivery import segments
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.delivery.segments import incarnations_in
@@ -64,21 +63,6 @@ def test_reports_and_breaks_are_left_as_well(spool):
     ]
 
 
-def test_what_another_version_left_stays_on_disk_for_it(spool, monkeypatch, caplog):
-    with monkeypatch.context() as older:
-        older.setattr(segments, "MAGIC", int.from_bytes(b"tmrlSL2\n", "little"))
-        left(spool, 1, 1, 2)
-    box = spool(2)
-    assert not box.takes_over
-    assert caplog.text.count("of another version of tmrl_like") == 1
-    box.kill()
-    for kept in box.folder.path.glob("*.other-version"):
-        kept.rename(kept.with_suffix(""))
-    with monkeypatch.context() as older:
-        older.setattr(segments, "MAGIC", int.from_bytes(b"tmrlSL2\n", "little"))
-        assert spool(3).pumped(Taker(), awaits=True).rows == {1: [1, 2]}
-
-
 def test_what_the_trainer_refuses_stays_on_disk_for_another_one_and_is_reported_once(spool, caplog):
     left(spool, 1, 1, 2)
     box = spool(2)
@@ -93,7 +77,6 @@ def test_what_the_trainer_refuses_stays_on_disk_for_another_one_and_is_reported_
     assert (box.unacknowledged_samples(), box.pending()) == (2, False)
     box.send_again(to_another_trainer=True)
     assert box.pumped(Taker(), awaits=True).rows == {1: [1, 2]}
-    box.set_aside(1, "obs is float64")
     (line,) = (line for line in caplog.messages if "do not fit" in line)
     assert line.startswith("2 samples that an earlier process")
     assert "obs is float64" in line
@@ -121,14 +104,12 @@ def test_the_limit_is_for_all_of_them_and_the_newest_are_kept(spool, small_files
     kept = {process: len(rows) for process, rows in taker.rows.items()}
     assert kept[1] < kept[2] == kept[3] == 300
     lost = 300 - kept[1]
-    said = {packet.incarnation: packet.lost_samples for packet in taker.packets}
-    assert said == {1: lost, 2: 0, 3: 0}
     taker.acknowledge(box)
     assert incarnations_in(box.folder.path) == [3]
     assert box.lost_samples == lost
 
 
-def test_those_that_are_too_many_at_once_wait(spool, monkeypatch, caplog):
+def test_those_that_are_too_many_at_once_wait(spool, monkeypatch):
     monkeypatch.setattr(m, "MAX_TAKEN_OVER", 1)
     for incarnation in (1, 2):
         left(spool, incarnation, 1, 2)
@@ -138,4 +119,3 @@ def test_those_that_are_too_many_at_once_wait(spool, monkeypatch, caplog):
         box.pumped(taker, awaits=True).acknowledge(box)
         box.close()
     assert taker.rows == {1: [1, 2], 2: [1, 2]}
-    assert caplog.text.count("samples of too many processes: the rest waits") == 1

@@ -2,11 +2,11 @@
 worker.
 """
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import pytest
 from kit.episodes import episode
-from kit.packets import Stores, numbered, packet_of
+from kit.packets import numbered, packet_of
 from receiving import Trainer
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
@@ -18,12 +18,6 @@ from tmrl_like.wire.packet import encode_packet
 @pytest.fixture
 def trainer():
     return Trainer()
-
-
-@pytest.fixture
-def opened(tmp_path):
-    with ExitStack() as stack:
-        yield Stores(tmp_path, stack)
 
 
 @pytest.fixture
@@ -173,18 +167,6 @@ def test_what_is_not_admitted_is_dropped_acknowledged_and_a_break(keeper):
     assert keeper.receiver.samples == 2
 
 
-def test_samples_that_a_worker_lost_are_counted_once(keeper, store, opened):
-    for entry, lost in ((1, 2), (2, 5), (2, 5), (3, 5)):
-        keeper.give(entry, lost_samples=lost)
-    assert keeper.metrics["lost_samples_total"] == 5
-    keeper.store()
-    store.close()
-    successor = Trainer(store=opened())
-    list(successor.receiver.replay())
-    successor.give(4, lost_samples=6)
-    assert successor.metrics["lost_samples_total"] == 1
-
-
 # -- the next process ------------------------------------------------------------------------------
 
 
@@ -290,20 +272,19 @@ def few(monkeypatch):
     monkeypatch.setattr("tmrl_like.delivery.receiver._MAX_PROCESSES", 100)
 
 
-def live_and_end(trainer, first, number, lost=0):
+def live_and_end(trainer, first, number):
     """Have `number` worker processes each send a packet, which is stored, and end."""
     for incarnation in range(first, first + number):
-        trainer.give(1, incarnation=incarnation, lost_samples=lost)
+        trainer.give(1, incarnation=incarnation)
     trainer.store()
 
 
-def test_processes_that_ended_long_ago_are_forgotten_and_what_they_lost_is_not(trainer, few):
+def test_processes_that_ended_long_ago_are_forgotten(trainer, few):
     for first in range(1, 1000, 50):
-        live_and_end(trainer, first, 50, lost=2)
+        live_and_end(trainer, first, 50)
     known = [incarnation for _, incarnation, _ in trainer.receiver.receipts]
     assert len(known) <= 100
     assert known[-50:] == list(range(951, 1001))
-    assert trainer.metrics["lost_samples_total"] == 2000
 
 
 def test_a_process_that_is_still_heard_is_not_forgotten(trainer, few):

@@ -22,18 +22,6 @@ EVERY_S = 0.25
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "log"
-
-
-@pytest.fixture
-def opened(folder):
-    """An object that opens the store in the folder, and closes the one opened before."""
-    with ExitStack() as stack:
-        yield Stores(folder, stack)
-
-
-@pytest.fixture
 def power(tmp_path):
     with PowerDisk(tmp_path) as power:
         yield power

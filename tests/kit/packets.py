@@ -5,10 +5,10 @@ from random import Random
 import numpy as np
 
 from tmrl_like.base.files import lock_folder
-from tmrl_like.delivery.sample_store import SampleStore, StoredProgress, StoreHead
+from tmrl_like.delivery.sample_store import SampleStore, StoreHead
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter, encode_packet, encode_rows
+from tmrl_like.wire.packet import Compressor, PacketWriter, encode_packet
 
 TIMING = StepTiming(1e9, 0.0, 0.0, 1)
 
@@ -44,7 +44,7 @@ def packet_of(
         "episodes": tuple(enumerate(reports, start=next_entry)),
         **header,
     }
-    return encode_rows(writer.rows(), Compressor(), **header)
+    return writer.message(Compressor(), **header)
 
 
 def noise(entry, size=50, samples=3):
@@ -78,11 +78,9 @@ def head_of(*messages, before=0, run="run"):
     """Return the head of a file with these messages, after `before` earlier samples."""
     packets = [header_of(message) for message in messages]
     held = sum(packet.samples for packet in packets)
-    progress = {
-        packet.receipt[:2]: StoredProgress(*packet.receipt, packet.lost_samples)
-        for packet in packets
-    }
-    return StoreHead(run, before + held, held, tuple(progress.values()))
+    progress = {packet.receipt[:2]: packet.receipt for packet in packets}
+    parts = tuple((len(message), 0) for message in messages)
+    return StoreHead(run, before + held, held, tuple(progress.values()), parts)
 
 
 def write(folder, *groups):

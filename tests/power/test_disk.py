@@ -23,7 +23,7 @@ def left(power, name="f", tries=300):
 
 
 def written(power, *pieces, name="f", sync=False):
-    with disk.open(power.root / name, new=True) as file:
+    with disk.open(power.root / name) as file:
         for piece in pieces:
             disk.write(file, piece)
         if sync:

@@ -17,7 +17,6 @@ from tmrl_like.testing.fakes import CountingEnv, ListMemory
 from tmrl_like.types import Buffer, Info, Sample
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import columns_in, decode_body
-from tmrl_like.wire.schema import schema_of
 
 F32 = np.float32
 ENV = CountingEnv()
@@ -86,17 +85,17 @@ TEXTS = {
 @pytest.mark.parametrize("memory", [ReplayMemory, ListMemory])
 def test_text_is_refused_where_the_spaces_hold_numbers(memory, sample):
     check = SampleCheck(*SPACES, memory())
-    check.structure(schema_of(GOOD))
+    check.values(block(GOOD))
     with pytest.raises(MemoryContractError, match=r"(act|obs|rew)\S* is .*; expected numbers"):
-        check.structure(schema_of(sample))
+        check.values(block(sample))
 
 
 def test_a_memory_of_texts_and_a_space_of_texts_take_texts():
     class Texts(ListMemory):
         takes_text = True
 
-    SampleCheck(*SPACES, Texts()).structure(schema_of(TEXTS["text"]))
-    SampleCheck(spaces.Text(5), SPACES[1], ListMemory()).structure(schema_of(TEXTS["text"]))
+    SampleCheck(*SPACES, Texts()).values(block(TEXTS["text"]))
+    SampleCheck(spaces.Text(5), SPACES[1], ListMemory()).values(block(TEXTS["text"]))
 
 
 @pytest.mark.parametrize(
@@ -109,9 +108,9 @@ def test_a_memory_of_texts_and_a_space_of_texts_take_texts():
 )
 def test_other_shapes_than_the_spaces_say_are_refused_where_the_compressor_is_known(sample):
     with pytest.raises(MemoryContractError, match=r"has arrays of the shapes .*; expected"):
-        SampleCheck(*SPACES, ReplayMemory()).structure(schema_of(sample))
+        SampleCheck(*SPACES, ReplayMemory()).values(block(sample))
     # a user's memory may expect any structure from its compressor
-    SampleCheck(*SPACES, ListMemory()).structure(schema_of(sample))
+    SampleCheck(*SPACES, ListMemory()).values(block(sample))
 
 
 def test_what_the_memorys_own_compressor_leaves_is_expected():
@@ -120,9 +119,9 @@ def test_what_the_memorys_own_compressor_leaves_is_expected():
     check = SampleCheck(tuples, box, ReplayMemory(act_buf_len=2, frame_stack={0: 4}))
     frame = np.zeros((8, 8), np.uint8)
     for obs in ((frame, 2), (np.int64(2), frame)):  # the memory accepts other containers and dtypes
-        check.structure(schema_of(changed("obs", obs)))
+        check.values(block(changed("obs", obs)))
     with pytest.raises(MemoryContractError):
-        check.structure(schema_of(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
+        check.values(block(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
 
 
 @pytest.mark.parametrize("bad", [NOT_FINITE["a reward that is NaN"], TEXTS["text"]])

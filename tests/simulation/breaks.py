@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-SEEDS, STEPS = (1000, 2000), 1000
+SEEDS, STEPS = (1000, 1999), 1000
 
 
 class Break(NamedTuple):
@@ -54,7 +54,7 @@ BREAKS = [
         "oldest is what is still there",
         SOURCE,
         "oldest=self.stored + 1,",
-        "oldest=self._chain.segments[0].words[FIRST],",
+        "oldest=self.segments[0].words[FIRST],",
     ),
     Break(
         "stored is said before the sync",
@@ -140,7 +140,7 @@ def seed_that_notices(broken):
         source = (package / broken.path).read_text()
         (package / broken.path).write_text(source.replace(broken.right, broken.wrong))
         simulate = [sys.executable, str(Path(__file__).with_name("simulate.py")), *map(str, SEEDS)]
-        simulate += ["--up-to", "--first", "--steps", str(STEPS)]
+        simulate += ["--steps", str(STEPS)]
         environment = {**os.environ, "PYTHONPATH": folder}
         done = subprocess.run(simulate, env=environment, capture_output=True, text=True)
     return done.stderr.strip()

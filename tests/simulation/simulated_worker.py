@@ -204,7 +204,7 @@ class LinkProcess(Process):
         if self.outbox is not None:
             self.outbox._lock.release()
             for sender in self.outbox._senders.values():
-                unmap(sender.source._chain._mapped.values())
+                unmap(sender.source._mapped.values())
         self.worker.note_death()
 
 

@@ -36,6 +36,7 @@ def test_a_worker_that_does_not_advance_is_reported_once_and_so_is_its_recovery(
         "safe_steps_total": 0,
         "env_faults_total": 0,
         "env_rebuilds_total": 0,
+        "lost_samples_total": 0,
         "unacknowledged_samples": 0,
         "policy_lag_versions": 58,
     }
@@ -105,13 +106,13 @@ def test_workers_that_are_gone_are_forgotten_and_what_they_did_still_counts(cloc
     fleet = Fleet(30.0)
     for k in range(100):
         clock.now += 10.0
-        fleet.on_beat(beat(0, f"w{k}", overruns=3, safe_steps=2, env_faults=1, env_rebuilds=1), 0)
+        fleet.on_beat(beat(0, f"w{k}", overruns=3, safe_steps=2, env_faults=1, lost_samples=4), 0)
     metrics = fleet.metrics(0)
     totals = [
         metrics[f"{name}_total"]
-        for name in ("overruns", "safe_steps", "env_faults", "env_rebuilds")
+        for name in ("overruns", "safe_steps", "env_faults", "lost_samples")
     ]
-    assert totals == [300, 200, 100, 100]
+    assert totals == [300, 200, 100, 400]
     assert metrics["workers"] == 1
     for k in range(20):  # all of them alive
         fleet.on_beat(beat(0, f"v{k}"), 0)

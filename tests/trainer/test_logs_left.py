@@ -7,8 +7,9 @@ from kit.packets import head_of, numbered, packet_of
 from kit.trainings import Run
 
 from tmrl_like.base.files import lock_folder
-from tmrl_like.delivery.sample_store import SampleStore, StoredProgress
+from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.testing.fakes import ListMemory
+from tmrl_like.types import Receipt
 
 
 class Memory(ListMemory):
@@ -34,7 +35,7 @@ def write(folder, *entries, progress=0):
     messages = [packet_of(entry, numbered(entry)) for entry in entries]
     head = head_of(*messages)
     if progress:
-        head.progress = (StoredProgress("w", 7, progress, 0),)
+        head.progress = (Receipt("w", 7, progress),)
     store.write(head, messages, 0.0)
     assert store.is_settled(0.0)
     store.close()

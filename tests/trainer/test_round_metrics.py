@@ -7,18 +7,13 @@ from kit.episodes import episode
 
 from tmrl_like.trainer.round_metrics import RoundMetrics
 from tmrl_like.types import ActionSource, Batch, Buffer, Delivery, StepTiming
-from tmrl_like.wire.messages import SamplePacket
-from tmrl_like.wire.packet import PacketWriter, decode_body
+from tmrl_like.wire.packet import PacketWriter
 
 BATCH = Batch(*[torch.zeros(1)] * 6)
 
 
-def packed(writer, count, stream=""):
-    body = writer.rows().encode()
-    block = decode_body(
-        SamplePacket("w", 1, 1, count, 1, 0, count, len(body), compressed=False), body
-    )
-    return Delivery(Buffer(blocks=[block], stream=stream))
+def packed(writer, stream=""):
+    return Delivery(Buffer(blocks=[writer.block()], stream=stream))
 
 
 def closed(metrics):
@@ -44,7 +39,7 @@ def test_how_long_actions_took_and_how_many_were_safe_is_of_the_decisions():
         writer.append(
             (0, 0, 0, 0, 0, {}), StepTiming(0.0, 0.001 * k, 0.0, 3, source), is_reset=k == 0
         )
-    metrics.on_samples(packed(writer, 11))
+    metrics.on_samples(packed(writer))
     record = closed(metrics)
     assert record["inference_p50_s"] == pytest.approx(0.0055, rel=1e-2)
     assert record["safe_action_share"] == pytest.approx(0.2)
@@ -65,7 +60,7 @@ def test_how_far_actions_are_apart_is_the_mean_over_a_stream_across_packets_but_
             writer.append(
                 (value, obs, 0, 0, 0, {}), StepTiming(0, 0, 0, 0, ActionSource.POLICY), k in resets
             )
-        metrics.on_samples(packed(writer, len(acts), stream))
+        metrics.on_samples(packed(writer, stream))
     assert closed(metrics)["action_change_mean"] == pytest.approx(
         np.mean([1.0, 2.0, 0.5, 0.5, 0.0])
     )

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter, columns_in, decode_body, encode_rows
+from tmrl_like.wire.packet import Compressor, PacketWriter, columns_in, decode_body
 
 DTYPES = st.one_of(
     hnp.boolean_dtypes(),
@@ -77,7 +77,13 @@ def written(samples, resets=frozenset()):
 
 def sent(writer, compress=None):
     """Return the message with a writer's samples."""
-    return encode_rows(writer.rows(), compress or Compressor(), **NUMBERS)
+    return writer.message(compress or Compressor(), **NUMBERS)
+
+
+def columns_of(writer):
+    """Return the columns of a packet with a writer's samples, uncompressed."""
+    message = sent(writer, lambda columns: (columns, False))
+    return bytes(columns_in(message, m.decode(message)[1]))
 
 
 def received(message):

@@ -165,6 +165,5 @@ def test_the_longest_reports_of_faults_fit_a_packet():
         *(name, most, most, most, most, most, 0, 0, False),
         policy_version=most,
         episodes=((most, report),) * messages.MAX_EPISODES,
-        lost_samples=most,
     )
     assert decode(encode(packet))[0] == packet

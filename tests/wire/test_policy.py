@@ -61,18 +61,22 @@ def test_what_does_not_fit_is_refused_with_the_first_frame_and_the_next_policy_i
     assert assembled(frames_of(b"right"), assembler) == b"right"
 
 
-def test_a_newer_policy_replaces_an_unfinished_one():
-    assembler = PolicyAssembler(memory_for)
-    assert assembled(frames_of(b"a" * 3 * FRAME_BYTES)[:2], assembler) is None
-    assert assembled(frames_of(b"b" * 2 * FRAME_BYTES, 2), assembler) == b"b" * 2 * FRAME_BYTES
-
-
-def test_the_rest_of_an_unfinished_policy_is_skipped():
-    begin, first, second, third = frames_of(b"a" * 3 * FRAME_BYTES)
-    assembler = PolicyAssembler(memory_for)
-    assert assembled([first, second, third], assembler) is None
-    assert assembled([begin, first, third], assembler) is None
-    assert assembled([begin, first, second, third], assembler) == b"a" * 3 * FRAME_BYTES
+@pytest.mark.parametrize(
+    ("frames", "policy"),
+    [
+        ("a0 a1 b0 b1 b2 b3", "b"),  # a newer one replaces an unfinished one
+        ("a1 a2 a3", None),
+        ("a0 a1 a3", None),
+        ("a1 a2 a3 a0 a1 a3 a0 a1 a2 a3", "a"),
+    ],
+)
+def test_only_consecutive_frames_make_a_policy(frames, policy):
+    whole = {
+        name: frames_of(name.encode() * 3 * FRAME_BYTES, version)
+        for version, name in enumerate("ab", start=1)
+    }
+    found = assembled(whole[frame[0]][int(frame[1])] for frame in frames.split())
+    assert found == (policy and policy.encode() * 3 * FRAME_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def test_a_description_that_is_none_is_refused(description):
     frame.checksum = zlib.crc32(body)
     with pytest.raises(
         DecodingError,
-        match="description cannot be read, give trainer and worker the same tmrl_like",
+        match="not a policy's description, give trainer and worker the same tmrl_like",
     ):
         assembler.add(frame, memoryview(body))
 

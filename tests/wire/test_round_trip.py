@@ -18,7 +18,17 @@ from tmrl_like.types import ActionSource, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter, decode_body
 
-from .samples import SAMPLES, TIMING, VALUES, announce, drone_sample, received, sent, written
+from .samples import (
+    SAMPLES,
+    TIMING,
+    VALUES,
+    announce,
+    columns_of,
+    drone_sample,
+    received,
+    sent,
+    written,
+)
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # on a busy machine
 
@@ -200,8 +210,7 @@ def test_timing_comes_back_as_it_was(steps):
 def test_compressed_packets_come_back_and_compression_pauses_when_it_does_not_pay():
     image = np.zeros((64, 64), np.uint8)
     image[:20] = 255
-    rows, compress = written([(image, 0, 0, 0, 0, {})] * 20).rows(), Compressor()
-    columns = rows.encode()
+    columns, compress = columns_of(written([(image, 0, 0, 0, 0, {})] * 20)), Compressor()
     small, is_compressed = compress(columns)
     assert is_compressed
     assert len(small) < len(columns) / 10

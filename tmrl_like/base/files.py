@@ -33,24 +33,17 @@ class Disk:
     the content of a file, or `sync_folder` for the names in a folder. All methods raise OSError.
     """
 
-    def open(self, path: Path, new: bool = False, private: bool = False) -> io.FileIO:
-        """Open a file for unbuffered writing.
+    def open(self, path: Path, private: bool = False) -> io.FileIO:
+        """Create a file, which must not exist, for unbuffered writing.
 
-        `new`: create it, and fail if it exists. `private`: a new file is readable by its owner only
-        (0600).
+        `private`: it is readable by its owner only (0600).
         """
-        flags = os.O_RDWR | getattr(os, "O_BINARY", 0) | (os.O_CREAT | os.O_EXCL if new else 0)
         mode = 0o600 if private else 0o666
-        return io.FileIO(path, "r+b", opener=lambda name, _: os.open(name, flags, mode))
+        return io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
 
     def write(self, file: io.FileIO, data: bytes | memoryview) -> None:
         """Write all data at the file's current position."""
         write_whole(file, data)
-
-    def truncate(self, file: io.FileIO, size: int) -> None:
-        """Truncate a file, and continue at its new end."""
-        file.seek(size)
-        file.truncate()
 
     def sync(self, file: io.FileIO) -> None:
         """Return once the file's content is on the disk."""
@@ -131,7 +124,7 @@ def write_atomically(
     disk.make_folder(path.parent)
     draft = _draft_of(path)
     try:
-        with disk.open(draft, new=True, private=private) as file:
+        with disk.open(draft, private) as file:
             for piece in content:
                 disk.write(file, piece)
             if synced:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -35,17 +36,20 @@ def thread_beside(name: str) -> ThreadPoolExecutor:
     return executor
 
 
-def call_beside(executor: Executor, call: Callable[[], None]) -> Future[None]:
-    """Submit a call to an executor; make it here if the interpreter is exiting, when executors
-    accept none.
+def call_beside(executor: Executor | None, call: Callable[[], None]) -> Future[None]:
+    """Submit a call to an executor; make it here if there is none, or if the interpreter is
+    exiting, when executors accept none.
     """
+    if executor is not None:
+        with contextlib.suppress(RuntimeError):
+            return executor.submit(call)
+    made: Future[None] = Future()
     try:
-        return executor.submit(call)
-    except RuntimeError:
         call()
-        made: Future[None] = Future()
         made.set_result(None)
-        return made
+    except Exception as error:
+        made.set_exception(error)
+    return made
 
 
 def wait_checking(event: threading.Event, timeout_s: float, check: Callable[[], None]) -> bool:

@@ -75,6 +75,7 @@ class SegmentChain:
     """Maps the files of one control loop, and frees them when they are no longer needed.
 
     Attributes:
+        incarnation: the incarnation of their entries.
         is_dead: whether their process has ended. A power cut may have damaged what it wrote last,
             which is then left out.
         is_short: whether a file could not be read at the last attempt, because descriptors or
@@ -84,10 +85,10 @@ class SegmentChain:
 
     def __init__(self, folder: Path, incarnation: int, is_dead: bool) -> None:
         """Prepare the chain, without mapping a file yet."""
-        self.is_dead = is_dead
+        self.incarnation, self.is_dead = incarnation, is_dead
         self.is_short = False
         self.segments: deque[Segment] = deque()
-        self._folder, self._incarnation = folder, incarnation
+        self._folder = folder
         self._mapped: dict[int, Segment] = {}  # by file
         self._lost_before = 0  # lost samples according to segments that were removed
         self._said: set[str] = set()
@@ -99,7 +100,7 @@ class SegmentChain:
         if not self.segments:
             self.is_short = False
             found = [
-                self._map(file_of(path)) for path in segments_of(self._folder, self._incarnation)
+                self._map(file_of(path)) for path in segments_of(self._folder, self.incarnation)
             ]
             kept = [segment for segment in found if segment is not None and not segment.is_free]
             if not self.is_short:  # else the oldest is not known
@@ -137,7 +138,7 @@ class SegmentChain:
         ):
             if self.is_dead and not self.is_short:
                 line = (
-                    f"{self._folder}: a power cut has damaged what process {self._incarnation:x} "
+                    f"{self._folder}: a power cut has damaged what process {self.incarnation:x} "
                     "wrote behind entry "
                 )
                 self._say(f"{line}{cursor.entry - 1}")
@@ -157,7 +158,7 @@ class SegmentChain:
             ]:
                 self._mapped.pop(gone).close()
             try:
-                segment = Segment(path_of(self._folder, self._incarnation, file))
+                segment = Segment(path_of(self._folder, self.incarnation, file))
             except (FileNotFoundError, ValueError):
                 return None
             except OSError as error:
@@ -167,7 +168,7 @@ class SegmentChain:
                     "again"
                 )
                 return None
-            if not segment.is_begun or segment.words[INCARNATION] != self._incarnation:
+            if segment.words[INCARNATION] != self.incarnation:
                 segment.close()
                 return None
             self._mapped[file] = segment
@@ -207,11 +208,6 @@ class SegmentChain:
 
     # -- freeing -----------------------------------------------------------------------------------
 
-    def give_up_oldest(self, samples: int) -> None:
-        """Free the oldest segment, although this number of its samples was not received."""
-        self.segments[1].words[DROPPED] = self.segments[0].words[DROPPED] + samples
-        self.free_oldest()
-
     def free_oldest(self) -> None:
         """Free the oldest segment to be filled again; remove it if its process is dead."""
         segment, second = self.segments.popleft(), self.segments[0]
@@ -240,5 +236,5 @@ class SegmentChain:
             segment.close()
         self._mapped.clear()
         if remove:
-            for path in segments_of(self._folder, self._incarnation):
+            for path in segments_of(self._folder, self.incarnation):
                 path.unlink(missing_ok=True)

@@ -33,7 +33,7 @@ from tmrl_like.errors import ConfigError
 
 log = logging.getLogger("tmrl_like.delivery")
 
-_WRITER = "worker.lock"
+_WRITER, _READER = "worker.lock", "lock"
 _SHARED_MEMORY = Path("/dev/shm")
 _PRIVATE = "tmrl_like."  # no worker's folder has a dot in its name
 _LOCK_WITHIN_S = 2.0  # a process that was just killed may need a moment to end
@@ -76,17 +76,17 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
         ConfigError: another process uses the folder of this name, or the folder cannot be used at
             all.
     """
-    try:
-        if root is None:
+    if root is None:
+        try:
             return _private_folder(name or new_name())
-        if name is None:
-            root.mkdir(parents=True, exist_ok=True)
-            for path in sorted(path for path in root.iterdir() if path.is_dir()):
-                lock = lock_folder(path, name=_WRITER)
-                if lock is not None and not _has_reader(path):
-                    return WorkerFolder(path, unquote(path.name), lock)
-                if lock is not None:
-                    lock.release()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot use this machine's shared memory: {error}; make room, or set a spool"
+            ) from None
+    try:
+        free = _free_folder(root) if name is None else None
+        if free is not None:
+            return free
         name = name or new_name()
         folder = quote(name, safe="").replace(".", "%2E")
         if not 0 < len(folder) <= _MAX_FOLDER_NAME:
@@ -96,20 +96,28 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
             )
         path = root / folder
         lock = lock_folder(path, _LOCK_WITHIN_S, _WRITER)
-        if lock is not None:
-            return WorkerFolder(path, name, lock)
     except OSError as error:
-        if root is None:
-            raise ConfigError(
-                f"cannot use this machine's shared memory: {error}; make room, or set a spool"
-            ) from None
         raise ConfigError(
             f"cannot use the spool {root}: {error}; choose another folder, or spool nothing"
         ) from None
-    raise ConfigError(
-        f"another process uses the spool of worker {name} ({path}): end it, or give this worker "
-        "another name"
-    )
+    if lock is None:
+        raise ConfigError(
+            f"another process uses the spool of worker {name} ({path}): end it, or give this "
+            "worker another name"
+        )
+    return WorkerFolder(path, name, lock)
+
+
+def _free_folder(root: Path) -> WorkerFolder | None:
+    """Lock the first folder that no process uses, if there is one."""
+    root.mkdir(parents=True, exist_ok=True)
+    for path in sorted(path for path in root.iterdir() if path.is_dir()):
+        lock = lock_folder(path, name=_WRITER)
+        if lock is not None:
+            if not _is_locked(path, _READER):
+                return WorkerFolder(path, unquote(path.name), lock)
+            lock.release()
+    return None
 
 
 def shared_memory() -> Path:
@@ -135,7 +143,7 @@ def lock_for_reading(path: Path) -> filelock.BaseFileLock:
     """Lock a worker's folder for the process that sends; raise ConfigError if another process keeps
     it locked.
     """
-    lock = lock_folder(path, _READER_WITHIN_S)
+    lock = lock_folder(path, _READER_WITHIN_S, _READER)
     if lock is None:
         raise ConfigError(f"another process still sends what is in {path}: end it")
     return lock
@@ -151,10 +159,6 @@ def has_writer(path: Path) -> bool:
     return _is_locked(path, _WRITER)
 
 
-def _has_reader(path: Path) -> bool:
-    return _is_locked(path, "lock")
-
-
 def _is_locked(path: Path, name: str) -> bool:
     lock = lock_folder(path, name=name)
     if lock is not None:
@@ -164,7 +168,11 @@ def _is_locked(path: Path, name: str) -> bool:
 
 def leave(path: Path) -> None:
     """Remove a private folder that no process uses."""
-    if is_private(path) and path.is_dir() and not has_writer(path) and not _has_reader(path):
+    if (
+        is_private(path)
+        and path.is_dir()
+        and not any(_is_locked(path, name) for name in (_WRITER, _READER))
+    ):
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -64,14 +64,13 @@ class Outbox:
         self._lock = lock_for_reading(path)
         # the connection's thread sends; other threads ask how far it is, and close
         self._busy = threading.Lock()
-        self._is_closed = self._said_full = False
-        self._said_aside: set[int] = set()
+        self._said_full = False
         self._lost_by_dead = 0
-        dead = [incarnation for incarnation in incarnations_in(path) if incarnation in dead]
-        self.takes_over = tuple(dead[: m.MAX_TAKEN_OVER])
+        left = [incarnation for incarnation in incarnations_in(path) if incarnation in dead]
+        self.takes_over = tuple(left[: m.MAX_TAKEN_OVER])
         now = clock()
         try:
-            self._senders = {  # the next one to send comes first
+            self._senders = {  # the next one to send comes first; none: the outbox is closed
                 incarnation: Sender(
                     Source(path, worker, incarnation, incarnation in self.takes_over), options, now
                 )
@@ -82,14 +81,9 @@ class Outbox:
             raise
         for incarnation in self.takes_over:
             self._let_go(incarnation)
-        self._say_what_is_there(len(dead))
-
-    def _say_what_is_there(self, dead: int) -> None:
-        left = sum(sender.kept for sender in self._senders.values() if sender.source.is_dead)
-        if left:
-            log.info("sending %d samples that earlier processes left in %s", left, self._path)
-        if dead > len(self.takes_over):
-            log.warning("%s holds samples of too many processes: the rest waits", self._path)
+        kept = sum(sender.kept for sender in self._senders.values() if sender.source.is_dead)
+        if kept:
+            log.info("sending %d samples that earlier processes left in %s", kept, path)
 
     @property
     def lost_samples(self) -> int:
@@ -104,11 +98,10 @@ class Outbox:
         see `SamplePacket`.
         """
         with self._busy:
-            if self._is_closed:
-                return
-            self._drop_what_is_too_much()
-            if may_send:
-                self._send(send, awaits)
+            if self._senders:
+                self._drop_what_is_too_much()
+                if may_send:
+                    self._send(send, awaits)
 
     def _send(self, send: Send, awaits: bool) -> None:
         now = self._clock()
@@ -161,19 +154,16 @@ class Outbox:
     def hasten(self) -> None:
         """Send all entries appended so far with the next `pump`, e.g. because none follow."""
         with self._busy:
-            if self._is_closed:
-                return
-            for incarnation in self.incarnations:
-                self._senders[incarnation].hasten()
+            for sender in self._senders.values():
+                sender.hasten()
 
     def on_ack(self, ack: m.Ack) -> None:
         """Process an acknowledgement: forget what is stored, and send again what is missing."""
         with self._busy:
             sender = self._senders.get(ack.incarnation)
-            if sender is None or self._is_closed:
-                return
-            sender.on_ack(ack, self._clock())
-            self._let_go(ack.incarnation)
+            if sender is not None:
+                sender.on_ack(ack, self._clock())
+                self._let_go(ack.incarnation)
 
     def _let_go(self, incarnation: int) -> None:
         """Forget what is stored; if nothing else is left of a dead process, remove its files."""
@@ -198,7 +188,8 @@ class Outbox:
         any trainer.
         """
         with self._busy:
-            return self._senders[incarnation].stored
+            sender = self._senders.get(incarnation)
+            return 0 if sender is None else sender.stored
 
     def set_aside(self, incarnation: int, reason: str) -> None:
         """Keep what an earlier process left, and send it only to another trainer: this one does not
@@ -206,32 +197,28 @@ class Outbox:
         """
         with self._busy:
             sender = self._senders.get(incarnation)
-            if self._is_closed or sender is None or not sender.source.is_dead or sender.is_aside:
+            if sender is None or not sender.source.is_dead or sender.is_aside:
                 return
             sender.is_aside = True
             kept = sender.kept
-        if incarnation not in self._said_aside:
-            self._said_aside.add(incarnation)
-            log.error(
-                "%d samples that an earlier process of this worker left on disk do not fit those "
-                "in the trainer's memory: %s; they stay on disk, for another trainer: remove %s to "
-                "give them up",
-                kept,
-                reason,
-                self._path / f"{incarnation:016x}-*",
-            )
+        log.error(
+            "%d samples that an earlier process of this worker left on disk do not fit those in "
+            "the trainer's memory: %s; they stay on disk, for another trainer: remove %s to give "
+            "them up",
+            kept,
+            reason,
+            self._path / f"{incarnation:016x}-*",
+        )
 
     def unacknowledged_samples(self) -> int:
         """Return the number of entries that are kept because the trainer has not stored them."""
         with self._busy:
-            return 0 if self._is_closed else sum(sender.kept for sender in self._senders.values())
+            return sum(sender.kept for sender in self._senders.values())
 
     def pending(self) -> bool:
         """Whether any entry is not yet in the trainer's memory and may still get there."""
         with self._busy:
-            return not self._is_closed and any(
-                sender.is_pending for sender in self._senders.values()
-            )
+            return any(sender.is_pending for sender in self._senders.values())
 
     def close(self) -> None:
         """Stop sending, and leave the remaining entries to the next process. Calling it twice is
@@ -240,11 +227,11 @@ class Outbox:
         A private folder is removed if the process that drives the environment has left it as well.
         """
         with self._busy:
-            if self._is_closed:
+            if not self._senders:
                 return
-            self._is_closed = True
             is_orphan = not has_writer(self._path)
             for sender in self._senders.values():
                 sender.source.close(remove=is_orphan and sender.source.ends_at(sender.stored))
+            self._senders.clear()
             self._lock.release()
             leave(self._path)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.base.text import one_line
-from tmrl_like.delivery.sample_store import SampleStore, StoredFile, StoredProgress, StoreHead
+from tmrl_like.delivery.sample_store import SampleStore, StoredFile, StoreHead
 from tmrl_like.errors import DecodingError, MemoryContractError
 from tmrl_like.types import Block, Buffer, Delivery, EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
@@ -29,7 +29,6 @@ from tmrl_like.wire.packet import (
     refuse_misnumbered,
     samples_up_to,
 )
-from tmrl_like.wire.schema import Node
 
 log = logging.getLogger("tmrl_like.delivery")
 
@@ -53,7 +52,6 @@ class _Progress:
     trained: int = 0  # the training steps that entries up to this one allow are made
     awaits: bool = False  # the worker waits for these steps; otherwise `trained` is `confirmed`
     stretch: int = 1  # the first entry of the current stretch without a gap
-    lost_samples: int = 0  # according to the worker
     asked_at: float = -math.inf
     rejection: str = ""  # why the process is rejected; empty: it is not
 
@@ -72,13 +70,6 @@ class _Progress:
     def stream_of(self, packet: m.SamplePacket) -> str:
         """Return the name of the stream that the next packet belongs to."""
         return f"{packet.worker}/{packet.incarnation}/{packet.breaks}/{self.stretch}"
-
-    def may_ask(self, now: float) -> bool:
-        """Whether the worker may be asked again; if so, note that it is asked now."""
-        if now - self.asked_at <= _ASK_AGAIN_S:
-            return False
-        self.asked_at = now
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +95,8 @@ class WorkerLimits:
     lines: int = 20
 
 
-class BlockCheck(Protocol):
-    """Refuses samples that training could not use; both methods raise MemoryContractError."""
-
-    def structure(self, schema: Node) -> None:
-        """Check the structure of samples, before they are unpacked."""
-
-    def values(self, block: SampleBlock) -> None:
-        """Check the values of samples."""
+BlockCheck = Callable[[SampleBlock], None]
+"""Raises MemoryContractError for samples that training could not use."""
 
 
 class _Waiting(NamedTuple):
@@ -120,13 +105,13 @@ class _Waiting(NamedTuple):
     last: Receipt
     begin: int  # the first new entry
     samples: int  # number of new samples
-    message: bytes | memoryview | None  # to be stored; None: not admitted to the memory
+    message: bytes | memoryview  # to be stored; empty: not admitted to the memory
     progress: _Progress  # of its process
     size_bytes: int  # of message and samples, approximately
 
     @property
     def is_stored_later(self) -> bool:
-        return self.message is not None and not self.progress.rejection
+        return bool(self.message) and not self.progress.rejection
 
 
 class Receiver:
@@ -163,14 +148,13 @@ class Receiver:
         self._check = check
         self._store = store
         self._processes: dict[Process, _Progress] = {}  # least recently heard from first
-        self._lost_samples = 0  # by all workers, since the start
         self._rejected = 0
         # packets that are not stored yet, in the order in which they were taken
         self._waiting: deque[_Waiting] = deque()
         self._writing = 0  # how many of them, from the first, are being stored
         self._waiting_bytes: Counter[str] = Counter()  # by worker
-        self._acks: dict[Process, bool] = {}  # due; True: with a request to send again
-        self._dismissals: dict[Process, None] = {}  # due, in order
+        # processes to which a message is due; True: with a request to send again
+        self._due: dict[Process, bool] = {}
         # protects what both threads change: confirmed, rejection, due messages
         self._lock = threading.Lock()
         if store is not None:
@@ -196,7 +180,7 @@ class Receiver:
             buffer for file in files for buffer in self._buffers_in(file, known_up_to)
         )
         self.note_stored(known)
-        self._acks = dict.fromkeys(self._processes, False)
+        self._due = dict.fromkeys(self._processes, False)
 
     def _buffers_in(self, file: StoredFile, known: Mapping[Process, int]) -> Iterator[Buffer]:
         for packet, columns, _, begin in file.packets():
@@ -221,10 +205,7 @@ class Receiver:
                 progress.begin_stretch(packet.last + 1)
         self.run = file.head.run
         self.samples = max(self.samples, file.head.samples)
-        for worker, incarnation, entry, lost_samples in file.head.progress:
-            progress = self._progress((worker, incarnation))
-            progress.take_over(entry)
-            progress.lost_samples = max(progress.lost_samples, lost_samples)
+        self.note_stored(file.head.progress)
 
     def note_stored(self, receipts: Sequence[Receipt]) -> None:
         """Note that entries up to these are stored, here or elsewhere; take only later ones."""
@@ -260,9 +241,7 @@ class Receiver:
             return  # without an acknowledgement it will be sent again
         progress = self._progress(process)
         if progress.rejection:
-            if progress.may_ask(now):
-                with self._lock:
-                    self._dismissals[process] = None
+            self._ask_again(process, progress, now)
             return
         try:
             columns = columns_in(data, body)
@@ -270,8 +249,6 @@ class Receiver:
             self._note_malformed(packet.worker, error)
             self._ask_again(process, progress, now)
             return
-        self._lost_samples += max(0, packet.lost_samples - progress.lost_samples)
-        progress.lost_samples = max(progress.lost_samples, packet.lost_samples)
         progress.awaits |= packet.awaits
         self._pass_over_lost(packet, progress)
         if packet.last <= progress.received:
@@ -292,13 +269,15 @@ class Receiver:
         progress.begin_stretch(first_kept)
 
     def _ask_again(self, process: Process, progress: _Progress, now: float) -> None:
-        if progress.may_ask(now):
+        """Ask a worker to send again, or tell it again that it is rejected, but not too often."""
+        if now - progress.asked_at > _ASK_AGAIN_S:
+            progress.asked_at = now
             with self._lock:
-                self._acks[process] = True
+                self._due[process] = True
 
     def _acknowledge(self, process: Process) -> None:
         with self._lock:
-            self._acks.setdefault(process, False)
+            self._due.setdefault(process, False)
 
     def _take_new(
         self,
@@ -319,7 +298,10 @@ class Receiver:
             skipped = samples_up_to(packet, known)
             samples = packet.samples - skipped
             if is_admitted and samples:
-                blocks = [self._decoded(packet, columns).after(skipped)]
+                block = decode_body(packet, columns)
+                if self._check is not None:
+                    self._check(block)
+                blocks = [block.after(skipped)]
             episodes = [report for entry, report in packet.episodes if entry > known]
         except MemoryContractError as error:
             self.reject(packet.receipt, str(error))
@@ -332,7 +314,7 @@ class Receiver:
         if not is_admitted:
             progress.begin_stretch(packet.last + 1)
         size_bytes = len(data) + sum(block.size_bytes for block in blocks) + _PACKET_BYTES
-        message = data if is_admitted else None
+        message = data if is_admitted else b""
         with self._lock:
             self._waiting.append(
                 _Waiting(packet.receipt, known + 1, samples, message, progress, size_bytes)
@@ -343,13 +325,6 @@ class Receiver:
         if not self._reports.take(packet.worker, uncovered, now):
             episodes = []
         yield Delivery(buffer, tuple(episodes), packet.receipt, progress.awaits)
-
-    def _decoded(self, packet: m.SamplePacket, columns: memoryview) -> SampleBlock:
-        if self._check is None:
-            return decode_body(packet, columns)
-        block = decode_body(packet, columns, check=self._check.structure)
-        self._check.values(block)
-        return block
 
     def _is_full_of(self, worker: str) -> bool:
         """Whether too much waits for memory and store, and this worker has more than its share of
@@ -394,7 +369,7 @@ class Receiver:
                     progress.confirmed = max(progress.confirmed, entry)
                     if not progress.awaits:
                         progress.trained = progress.confirmed
-                    self._acks.setdefault((worker, incarnation), False)
+                    self._due.setdefault((worker, incarnation), False)
 
     def note_trained(self, receipt: Receipt) -> None:
         """Note that the training steps that entries up to this one allow are made, which their
@@ -404,7 +379,7 @@ class Receiver:
             progress = self._processes.get(receipt[:2])
             if progress is not None:
                 progress.trained = max(progress.trained, receipt.entry)
-                self._acks.setdefault(receipt[:2], False)
+                self._due.setdefault(receipt[:2], False)
 
     def remind(self, worker: str) -> None:
         """Tell a worker in lockstep again how far training has come; the previous message may be
@@ -414,7 +389,7 @@ class Receiver:
             for process, progress in self._processes.items():
                 if process[0] == worker and progress.trained:
                     progress.awaits = True
-                    self._acks.setdefault(process, False)
+                    self._due.setdefault(process, False)
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -447,7 +422,7 @@ class Receiver:
                 return
             progress.rejection = reason
             self._rejected += 1
-            self._dismissals[receipt[:2]] = None
+            self._due[receipt[:2]] = True
         line = (
             "worker %s is rejected, training goes on without its samples: they do not fit those in "
             "the memory: %s"
@@ -508,27 +483,20 @@ class Receiver:
         if size_bytes < _GROUP_BYTES and not self._store.is_due(now):
             return False
         self._writing = len(group)
-        self._store.write(
-            self._head_of(group, kept), [waiting.message or b"" for waiting in kept], now
-        )
+        messages = [waiting.message for waiting in kept]
+        self._store.write(self._head_of(group, kept), messages, now)
         return True
 
     def _head_of(self, group: Sequence[_Waiting], kept: Sequence[_Waiting]) -> StoreHead:
         """Return the head of a file for this group, of which the packets in `kept` are stored."""
         held = sum(waiting.samples for waiting in kept)
         stored = {process: progress.stored for process, progress in self._processes.items()}
-        stored |= {
-            waiting.last[:2]: waiting.last.entry
-            for waiting in group
-            if not waiting.progress.rejection
-        }
-        progress = (
-            StoredProgress(*process, entry, self._processes[process].lost_samples)
-            for process, entry in stored.items()
-            if entry
-        )
-        begins = tuple(waiting.begin for waiting in kept)
-        return StoreHead(self.run, self.samples + held, held, tuple(progress), begins=begins)
+        for waiting in group:
+            if not waiting.progress.rejection:
+                stored[waiting.last[:2]] = waiting.last.entry
+        progress = (Receipt(*process, entry) for process, entry in stored.items() if entry)
+        parts = tuple((len(waiting.message), waiting.begin) for waiting in kept)
+        return StoreHead(self.run, self.samples + held, held, tuple(progress), parts)
 
     def _note_stored(self, packets: int) -> None:
         """Note that this number of packets, from the first, is stored or need not be."""
@@ -550,40 +518,34 @@ class Receiver:
         `not_said`.
         """
         with self._lock:
-            acks, self._acks = self._acks, {}
-            dismissals, self._dismissals = self._dismissals, {}
+            due, self._due = self._due, {}
         messages: list[m.Answer] = []
-        for process, again in acks.items():
+        for process, again in due.items():
             progress = self._processes.get(process)
-            if progress is not None and not progress.rejection:
+            if progress is None:  # forgotten since
+                continue
+            if progress.rejection:
+                messages.append(m.Dismissal(*process, progress.rejection))
+            else:
                 received = progress.received if again else progress.confirmed
                 trained = progress.trained if progress.awaits else 0
                 messages.append(m.Ack(*process, progress.stored, received, again, trained))
-        known = [process for process in dismissals if process in self._processes]
-        return messages + [
-            m.Dismissal(*process, self._processes[process].rejection) for process in known
-        ]
+        return messages
 
     def not_said(self, message: m.Answer) -> None:
         """Keep a message due that could not be sent."""
-        process = (message.worker, message.incarnation)
+        again = isinstance(message, m.Ack) and message.again
         with self._lock:
-            if isinstance(message, m.Ack):
-                self._acks[process] = self._acks.get(process, False) or message.again
-            else:
-                self._dismissals[process] = None
+            self._due[message.worker, message.incarnation] = again
 
     @property
     def pending(self) -> bool:
         """Whether any messages are due to the workers."""
-        return bool(self._acks or self._dismissals)
+        return bool(self._due)
 
     def metrics(self) -> dict[str, float]:
-        """Return the losses and refusals since the start, and whether the store cannot be written
-        now.
-        """
+        """Return the refusals since the start, and whether the store cannot be written now."""
         return {
-            "lost_samples_total": self._lost_samples,
             "refused_packets_total": self.malformed,
             "rejected_workers_total": self._rejected,
             "log_fails": int(self._store is not None and bool(self._store.alarm)),

@@ -25,9 +25,10 @@ import logging
 import math
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,8 +36,9 @@ import msgspec
 
 from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.files import disk, remove_drafts, write_atomically
+from tmrl_like.base.threads import call_beside
 from tmrl_like.errors import DecodingError
-from tmrl_like.types import Count
+from tmrl_like.types import Count, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import columns_in
 
@@ -55,15 +57,6 @@ _MAGIC = b"tPS\x01"
 _FRAME = struct.Struct("<4sBII")
 
 
-class StoredProgress(NamedTuple):
-    """How many entries of a worker process are stored."""
-
-    worker: m.Name
-    incarnation: Count
-    entry: Count  # entries up to this one are stored
-    lost_samples: Count  # according to the worker
-
-
 class StoreHead(msgspec.Struct, array_like=True):
     """The head of a file, which describes its content.
 
@@ -72,18 +65,17 @@ class StoreHead(msgspec.Struct, array_like=True):
         samples: number of samples ever stored: in this file, in earlier ones, and in those that
             were removed.
         held: number of samples in this file.
-        progress: progress of all worker processes, up to the end of this file.
-        sizes: sizes of the messages, in bytes.
-        begins: for each message, the first entry that was taken from it. Earlier entries are stored
-            elsewhere, for example by a rank that no longer exists. Empty: all were taken whole.
+        progress: up to which entry those of each worker process are stored, in this file and
+            earlier ones.
+        parts: for each message, its size in bytes, and the first entry that was taken from it.
+            Earlier entries are stored elsewhere, for example by a rank that no longer exists.
     """
 
     run: str = ""
     samples: Count = 0
     held: Count = 0
-    progress: tuple[StoredProgress, ...] = ()
-    sizes: tuple[Count, ...] = ()
-    begins: tuple[Count, ...] = ()
+    progress: tuple[Receipt, ...] = ()
+    parts: tuple[tuple[Count, Count], ...] = ()
 
 
 _head_decoder = msgspec.msgpack.Decoder(StoreHead)
@@ -107,15 +99,10 @@ class StoredFile:
     head: StoreHead
     messages: list[memoryview]
 
-    @property
-    def begins(self) -> tuple[int, ...]:
-        """For each message, the first entry that was taken from it."""
-        return self.head.begins or (0,) * len(self.messages)
-
     def packets(self) -> Iterator[StoredPacket]:
         """Yield the undamaged packets; log and skip damaged ones."""
         damaged = 0
-        for message, begin in zip(self.messages, self.begins, strict=False):
+        for message, (_, begin) in zip(self.messages, self.head.parts, strict=True):
             try:
                 packet, body = m.decode(message)
                 columns = columns_in(message, body)
@@ -179,8 +166,8 @@ class SampleStore:
         self._small_bytes, self._small_files = small_bytes, small_files
         self._files = {int(path.stem): _Counts(path.stat().st_size) for path in files_in(folder)}
         self._number = max(self._files, default=0)
-        # the group that is being written, or could not be written yet
-        self._group: tuple[StoreHead, Messages] | None = None
+        # writes the group that is being written, or could not be written yet
+        self._write_group: Callable[[], None] | None = None
         self._writing: Future[None] | None = None
         self._began_at = self._due_at = -math.inf
         self._retry_at = -math.inf
@@ -222,52 +209,36 @@ class SampleStore:
         """Begin to write a group; `is_settled` must be true before, and is true again once it is
         stored.
         """
-        head.sizes = tuple(map(len, messages))
-        self._group = head, messages
-        self._began_at, self._due_at = now, now + self._every_s
-        self._begin(*self._group)
+        self._due_at = now + self._every_s
+        self._write_group = partial(self._store, head, messages)
+        self._begin(self._write_group, now)
 
-    def _begin(self, head: StoreHead, messages: Messages) -> None:
-        if self._beside is not None:
-            try:
-                self._writing = self._beside.submit(self._store, head, messages)
-            except RuntimeError:  # the interpreter is exiting, and starts no more threads
-                self._beside = None
-        if self._beside is None:
-            done: Future[None] = Future()
-            try:
-                self._store(head, messages)
-                done.set_result(None)
-            except (OSError, MemoryError) as error:
-                done.set_exception(error)
-            self._writing = done
+    def _begin(self, write_group: Callable[[], None], now: float) -> Future[None]:
+        self._began_at = now
+        self._writing = call_beside(self._beside, write_group)
+        return self._writing
 
     def is_settled(self, now: float) -> bool:
         """Whether the last group is stored; if it failed, retry it when it is time.
 
         A stored group survives a kill and, if groups are synced, a power cut.
         """
-        if self._group is None:
+        if self._write_group is None:
             return True
-        if self._writing is None:
+        writing = self._writing
+        if writing is None:
             if now < self._retry_at:
                 return False
-            self._began_at = now
-            self._begin(*self._group)
-        assert self._writing is not None
-        if not self._writing.done():
+            writing = self._begin(self._write_group, now)
+        if not writing.done():
             if now - self._began_at > _SLOW_S and self._slow.take(1, now):
                 line = (
                     "the disk of %s is slow: it takes more than %g s to store samples, which "
-                    "workers keep "
+                    "workers keep meanwhile; nothing else waits; use a faster disk"
                 )
-                log.warning(
-                    line + "meanwhile; nothing else waits; use a faster disk",
-                    self.folder,
-                    _SLOW_S,
-                )
+                log.warning(line, self.folder, _SLOW_S)
             return False
-        writing, self._writing = self._writing, None
+        self._writing = None
         try:
             writing.result()
         except (OSError, MemoryError) as error:
@@ -276,7 +247,7 @@ class SampleStore:
             return False
         if self.alarm:
             log.info("%s can be written to again", self.folder)
-        self.alarm, self._group = "", None
+        self.alarm, self._write_group = "", None
         return True
 
     def _raise_alarm(self, error: OSError | MemoryError) -> None:
@@ -336,8 +307,7 @@ class SampleStore:
         messages = [message for file in files for message in file.messages]
         head = files[-1].head
         head.held = sum(file.head.held for file in files)
-        head.sizes = tuple(map(len, messages))
-        head.begins = tuple(begin for file in files for begin in file.begins)
+        head.parts = tuple(part for file in files for part in file.head.parts)
         self._put(small[0], head, messages)
         for number in small[1:]:
             self._remove(number)
@@ -402,7 +372,7 @@ def read_file(path: Path) -> StoredFile | None:
         log.error("cannot read %s, which is left as it is: %s", path, error)
         return None
     messages = []
-    for size in head.sizes:
+    for size, _ in head.parts:
         messages.append(data[at : at + size])
         at += size
     return StoredFile(path, head, messages)

@@ -18,7 +18,6 @@ precedes its first sample.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import zlib
 from collections.abc import Iterator
@@ -28,15 +27,10 @@ import numpy as np
 
 from tmrl_like.base.files import map_file
 
-log = logging.getLogger("tmrl_like.delivery")
-
-SUFFIX = ".rows"
-MAGIC = int.from_bytes(b"tmrlSL3\n", "little")
-_OTHER_VERSION = ".other-version"
+SUFFIX = ".rows"  # another format needs another one: versions leave each other's files alone
 
 # the words of the head: first those of the writer …
 (
-    _MAGIC,
     INCARNATION,
     # 1, 2, 3, … in the order in which the segments of an incarnation are filled; written last
     NUMBER,
@@ -46,13 +40,13 @@ _OTHER_VERSION = ".other-version"
     LOST,  # number of samples that no segment had room for
     CHECKED,  # 1: records have a CRC-32
     NEXT,  # the file that is filled after this one; 0: this one is the newest
-) = range(9)
+) = range(8)
 # … then those of the reader
 (
     FREED,  # set to NUMBER once the segment is no longer needed: it may be filled again
     STORED,  # entries up to this one are stored, as known while this segment was the oldest
     DROPPED,  # number of samples that were given up before this segment
-) = range(9, 12)
+) = range(8, 11)
 HEAD_BYTES = 128
 
 STRUCTURE, ROW, FREE_ROW, REPORT, BREAK = range(5)
@@ -100,11 +94,6 @@ class Segment:
         return len(self.map)
 
     @property
-    def is_begun(self) -> bool:
-        """Whether anything was ever written to the segment."""
-        return self.words[_MAGIC] == MAGIC
-
-    @property
     def is_free(self) -> bool:
         """Whether the segment is no longer needed and may be filled again."""
         return self.words[FREED] == self.words[NUMBER]
@@ -123,7 +112,6 @@ class Segment:
         words[LOST], words[CHECKED], words[NEXT] = lost, is_checked, 0
         words[STORED] = words[DROPPED] = 0
         self.order()
-        words[_MAGIC] = MAGIC
         words[NUMBER] = number
 
     def order(self) -> None:
@@ -232,11 +220,7 @@ def incarnations_in(folder: Path) -> list[int]:
 
 
 def remove_never_filled(folder: Path) -> None:
-    """Remove the files that dead processes have created and never filled.
-
-    Files of another version of tmrl_like stay, under names that are not read here.
-    """
-    others = 0
+    """Remove the files that dead processes have created and never filled."""
     for path in folder.glob(f"*-*{SUFFIX}"):
         try:
             segment = Segment(path)
@@ -245,17 +229,7 @@ def remove_never_filled(folder: Path) -> None:
         except ValueError:  # created, but without its full size
             path.unlink(missing_ok=True)
             continue
-        if segment.is_begun:
+        if segment.words[NUMBER]:
             segment.close()
-        elif segment.words[_MAGIC]:
-            segment.close()
-            path.replace(f"{path}{_OTHER_VERSION}")
-            others += 1
         else:
             segment.remove()
-    if others:
-        line = (
-            "%s holds samples of another version of tmrl_like, which stay there in %d files *%s: "
-            "that version sends them if you remove this ending"
-        )
-        log.error(line, folder, others, _OTHER_VERSION)

@@ -83,10 +83,11 @@ class Sender:
 
     def _is_worth_it(self, found: Gathered, now: float) -> bool:
         options = self._options
-        if found.samples < options.min_samples:
-            return bool(found.episodes) and not found.samples
+        samples = found.rows.samples
+        if samples < options.min_samples:
+            return bool(found.episodes) and not samples
         is_old = self._waits_since is not None and now - self._waits_since >= options.max_age_s
-        return bool(found.episodes) or is_old or found.samples >= options.max_samples
+        return bool(found.episodes) or is_old or samples >= options.max_samples
 
     def hasten(self) -> None:
         """Make all current entries due at once."""

@@ -16,6 +16,7 @@ import numpy as np
 from tmrl_like.delivery.chain import Cursor, SegmentChain, start_of
 from tmrl_like.delivery.segments import (
     BREAK,
+    DROPPED,
     FIRST,
     FREE_ROW,
     HEAD_BYTES,
@@ -26,8 +27,7 @@ from tmrl_like.delivery.segments import (
 )
 from tmrl_like.types import EpisodeStats
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketRows, encode_rows
-from tmrl_like.wire.rows import RowColumns, RowFormat
+from tmrl_like.wire.packet import Compressor, PacketWriter
 
 _LARGEST_BYTES = 8 << 20  # a minimum of samples makes no packet larger than this
 _report_decoder = msgspec.msgpack.Decoder(EpisodeStats)
@@ -40,20 +40,15 @@ class Gathered:
     Attributes:
         first: number of the first entry.
         next: place of the entry after the last one.
-        rows: pieces of consecutive rows, grouped by their format.
+        rows: the samples, with the approximate size of the packet before compression.
         episodes: reports of episodes, with their entries.
-        samples: number of samples.
-        size_bytes: approximate size of the packet, before compression.
         is_ended: whether nothing can be added, because a limit is reached or a break follows.
     """
 
     first: int
     next: Cursor
-    # consecutive rows of one format each
-    rows: list[tuple[RowFormat, list[Any]]] = field(default_factory=list)
+    rows: PacketWriter = field(default_factory=PacketWriter)
     episodes: list[tuple[int, EpisodeStats]] = field(default_factory=list)
-    samples: int = 0
-    size_bytes: int = 0
     is_ended: bool = False
 
     @property
@@ -61,20 +56,17 @@ class Gathered:
         return self.next.entry - 1
 
 
-class Source:
+class Source(SegmentChain):
     """The entries of one control loop.
 
     Attributes:
         worker: the worker's name.
-        incarnation: the incarnation of the entries.
-        is_dead: whether their process has ended.
     """
 
     def __init__(self, folder: Path, worker: str, incarnation: int, is_dead: bool = False) -> None:
         """Begin with the oldest entry that still exists."""
-        self.worker, self.incarnation = worker, incarnation
-        self.is_dead = is_dead
-        self._chain = SegmentChain(folder, incarnation, is_dead)
+        super().__init__(folder, incarnation, is_dead)
+        self.worker = worker
         self._compress = Compressor()
         self._next: Cursor | None = None  # after the last encoded entry
         self._end: Cursor | None = None  # after the newest entry seen so far
@@ -82,43 +74,31 @@ class Source:
     # -- state -------------------------------------------------------------------------------------
 
     @property
-    def stored(self) -> int:
-        """The entry up to which this process and earlier ones have noted entries as stored, or have
-        given them up.
-        """
-        return self._chain.stored
-
-    @property
     def newest(self) -> int:
         """Number of the newest entry; 0: there is none."""
         cursor = self._end
         if cursor is None:
-            if not self._chain.find_oldest():
+            if not self.find_oldest():
                 return 0
-            cursor = self._end = start_of(self._chain.segments[0])
-        for run in self._chain.runs(cursor):
+            cursor = self._end = start_of(self.segments[0])
+        for run in self.runs(cursor):
             cursor.go_behind(*run)
         return cursor.entry - 1
 
     def ends_at(self, entry: int) -> bool:
         """Whether there is no entry after this one now; False if a file cannot be read."""
-        self._chain.is_short = False
-        return self.newest <= entry and not self._chain.is_short
+        self.is_short = False
+        return self.newest <= entry and not self.is_short
 
     @property
     def is_empty(self) -> bool:
         """Whether no entries are left; for dead processes."""
-        return not self._chain.find_oldest() and not self._chain.is_short
+        return not self.find_oldest() and not self.is_short
 
     @property
     def size_bytes(self) -> int:
         """Total size of the files with entries that are not stored."""
-        return sum(segment.size_bytes for segment in self._chain.segments) if self.newest else 0
-
-    @property
-    def lost_samples(self) -> int:
-        """Number of samples that no file had room for, or that were given up here."""
-        return self._chain.lost_samples
+        return sum(segment.size_bytes for segment in self.segments) if self.newest else 0
 
     # -- packets -----------------------------------------------------------------------------------
 
@@ -135,24 +115,30 @@ class Source:
         if cursor is None:
             return None
         found = Gathered(cursor.entry, cursor)
-        for kind, at, size, count in self._chain.runs(cursor):
+        rows = found.rows
+        for kind, at, size, count in self.runs(cursor):
             if kind == BREAK and cursor.entry > found.first:
                 found.is_ended = True
                 break
             if kind == STRUCTURE:
-                found.size_bytes += size  # it will be in the packet's head
+                rows.size_bytes += size  # it will be in the packet's head
             elif kind in (ROW, FREE_ROW):
-                assert cursor.form is not None
+                form = cursor.form
+                assert form is not None
                 # the packet's size in memory is limited, too
-                weight = max(size, cursor.form.layout.memory(1) // 16)
-                room = -(-(max_bytes - found.size_bytes) // weight)
-                most = -(-(_LARGEST_BYTES - found.size_bytes) // weight)
-                room = max(room, min(min_samples - found.samples, most))
-                room = max(1, min(max_samples - found.samples, room))
+                weight = max(size, form.layout.memory(1) // 16)
+                room = -(-(max_bytes - rows.size_bytes) // weight)
+                most = -(-(_LARGEST_BYTES - rows.size_bytes) // weight)
+                room = max(room, min(min_samples - rows.samples, most))
+                room = max(1, min(max_samples - rows.samples, room))
                 found.is_ended = room <= count
                 count = min(count, room)
-                found.size_bytes += count * weight
-                self._add_rows(found, kind, at, size, count)
+                if kind == ROW:
+                    data = cursor.segment.map
+                    piece: Any = np.ndarray(count, form.fields, data, at + RECORD_BYTES, size)
+                else:
+                    piece = cursor.segment.content(at, size)
+                rows.add(form, piece, count * weight, count)
             elif kind == REPORT:
                 found.episodes.append(
                     (cursor.entry, _report_decoder.decode(cursor.segment.content(at, size)))
@@ -163,24 +149,10 @@ class Source:
                 break
         return found if cursor.entry > found.first else None
 
-    def _add_rows(self, found: Gathered, kind: int, at: int, size: int, count: int) -> None:
-        cursor = found.next
-        form = cursor.form
-        assert form is not None
-        if not found.rows or found.rows[-1][0] is not form:
-            found.rows.append((form, []))
-        if kind == ROW:
-            piece: Any = np.ndarray(count, form.fields, cursor.segment.map, at + RECORD_BYTES, size)
-        else:
-            piece = cursor.segment.content(at, size)
-        found.rows[-1][1].append(piece)
-        found.samples += count
-
     def encode(self, found: Gathered, awaits: bool = False, epoch_s: float = 0.0) -> bytes:
         """Encode a packet as a message; `awaits` and `epoch_s`: see `SamplePacket`."""
         self._next = replace(found.next)
-        return encode_rows(
-            PacketRows([RowColumns(form, pieces) for form, pieces in found.rows]),
+        return found.rows.message(
             self._compress,
             worker=self.worker,
             incarnation=self.incarnation,
@@ -190,25 +162,22 @@ class Source:
             oldest=self.stored + 1,
             breaks=found.next.breaks,
             episodes=tuple(found.episodes),
-            lost_samples=self.lost_samples,
             awaits=awaits,
             epoch_s=epoch_s,
         )
 
     def _find(self, entry: int) -> Cursor | None:
         """Return the place of the first existing entry after this one; None if there is none."""
-        if not self._chain.find_oldest():
+        if not self.find_oldest():
             return None
         entry = max(entry, self.stored)
         if self._next is not None and self._next.entry == entry + 1:
             return replace(self._next)
         segment = next(
-            segment
-            for segment in reversed(self._chain.segments)
-            if segment.words[FIRST] <= entry + 1
+            segment for segment in reversed(self.segments) if segment.words[FIRST] <= entry + 1
         )
         cursor = start_of(segment)
-        for kind, at, size, count in self._chain.runs(cursor):
+        for kind, at, size, count in self.runs(cursor):
             passed = count if kind == STRUCTURE else min(count, entry + 1 - cursor.entry)
             cursor.go_behind(kind, at, size, passed)
             if passed < count:
@@ -219,11 +188,10 @@ class Source:
 
     def forget(self, entry: int) -> None:
         """Forget the entries up to this one, which are stored."""
-        chain = self._chain
-        chain.note_stored(entry)
+        self.note_stored(entry)
         self._forget_places()
-        while chain.is_dead and chain.segments and self.ends_at(max(entry, self.stored)):
-            chain.remove_all()  # further segments may follow a damaged one
+        while self.is_dead and self.segments and self.ends_at(max(entry, self.stored)):
+            self.remove_all()  # further segments may follow a damaged one
             self._forget_places()
 
     def drop_oldest(self, max_bytes: int, received: int) -> int:
@@ -231,18 +199,19 @@ class Source:
         after `received` were lost.
         """
         lost = 0
-        while self.size_bytes > max_bytes and len(self._chain.segments) > 1:
+        while self.size_bytes > max_bytes and len(self.segments) > 1:
             given_up = self._samples_behind(received)
-            self._chain.give_up_oldest(given_up)
+            self.segments[1].words[DROPPED] = self.segments[0].words[DROPPED] + given_up
+            self.free_oldest()
             self._forget_places()
             lost += given_up
         return lost
 
     def _samples_behind(self, entry: int) -> int:
         """Return how many samples of the oldest file come after an entry."""
-        oldest, samples = self._chain.segments[0], 0
+        oldest, samples = self.segments[0], 0
         next_entry = oldest.words[FIRST]
-        for kind, _, _, count in oldest.runs(HEAD_BYTES, self._chain.is_dead):
+        for kind, _, _, count in oldest.runs(HEAD_BYTES, self.is_dead):
             if kind != STRUCTURE:
                 next_entry += count
             if kind in (ROW, FREE_ROW):
@@ -251,12 +220,12 @@ class Source:
 
     def _forget_places(self) -> None:
         """Forget places in files that were freed."""
-        if self._next is not None and self._next.segment not in self._chain.segments:
+        if self._next is not None and self._next.segment not in self.segments:
             self._next = None
-        if self._end is not None and self._end.segment not in self._chain.segments:
+        if self._end is not None and self._end.segment not in self.segments:
             self._end = None
 
     def close(self, remove: bool = False) -> None:
         """Unmap the files; `remove`: delete them as well. Calling it twice is fine."""
         self._next = self._end = None
-        self._chain.close(remove)
+        super().close(remove)

@@ -53,7 +53,7 @@ _GROUPS = {
         "fleet": " ".join(
             figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed
         )
-        + " workers deadline_miss_ lost_samples_ policy_lag_ refused_packets_ rejected_workers_"
+        + " workers deadline_miss_ policy_lag_ refused_packets_ rejected_workers_"
         " log_fails",
         "diagnosis": (
             "learning observation_ action_spread policy_change critic_ reward_low reward_high "

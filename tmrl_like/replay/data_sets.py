@@ -29,7 +29,7 @@ from tmrl_like.replay.minari import episodes_of, find_minari
 from tmrl_like.replay.streams import info_of
 from tmrl_like.types import Buffer, Sample, StepTiming
 from tmrl_like.wire.messages import WireVersionError
-from tmrl_like.wire.packet import Compressor, PacketWriter, encode_rows
+from tmrl_like.wire.packet import Compressor, PacketWriter
 
 _PACKET_BYTES = 256 << 10
 _PACKET_SAMPLES = 2000
@@ -83,7 +83,7 @@ class _Stream:
     def packet(self, writer: PacketWriter) -> Packet:
         first, self.entries = self.entries + 1, self.entries + writer.samples
         header = {"worker": "data set", "incarnation": self.incarnation, "oldest": 1, "breaks": 0}
-        message = encode_rows(writer.rows(), Compressor(), first=first, last=self.entries, **header)
+        message = writer.message(Compressor(), first=first, last=self.entries, **header)
         return message, writer.samples
 
 
@@ -146,9 +146,9 @@ def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
         for packets in filter(None, files):
             held = sum(samples for _, samples in packets)
             total += held
-            store.write(
-                StoreHead(samples=total, held=held), [message for message, _ in packets], 0.0
-            )
+            messages = [message for message, _ in packets]
+            parts = tuple((len(message), 0) for message in messages)
+            store.write(StoreHead(samples=total, held=held, parts=parts), messages, 0.0)
             if not store.is_settled(0.0):
                 raise ConfigError(store.alarm)
     finally:
@@ -193,7 +193,8 @@ def _left_by(folder: Path, incarnation: int) -> Iterator[StoredFile]:
         while (
             found := source.packet_after(source.stored, 1, _PACKET_SAMPLES, _PACKET_BYTES)
         ) is not None:
-            yield StoredFile(folder, StoreHead(), [memoryview(source.encode(found))])
+            message = memoryview(source.encode(found))
+            yield StoredFile(folder, StoreHead(parts=((len(message), 0),)), [message])
             source.forget(found.last)
         source.close()
 

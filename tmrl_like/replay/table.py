@@ -88,7 +88,7 @@ def _block_of(buffer: Buffer, columns: Sequence[str]) -> Block:
         info = info_of(sample)
         kept = {name: sample.info[name] for name in columns if name in sample.info}
         writer.append((*sample[:5], kept), _NO_TIMING, info.is_reset, info.episode)
-    return writer.rows().block()
+    return writer.block()
 
 
 @dataclass(eq=False)

@@ -164,7 +164,7 @@ def packed(
             step.is_reset,
             step.episode,
         )
-    return Buffer(stream=stream, blocks=[writer.rows().block()] if steps else [])
+    return Buffer(stream=stream, blocks=[writer.block()] if steps else [])
 
 
 def cut(steps: Sequence[Step], sizes: Iterable[int]) -> Iterator[Sequence[Step]]:

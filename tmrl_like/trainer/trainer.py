@@ -26,6 +26,7 @@ from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.text import name_of, one_line
 from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.run_lock import use_run
+from tmrl_like.delivery.receiver import BlockCheck
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, FinishedError, PolicyError, ShortageError
 from tmrl_like.metrics.reading import Record
@@ -362,8 +363,8 @@ class Trainer:
             log.error("run.json cannot be written: %s; training goes on", error)
 
 
-def _check_of(training: TrainingOffline) -> SampleCheck:
-    return SampleCheck(training.observation_space, training.action_space, training.memory)
+def _check_of(training: TrainingOffline) -> BlockCheck:
+    return SampleCheck(training.observation_space, training.action_space, training.memory).values
 
 
 def _saver_of(

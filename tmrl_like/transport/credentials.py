@@ -224,7 +224,7 @@ class KeyFolder:
             if self._has_keys():
                 return
             if not unfinished.exists():
-                disk.open(unfinished, new=True).close()
+                disk.open(unfinished).close()
                 disk.sync_folder(self.path)
             self._write_all()
             disk.remove(unfinished)

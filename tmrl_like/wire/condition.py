@@ -107,7 +107,15 @@ class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields
         Count,
         Figure("how often the environment was rebuilt", grows=True, is_summed=True, of_lanes=sum),
     ] = 0
-    lost_samples: Annotated[Count, Figure("samples that were dropped", "samples", grows=True)] = 0
+    lost_samples: Annotated[
+        Count,
+        Figure(
+            "samples dropped because too many waited for the trainer, or for lack of room",
+            "samples",
+            grows=True,
+            is_summed=True,
+        ),
+    ] = 0
     unacknowledged_samples: Annotated[
         Count, Figure("samples kept until the trainer has stored them", "samples", is_summed=True)
     ] = 0

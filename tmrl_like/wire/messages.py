@@ -27,7 +27,7 @@ from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import Count, EpisodeStats, Receipt
 from tmrl_like.wire.condition import Condition, Finite
 
-WIRE_VERSION = 14  # increased with each change that an older peer would refuse: a field, a limit
+WIRE_VERSION = 15  # increased with each change that an older peer would refuse: a field, a limit
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_RANKS = 1024
@@ -180,8 +180,6 @@ class SamplePacket(Message):
     episodes: Annotated[
         tuple[tuple[Entry, EpisodeStats], ...], msgspec.Meta(max_length=MAX_EPISODES)
     ] = ()
-    # samples of this process dropped so far because the worker's limits were reached
-    lost_samples: Count = 0
     # lockstep: the worker waits until `Ack.trained` has reached these entries
     awaits: bool = False
     # when `Beat.up_s` was 0, in the Unix time of these samples; 0: the process is dead

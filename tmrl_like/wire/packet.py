@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -43,7 +43,6 @@ MAX_MEMORY_BYTES = MAX_BODY_BYTES
 unpacked or allocated.
 """
 _BYTES_PER_HEAD_BYTE = 32  # in memory, about: a column takes at least 7 bytes of the head
-_KEPT_BYTES = 16 << 10  # layouts of larger encoded structures are not cached
 
 
 class _Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -134,53 +133,19 @@ def _to_sample(row: tuple[Any, ...], is_reset: bool, episode: int, timing: StepT
     return Sample(act, obs, rew, terminated, truncated, info)
 
 
-class PacketRows:
-    """The samples of a packet to be encoded.
+class PacketWriter:
+    """Collects samples for a packet.
 
     Attributes:
         samples: number of samples.
-        observed_at_s: Unix time of the first observation; 0: there are no samples.
-        policy_version: the oldest published version that chose an action; 0: none did.
+        size_bytes: their approximate size, uncompressed.
     """
-
-    def __init__(self, segments: Sequence[RowColumns]) -> None:
-        """Join the segments."""
-        self._segments = segments
-        head = [
-            _Segment(part.rows, part.format.encoded_schema, part.varying_sizes) for part in segments
-        ]
-        self._head = _encoder.encode(head)
-        self.samples = sum(part.rows for part in segments)
-        columns = zip(*(part.timing for part in segments), strict=True)
-        self._timing: list[Any] = [np.concatenate(column) for column in columns]
-        self.observed_at_s, self.policy_version = 0.0, 0
-        if self.samples:
-            observed, _, _, versions, _, _ = self._timing
-            self.observed_at_s = float(observed[0])
-            published = versions[versions > 0]
-            self.policy_version = int(published.min()) if len(published) else 0
-
-    def block(self) -> SampleBlock:
-        """Return the samples (at least one) in the form in which the receiver has them."""
-        *steps, episode = self._timing
-        return _block_of((part.columns() for part in self._segments), Timing(*steps), episode)
-
-    def encode(self) -> bytes:
-        """Encode the columns, without compression."""
-        buffers = (buffer for part in self._segments for buffer in part.buffers)
-        return b"".join(
-            (len(self._head).to_bytes(4, "little"), self._head, *buffers, *self._timing)
-        )
-
-
-class PacketWriter:
-    """Collects single samples for a packet."""
 
     def __init__(self) -> None:
         """Start empty."""
         self.samples = 0
-        self.size_bytes = 0  # approximate, uncompressed
-        self._segments: list[tuple[RowFormat, list[bytes | bytearray]]] = []
+        self.size_bytes = 0
+        self._rows: list[tuple[RowFormat, list[Any]]] = []  # consecutive rows of one format each
 
     def append(
         self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False, episode: int = 0
@@ -188,18 +153,54 @@ class PacketWriter:
         """Add a sample (act, obs, rew, terminated, truncated, info[, original]); raises like
         `row_of`.
         """
-        episode = episode % EPISODES + RESET * is_reset
-        known = self._segments[-1][0] if self._segments else None
-        form, row = row_of(sample, known, *timing, episode)
-        if form is not known:
-            self._segments.append((form, []))
-        self._segments[-1][1].append(row)
-        self.samples += 1
-        self.size_bytes += len(row)
+        known = self._rows[-1][0] if self._rows else None
+        form, row = row_of(sample, known, *timing, episode % EPISODES + RESET * is_reset)
+        self.add(form, row, len(row))
 
-    def rows(self) -> PacketRows:
-        """Return the samples that were added so far."""
-        return PacketRows([RowColumns(form, rows) for form, rows in self._segments])
+    def add(self, form: RowFormat, rows: Any, size_bytes: int, samples: int = 1) -> None:
+        """Add rows of one format: a single one as bytes, or an array of several."""
+        if not self._rows or self._rows[-1][0] is not form:
+            self._rows.append((form, []))
+        self._rows[-1][1].append(rows)
+        self.samples += samples
+        self.size_bytes += size_bytes
+
+    def _joined(self) -> tuple[list[RowColumns], list[Any]]:
+        """Return the rows as columns, for each format, and the timing of all of them."""
+        segments = [RowColumns(form, rows) for form, rows in self._rows]
+        columns = zip(*(segment.timing for segment in segments), strict=True)
+        return segments, [np.concatenate(column) for column in columns]
+
+    def block(self) -> SampleBlock:
+        """Return the samples (at least one) in the form in which the receiver has them."""
+        segments, (*steps, episode) = self._joined()
+        return _block_of((segment.columns() for segment in segments), Timing(*steps), episode)
+
+    def message(self, compress: Compressor, **header: Any) -> bytes:
+        """Return the message of a packet with these samples; `header` has the fields of
+        `SamplePacket` that do not follow from the samples.
+        """
+        segments, timing = self._joined()
+        observed_at_s, policy_version = 0.0, 0
+        if self.samples:
+            observed, _, _, versions, _, _ = timing
+            observed_at_s = float(observed[0])
+            published = versions[versions > 0]
+            policy_version = int(published.min()) if len(published) else 0
+        parts = [_Segment(s.rows, s.format.encoded_schema, s.varying_sizes) for s in segments]
+        head = _encoder.encode(parts)
+        buffers = (buffer for part in segments for buffer in part.buffers)
+        body = b"".join((len(head).to_bytes(4, "little"), head, *buffers, *timing))
+        columns, is_compressed = compress(body)
+        packet = SamplePacket(
+            samples=self.samples,
+            body_bytes=len(body),
+            compressed=is_compressed,
+            observed_at_s=observed_at_s,
+            policy_version=policy_version,
+            **header,
+        )
+        return encode_packet(packet, columns)
 
 
 class Compressor:
@@ -231,23 +232,6 @@ def encode_packet(packet: SamplePacket, columns: bytes = b"") -> bytes:
     frame = frame_of(packet)
     checksum = zlib.crc32(columns, zlib.crc32(frame))
     return b"".join((frame, checksum.to_bytes(4, "little"), columns))
-
-
-def encode_rows(rows: PacketRows, compress: Compressor, **header: Any) -> bytes:
-    """Encode samples as the message of a packet; `header` has the fields of `SamplePacket` that do
-    not follow from the samples.
-    """
-    body = rows.encode()
-    columns, is_compressed = compress(body)
-    packet = SamplePacket(
-        samples=rows.samples,
-        body_bytes=len(body),
-        compressed=is_compressed,
-        observed_at_s=rows.observed_at_s,
-        policy_version=rows.policy_version,
-        **header,
-    )
-    return encode_packet(packet, columns)
 
 
 def samples_up_to(packet: SamplePacket, entry: int) -> int:
@@ -292,16 +276,10 @@ def columns_in(message: bytes | memoryview, body: memoryview) -> memoryview:
     return columns
 
 
-def decode_body(
-    packet: SamplePacket,
-    columns: bytes | memoryview,
-    check: Callable[[Node], None] | None = None,
-) -> SampleBlock:
+def decode_body(packet: SamplePacket, columns: bytes | memoryview) -> SampleBlock:
     """Decode a packet's columns, as they were sent, to samples.
 
-    The block's columns are views of the (decompressed) bytes: copy what you keep longer. `check` is
-    called with the structure of each segment before its columns are made; what it raises is passed
-    on.
+    The block's columns are views of the (decompressed) bytes: copy what you keep longer.
 
     Raises:
         OversizeError: the samples would take more than `MAX_MEMORY_BYTES`.
@@ -315,7 +293,8 @@ def decode_body(
         )
     end = 4 + head_bytes
     parts = [
-        (part, _layout_of(part.schema)) for part in decoded(_head_decoder, data[4:end], "a packet")
+        (part, _layout_of(bytes(part.schema)))
+        for part in decoded(_head_decoder, data[4:end], "a packet")
     ]
     size_bytes = packet.body_bytes + _BYTES_PER_HEAD_BYTE * head_bytes
     size_bytes += sum(layout.memory(part.rows) for part, layout in parts)
@@ -329,8 +308,6 @@ def decode_body(
         )
     segments = []
     for part, layout in parts:
-        if check is not None:
-            check(layout.schema)
         segment, size = layout.columns(part.rows, part.sizes, data[end:])
         segments.append(segment)
         end += size
@@ -370,13 +347,9 @@ def _unpacked(packet: SamplePacket, columns: bytes | memoryview) -> memoryview:
     return data
 
 
-def _layout_of(schema: msgspec.Raw) -> Layout:
-    """Return the layout of an encoded structure; layouts of large ones are not cached."""
-    encoded = bytes(schema)
-    return (_kept_layout if len(encoded) <= _KEPT_BYTES else _new_layout)(encoded)
-
-
-def _new_layout(schema: bytes) -> Layout:
+@lru_cache(maxsize=16)  # a large one takes some megabytes
+def _layout_of(schema: bytes) -> Layout:
+    """Return the layout of an encoded structure."""
     layout = Layout(decoded(_schema_decoder, schema, "a structure"))
     if layout.nodes > MAX_NODES:
         raise DecodingError(
@@ -385,6 +358,3 @@ def _new_layout(schema: bytes) -> Layout:
     if type(layout.schema) is not TupleNode or len(layout.schema.items) not in _FIELDS:
         raise DecodingError("a sample is not a tuple of 6 or 7 items")
     return layout
-
-
-_kept_layout = lru_cache(maxsize=64)(_new_layout)

@@ -25,6 +25,7 @@ _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Manifest: TypeAlias = dict[str, tuple[DtypeName, tuple[_Size, ...]]]
 """Maps each parameter's name, in order, to its dtype, as safetensors calls it, and its shape."""
 
+_manifest_decoder = msgspec.msgpack.Decoder(Manifest)
 _NO_FRAME = -1, -1
 
 
@@ -53,16 +54,13 @@ class PolicyAssembler:
     `FRAME_BYTES`.
     """
 
-    def __init__(
-        self, allocate: Callable[[Manifest], memoryview], max_bytes: int = MAX_POLICY_BYTES
-    ) -> None:
+    def __init__(self, allocate: Callable[[Manifest], memoryview]) -> None:
         """Start without a policy.
 
         `allocate` returns memory for the parameters of each new policy; `add` passes on what it
         raises.
         """
         self._allocate = allocate
-        self._max_bytes = max_bytes
         self._memory = self._left = memoryview(b"")  # `_left`: the part not filled yet
         self._next = _NO_FRAME  # version and index of the next frame
         self._checksum = 0
@@ -79,9 +77,9 @@ class PolicyAssembler:
             DecodingError: the frames do not add up to what was announced, or a frame is damaged or
                 of another policy.
         """
-        if frame.total_bytes > self._max_bytes:
+        if frame.total_bytes > MAX_POLICY_BYTES:
             raise OversizeError(
-                f"a policy of {frame.total_bytes} bytes; at most {self._max_bytes} are allowed"
+                f"a policy of {frame.total_bytes} bytes; at most {MAX_POLICY_BYTES} are allowed"
             )
         if frame.index == 0:
             self._next, self._checksum = (frame.version, 0), 0
@@ -121,10 +119,5 @@ def _manifest_in(body: memoryview) -> Manifest:
         raise OversizeError(
             f"a policy's description of {len(body)} bytes; at most {MAX_MANIFEST_BYTES} are allowed"
         )
-    try:
-        return msgspec.msgpack.decode(body, type=Manifest)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise DecodingError(
-            "a policy's description cannot be read, give trainer and worker the same tmrl_like: "
-            f"{error}"
-        ) from None
+    what = "a policy's description, give trainer and worker the same tmrl_like"
+    return m.decoded(_manifest_decoder, body, what)

@@ -110,7 +110,7 @@ def test_what_is_not_stored_stays_in_a_spool_when_both_have_left_and_nothing_els
     box.log.close()
     box.folder.close()
     box.outbox.close()
-    assert len(list(box.folder.path.glob("*.rows"))) == (0 if is_stored else 1)
+    assert len(list(box.folder.path.glob("*.entries"))) == (0 if is_stored else 1)
 
 
 def test_a_link_that_leaves_before_its_robot_leaves_everything_to_it(spool):

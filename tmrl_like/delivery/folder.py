@@ -6,7 +6,7 @@
       WORKER/           the entries of one worker
         worker.lock     held by the process that drives the environment
         lock            held by the process that sends
-        INCARNATION-NUMBER.rows   entries that the trainer has not stored (`segments`)
+        INCARNATION-NUMBER.entries   entries that the trainer has not stored (`segments`)
 
 Without a spool the folder is a private one in the machine's shared memory: it outlives either of
 the two processes, but not both.
@@ -96,16 +96,16 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
             )
         path = root / folder
         lock = lock_folder(path, _LOCK_WITHIN_S, _WRITER)
+        if lock is not None:
+            return WorkerFolder(path, name, lock)
     except OSError as error:
         raise ConfigError(
             f"cannot use the spool {root}: {error}; choose another folder, or spool nothing"
         ) from None
-    if lock is None:
-        raise ConfigError(
-            f"another process uses the spool of worker {name} ({path}): end it, or give this "
-            "worker another name"
-        )
-    return WorkerFolder(path, name, lock)
+    raise ConfigError(
+        f"another process uses the spool of worker {name} ({path}): end it, or give this worker "
+        "another name"
+    )
 
 
 def _free_folder(root: Path) -> WorkerFolder | None:

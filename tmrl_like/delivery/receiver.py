@@ -534,9 +534,10 @@ class Receiver:
 
     def not_said(self, message: m.Answer) -> None:
         """Keep a message due that could not be sent."""
+        process = (message.worker, message.incarnation)
         again = isinstance(message, m.Ack) and message.again
         with self._lock:
-            self._due[message.worker, message.incarnation] = again
+            self._due[process] = again or self._due.get(process, False)
 
     @property
     def pending(self) -> bool:

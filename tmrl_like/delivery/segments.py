@@ -27,7 +27,7 @@ import numpy as np
 
 from tmrl_like.base.files import map_file
 
-SUFFIX = ".rows"  # another format needs another one: versions leave each other's files alone
+SUFFIX = ".entries"  # another format needs another one: versions leave each other's files alone
 
 # the words of the head: first those of the writer …
 (

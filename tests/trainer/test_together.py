@@ -135,7 +135,7 @@ class Together:
         def build(rank):
             torch.manual_seed(rank.rank)
             run = Run(path, ranks=rank, **options)
-            run.checkpoints.gather_receipts(m.share_of)
+            run.checkpoints.gather_receipts()
             return run
 
         for result in all_at_once(ThreadRanks.of(size), build):

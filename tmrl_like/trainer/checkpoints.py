@@ -28,7 +28,7 @@ from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, share, take_snapshot
 from tmrl_like.types import Receipt
-from tmrl_like.wire.messages import WireVersionError
+from tmrl_like.wire.messages import WireVersionError, share_of
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -309,17 +309,16 @@ class Checkpoints:
             pacer.before_samples(training.total_updates, training.total_samples)
             training.total_samples = samples
 
-    def gather_receipts(self, rank_of: Callable[[str, int], int]) -> None:
+    def gather_receipts(self) -> None:
         """Find out what other ranks have stored of the workers that now belong to this rank, in a
         group of any size.
 
-        Stored samples stay in the memory of the rank whose store has them. `rank_of(worker, size)`
-        returns the rank that a worker belongs to. Call this after all ranks have built their
-        trainings.
+        Stored samples stay in the memory of the rank whose store has them. Call this after all
+        ranks have built their trainings.
         """
         for said in self.ranks.gather(msgspec.msgpack.encode(self.receiver.receipts)):
             receipts = msgspec.msgpack.decode(said, type=list[Receipt])
-            own = [r for r in receipts if rank_of(r.worker, self.ranks.size) == self.ranks.rank]
+            own = [r for r in receipts if share_of(r.worker, self.ranks.size) == self.ranks.rank]
             self.receiver.note_stored(own)
 
     # -- saving it ---------------------------------------------------------------------------------

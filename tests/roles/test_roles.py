@@ -92,11 +92,6 @@ def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drov
     assert {s.info.timing.policy_version for s in samples} == {1}
 
 
-@pytest.mark.fault(
-    "network",
-    "connections are cut in mid-episode",
-    "the control loop goes on, nothing is lost or doubled",
-)
 def test_a_spool_may_be_in_the_home_folder(house, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
@@ -104,6 +99,11 @@ def test_a_spool_may_be_in_the_home_folder(house, tmp_path, monkeypatch):
     assert (tmp_path / "spool" / "arm").is_dir()
 
 
+@pytest.mark.fault(
+    "network",
+    "connections are cut in mid-episode",
+    "the control loop goes on, nothing is lost or doubled",
+)
 def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loop_goes_on(
     zmq_house, until
 ):

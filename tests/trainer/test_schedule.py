@@ -14,7 +14,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from kit.trainings import FREE, Hears, Network, delivery, feed, train_until_idle, training
+from kit.trainings import (
+    FREE,
+    Hears,
+    Network,
+    Standing,
+    Ticking,
+    delivery,
+    feed,
+    train_until_idle,
+    training,
+)
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import (
@@ -170,19 +180,9 @@ def test_no_step_goes_above_the_ratio_and_the_last_one_of_a_round_waits_for_noth
     assert ahead == [-2, -1, 0, -2, -1, 0, -2, -1]
 
 
-class Clocked(TrainingOffline):
-    """A training whose clock advances by a second at each look."""
-
-    now = 0.0
-
-    def clock(self):
-        self.now += 1.0
-        return self.now
-
-
 def scheduled(**options):
     """Return a training with four rounds of five steps."""
-    return training(cls=Clocked, **{"rounds": 4, "steps": 5} | FREE | options)
+    return training(cls=Ticking, **{"rounds": 4, "steps": 5} | FREE | options)
 
 
 def test_a_wait_for_samples_says_who_is_missing_at_growing_intervals(caplog):
@@ -493,24 +493,16 @@ def test_a_training_can_be_pickled_as_users_of_the_prototype_do():
     assert again.total_updates == 4
 
 
-class OnAMachine(TrainingOffline):
-    """A training with the clock of its machine, which tests set."""
-
-    now = 0.0
-
-    def clock(self):
-        return self.now
-
-
 def test_a_pickled_training_goes_on_with_its_time_on_a_machine_that_was_just_started(monkeypatch):
-    monkeypatch.setattr(OnAMachine, "now", 1e6)
-    one = training(cls=OnAMachine, update_model_interval=1, update_model_interval_s=1.0, **FREE)
-    monkeypatch.setattr(OnAMachine, "now", 1e6 + 600.0)
+    set_clock = partial(monkeypatch.setattr, Standing, "now")
+    set_clock(1e6)
+    one = training(cls=Standing, update_model_interval=1, update_model_interval_s=1.0, **FREE)
+    set_clock(1e6 + 600.0)
     data, network = pickle.dumps(one), Network(delivery("a", 1))
-    monkeypatch.setattr(OnAMachine, "now", 10.0)
+    set_clock(10.0)
     again = pickle.loads(data)  # noqa: S301
     assert again.elapsed_s == 600.0
-    monkeypatch.setattr(OnAMachine, "now", 11.0)
+    set_clock(11.0)
     again.run_epoch(network)
     assert network.published == [1.0]
 

@@ -45,13 +45,13 @@ class Standing(TrainingOffline):
         return self.now
 
 
-def delivery(worker, entry, length=2, session=1, resets=True):
-    """Return the delivery of three samples, the first of a reset, and an episode's report."""
+def delivery(worker, entry, length=2, session=1, resets=True, n=3):
+    """Return the delivery of `n` samples, the first of a reset, and an episode's report."""
     samples = [
         Sample(
             0, np.full(length, k, np.float32), 0.0, False, False, Info(is_reset=resets and k == 0)
         )
-        for k in range(3)
+        for k in range(n)
     ]
     episode = EpisodeStats(worker, False, 1.0, 2, True, False, 0.0, 0)
     return Delivery(

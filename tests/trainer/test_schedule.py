@@ -76,15 +76,10 @@ class HoldingBack(OfOneShape):
     min_run = ListMemory.min_run
 
 
-def few(worker, n, length=2):
-    """Return the delivery of so few samples that the memory may hold them back."""
-    rows = [Sample(0, np.full(length, k, np.float32), 0.0, False, False, Info()) for k in range(n)]
-    return Delivery(Buffer(rows, f"{worker}/1/1/1"), (), Receipt(worker, 1, 1))
-
-
 def test_a_worker_is_never_refused_for_the_samples_of_another():
-    to, others = training(HoldingBack, **FREE), [few(f"w{k}", 63) for k in range(70)]
-    network = Network(few("first", 10), few("misfit", 20, length=3), *others)
+    few = partial(delivery, entry=1, resets=False)  # the memory may hold them back
+    to, others = training(HoldingBack, **FREE), [few(f"w{k}", n=63) for k in range(70)]
+    network = Network(few("first", n=10), few("misfit", n=20, length=3), *others)
     feed(to, network)
     assert network.refused == []
     assert {worker for worker, _ in network.confirmed} == {
@@ -94,7 +89,7 @@ def test_a_worker_is_never_refused_for_the_samples_of_another():
     }
     # what was dropped is no past of what follows
     for worker in ("misfit", "first"):
-        to.memory.append(few(worker, 64).buffer)
+        to.memory.append(few(worker, n=64).buffer)
 
 
 class Broken(OfOneShape):

@@ -92,13 +92,6 @@ def test_what_a_dead_process_left_goes_by_its_machines_clock_now(fleet, jump_s):
     assert fleet.age_s(0.5, epoch_s=0.0) == pytest.approx(0.5, abs=0.02)
 
 
-def test_a_first_beat_that_was_held_up_counts_until_the_next_one(fleet):
-    fleet.beat(late_s=3.0)
-    assert fleet.age_s(-3.0) == pytest.approx(0.0, abs=0.01)  # the documented error
-    fleet.beat()
-    assert fleet.age_s(-3.0) == pytest.approx(3.0, abs=0.02)
-
-
 def test_a_link_that_stays_slow_is_noticed_within_five_minutes(fleet):
     fleet.live(60.0)
     fleet.live(240.0, late_s=2.0)

@@ -65,15 +65,6 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
 
 
-def test_a_trainer_can_run_again_after_stop(recorded, offline):
-    with offline(recorded) as trainer:
-        trainer.stop()
-        trainer.run()
-        assert trainer.training.total_updates == 0
-        trainer.run()
-        assert trainer.training.total_updates == 200
-
-
 def test_only_the_time_that_a_trainer_runs_counts(recorded, offline):
     with offline(recorded, cls=Standing, max_minutes=1.0) as trainer:
         trainer.training.now += 3600.0

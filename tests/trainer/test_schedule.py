@@ -141,14 +141,6 @@ def test_a_data_set_holds_up_no_training_and_counts_where_workers_come_early(
     assert (to.total_updates, to.total_samples) == (steps, 5 + 3 * packets)
 
 
-def test_the_first_step_waits_until_the_memory_is_ready():
-    """Two resets in a row are two samples, but no transition."""
-    to = training(**FREE)
-    resets = [Sample(0, np.zeros(2, np.float32), 0.0, False, False, Info(is_reset=True))] * 2
-    train_until_idle(to, Network(Delivery(Buffer(resets, "a/1/1/0"), (), Receipt("a", 1, 1))))
-    assert (to.total_samples, to.total_updates) == (2, 0)
-
-
 def test_samples_are_fetched_every_update_buffer_interval_steps():
     class Noted(Network):
         def retrieve(self, timeout_s=0.0):

@@ -196,12 +196,6 @@ def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path):
 # -- files -----------------------------------------------------------------------------------------
 
 
-def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path):
-    (tmp_path / "log").mkdir()  # the sample store, which belongs to no checkpoint
-    saved(tmp_path, 4)
-    assert names_in(tmp_path) == {"checkpoint-3", "checkpoint-4", "log"}
-
-
 @pytest.mark.fault(
     "disk", "the disk is full while a checkpoint is written", "the one before stays whole"
 )

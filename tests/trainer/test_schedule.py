@@ -141,17 +141,6 @@ def test_a_data_set_holds_up_no_training_and_counts_where_workers_come_early(
     assert (to.total_updates, to.total_samples) == (steps, 5 + 3 * packets)
 
 
-def test_samples_are_fetched_every_update_buffer_interval_steps():
-    class Noted(Network):
-        def retrieve(self, timeout_s=0.0):
-            fetched_at.append(to.total_updates)
-            return super().retrieve(timeout_s)
-
-    to, fetched_at = training(rounds=1, **FREE, update_buffer_interval=4), []
-    to.run_epoch(Noted(delivery("a", 1)))
-    assert fetched_at == [0, 4, 8]
-
-
 def test_no_step_goes_above_the_ratio_and_the_last_one_of_a_round_waits_for_nothing():
     ahead = []
 
@@ -466,32 +455,22 @@ def test_fields_that_cannot_be_are_named(fields, told):
         TrainingOffline(**usual | fields)
 
 
-def test_a_training_can_be_pickled_as_users_of_the_prototype_do():
-    to = training(steps=1, **FREE, device="cpu")
-    to.run_epoch(Network(delivery("a", 1)))
-    again = pickle.loads(pickle.dumps(to))  # noqa: S301
-    assert (again.total_updates, again.total_samples, again.agent.steps, again.epoch) == (
-        2,
-        3,
-        2,
-        1,
-    )
-    again.run_epoch(Network(delivery("a", 2)))
-    assert again.total_updates == 4
-
-
-def test_a_pickled_training_goes_on_with_its_time_on_a_machine_that_was_just_started(monkeypatch):
+def test_a_pickled_training_goes_on_where_it_was_on_a_machine_that_was_just_started(monkeypatch):
+    """Users of the prototype pickle trainings."""
     set_clock = partial(monkeypatch.setattr, Standing, "now")
     set_clock(1e6)
-    one = training(cls=Standing, update_model_interval=1, update_model_interval_s=1.0, **FREE)
+    intervals = {"update_model_interval": 1, "update_model_interval_s": 1.0}
+    one = training(cls=Standing, steps=1, **intervals, **FREE)
+    one.run_epoch(Network(delivery("a", 1)))
     set_clock(1e6 + 600.0)
-    data, network = pickle.dumps(one), Network(delivery("a", 1))
+    data, network = pickle.dumps(one), Network(delivery("a", 2))
     set_clock(10.0)
     again = pickle.loads(data)  # noqa: S301
+    assert (again.epoch, again.total_updates, again.total_samples) == (1, 2, 3)
     assert again.elapsed_s == 600.0
     set_clock(11.0)
     again.run_epoch(network)
-    assert network.published == [1.0]
+    assert (network.published, again.total_updates) == ([3.0], 4)
 
 
 @pytest.mark.parametrize(

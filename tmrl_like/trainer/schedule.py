@@ -150,7 +150,7 @@ class TrainingOffline(Schedule):
         memory_cls = completed(self.memory_cls, gamma=gamma, held_out=self.held_out_share, **spaces)
         self.memory = memory_cls(nb_steps=self.steps, device=self.device)
         self.agent = self.training_agent_cls(device=self.device, **spaces)
-        refuse_two_discounts(discount_of(self.memory), discount_of(self.agent))
+        refuse_two_discounts(self.memory, self.agent)
         if self.memory.mini_races is not None and not self.agent.takes_time_left:
             raise ConfigError(
                 f"the memory draws mini-races, but {type(self.agent).__name__} does not take the "
@@ -219,7 +219,7 @@ class TrainingOffline(Schedule):
 
     def _check_values(self) -> None:
         """Raise ConfigError if the values of schedule, agent and memory contradict each other."""
-        refuse_two_discounts(discount_of(self.memory), discount_of(self.agent))
+        refuse_two_discounts(self.memory, self.agent)
         self.pacer.check(self._limit())
 
     def _follow_values(self) -> None:

@@ -360,25 +360,6 @@ def test_close_waits_for_the_step_under_way():
     assert [thread.is_alive() for thread in threads] == [False, False]
 
 
-def test_a_stop_ends_training_and_its_epoch_is_not_counted_as_done(inproc_house, tmp_path, until):
-    def updater(training, training_cls):
-        training.max_training_steps_per_env_step = 7.0
-        return training
-
-    inproc_house.start(inproc_house.worker(STEADY).run)
-    trainer = inproc_house.trainer(checkpoint_path=tmp_path, training={"rounds": 1000})
-    thread = inproc_house.start(trainer.run)
-    until(lambda: trainer.training.total_updates > 10)
-    trainer.stop()
-    thread.join(60)
-    assert not thread.is_alive()
-    trainer.close()
-    resumed = inproc_house.trainer(checkpoint_path=tmp_path, updater_fn=updater).training
-    assert resumed.total_updates > 10
-    assert resumed.epoch == 0
-    assert resumed.max_training_steps_per_env_step == 7.0
-
-
 # -- policies --------------------------------------------------------------------------------------
 
 

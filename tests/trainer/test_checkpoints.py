@@ -352,6 +352,16 @@ def test_a_trainer_that_is_started_again_goes_on_with_every_sample(driven, tmp_p
     assert is_gapless(second.training.memory.data)
 
 
+def test_an_updater_patches_what_was_restored(tmp_path):
+    def updater(training, make):
+        training.steps += training.total_updates
+        return training
+
+    run_before(tmp_path, 1, updates=7)
+    steps = Run(tmp_path / "new", updater=updater).training.steps
+    assert Run(tmp_path, updater=updater).training.steps == steps + 7
+
+
 def test_an_updater_that_returns_nothing_is_one_line(tmp_path):
     run_before(tmp_path, 1)
     with pytest.raises(ConfigError, match="updater_fn returned is None; expected the training"):

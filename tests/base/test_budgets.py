@@ -73,15 +73,6 @@ def work():
     return Work()
 
 
-def test_a_peer_whose_work_takes_long_does_not_hold_up_the_others(work):
-    work.add("bad", ["bad"] * 100, 1.0)
-    work.add("good", ["good"] * 30, 0.01)
-    work.go_on(3.0)
-    assert work.served.count("good") == 30
-    assert work.served.index("good") <= 1
-    assert work.served.count("bad") <= 4
-
-
 def test_work_ends_when_its_time_is_over_and_goes_on_in_order(work):
     work.add("a", range(5), 1.0)
     work.add("a", range(5, 8), 1.0)

@@ -1,33 +1,11 @@
 """Files that appear complete or not at all."""
 
-import itertools
 import os
-import threading
 import time
 
 import pytest
 
 from tmrl_like.base.files import link_atomically, remove_drafts, write_atomically
-
-
-def test_a_reader_never_meets_half_a_file(tmp_path):
-    path, contents = tmp_path / "f", [bytes([i]) * 200_000 for i in range(2)]
-    write_atomically(path, contents[0])
-    stop = threading.Event()
-
-    def write():
-        for content in itertools.cycle(contents):
-            write_atomically(path, content)
-            if stop.is_set():
-                return
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        assert all(path.read_bytes() in contents for _ in range(200))
-    finally:
-        stop.set()
-        writer.join()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")

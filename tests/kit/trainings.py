@@ -9,6 +9,7 @@ from kit.packets import packet_of
 from tmrl_like.base.functional import partial
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.watch import Listener
 from tmrl_like.types import Buffer, Delivery, EpisodeStats, Info, Receipt, Sample
@@ -25,13 +26,32 @@ def training(
     return cls(CountingEnv, memory_cls, agent_cls, **{"rounds": 2, "steps": 10} | fields)
 
 
-def delivery(worker, entry, length=2, session=1, resets=True):
-    """Return the delivery of three samples, the first of a reset, and an episode's report."""
+class Ticking(TrainingOffline):
+    """A training whose clock advances by a second at each look."""
+
+    now = 0.0
+
+    def clock(self):
+        self.now += 1.0
+        return self.now
+
+
+class Standing(TrainingOffline):
+    """A training whose clock stands still until a test sets `now`."""
+
+    now = 0.0
+
+    def clock(self):
+        return self.now
+
+
+def delivery(worker, entry, length=2, session=1, resets=True, n=3):
+    """Return the delivery of `n` samples, the first of a reset, and an episode's report."""
     samples = [
         Sample(
             0, np.full(length, k, np.float32), 0.0, False, False, Info(is_reset=resets and k == 0)
         )
-        for k in range(3)
+        for k in range(n)
     ]
     episode = EpisodeStats(worker, False, 1.0, 2, True, False, 0.0, 0)
     return Delivery(
@@ -39,7 +59,7 @@ def delivery(worker, entry, length=2, session=1, resets=True):
     )
 
 
-class Network:
+class Network(TrainerInterface):
     """Hands over given deliveries, all at once or one by one, and records the trainer's calls.
 
     Attributes:
@@ -49,6 +69,7 @@ class Network:
     """
 
     def __init__(self, *deliveries, one_by_one=False):
+        super().__init__()
         self.deliveries, self.one_by_one = list(deliveries), one_by_one
         self.looks, self.is_idle = 0, False
         self.confirmed, self.refused, self.published, self.trained = [], [], [], []
@@ -74,9 +95,6 @@ class Network:
     def broadcast_model(self, model):
         self.published.append(model.layer.bias.item())
         return len(self.published)
-
-    def fleet(self):
-        return {}
 
     def who_is_missing(self):
         return "nobody has come"

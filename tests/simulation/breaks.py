@@ -114,8 +114,8 @@ BREAKS = [
     Break(
         "the share is of another size",
         "trainer/checkpoints.py",
-        "rank_of(r.worker, self.ranks.size) ==",
-        "rank_of(r.worker, self.ranks.size + 1) ==",
+        "share_of(r.worker, self.ranks.size) ==",
+        "share_of(r.worker, self.ranks.size + 1) ==",
     ),
     Break(
         "nobody asks what other ranks have stored",

@@ -126,7 +126,7 @@ class TrainerProcess(Process):
         self.ranks.receipts = [
             msgspec.msgpack.encode(rank.checkpoints.receiver.receipts) for rank in training.ranks
         ]
-        self.checkpoints.gather_receipts(m.share_of)
+        self.checkpoints.gather_receipts()
         ring = Ring([training.server], self._dial)
         rank = m.ALONE if size == 1 else m.Rank(self.rank, size, training.group)
         self.link = TrainerLink(

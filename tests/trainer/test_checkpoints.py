@@ -290,16 +290,6 @@ def test_what_is_restored_without_what_says_which_samples_it_has_has_none_twice(
     assert second.training.total_samples == 40
 
 
-def test_what_the_memory_held_back_is_in_a_dump(tmp_path):
-    dumped = []
-    first = Run(tmp_path / "mine", dump=lambda training, path: dumped.extend(training.memory.data))
-    first.take(1)
-    first.take(1, worker="other", n=3)
-    assert len(first.memory.data) == 10
-    first.save()
-    assert sorted(int(sample.rew) for sample in dumped) == sorted([*range(10), *range(3)])
-
-
 class OfTwoNumbers(ListMemory):
     """A user's memory that requires observations of two numbers."""
 
@@ -309,15 +299,16 @@ class OfTwoNumbers(ListMemory):
         super().append_buffer(buffer)
 
 
-def test_samples_that_were_held_back_and_do_not_fit_end_no_training(tmp_path):
-    run = Run(tmp_path / "own", memory_cls=OfTwoNumbers, **OwnFormat().functions)
+def test_samples_that_were_held_back_are_in_a_dump_or_do_not_fit_and_end_no_training(tmp_path):
+    own, path = OwnFormat(), tmp_path / "own"
+    run = Run(path, memory_cls=OfTwoNumbers, **own.functions)
     run.take(1)
     misfits = [Sample(0, np.zeros(3, np.float32), 0.0, False, False, Info())] * 9
     for stream in ("a", "b"):
         run.memory.append(Buffer(misfits, stream))
     run.take(1, worker="other", n=3)
     run.save()
-    assert len(run.memory.data) == 10 + 3
+    assert len(own.load(path).memory.data) == 10 + 3
     run.memory.append(Buffer(misfits, "a"))
     expect_no_worker(run.training)
 
@@ -359,6 +350,16 @@ def test_a_trainer_that_is_started_again_goes_on_with_every_sample(driven, tmp_p
     take_until(second, before + 70)
     assert second.training.total_samples == len(second.training.memory.data)
     assert is_gapless(second.training.memory.data)
+
+
+def test_an_updater_patches_what_was_restored(tmp_path):
+    def updater(training, make):
+        training.steps += training.total_updates
+        return training
+
+    run_before(tmp_path, 1, updates=7)
+    steps = Run(tmp_path / "new", updater=updater).training.steps
+    assert Run(tmp_path, updater=updater).training.steps == steps + 7
 
 
 def test_an_updater_that_returns_nothing_is_one_line(tmp_path):

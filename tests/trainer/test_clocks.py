@@ -92,13 +92,6 @@ def test_what_a_dead_process_left_goes_by_its_machines_clock_now(fleet, jump_s):
     assert fleet.age_s(0.5, epoch_s=0.0) == pytest.approx(0.5, abs=0.02)
 
 
-def test_a_first_beat_that_was_held_up_counts_until_the_next_one(fleet):
-    fleet.beat(late_s=3.0)
-    assert fleet.age_s(-3.0) == pytest.approx(0.0, abs=0.01)  # the documented error
-    fleet.beat()
-    assert fleet.age_s(-3.0) == pytest.approx(3.0, abs=0.02)
-
-
 def test_a_link_that_stays_slow_is_noticed_within_five_minutes(fleet):
     fleet.live(60.0)
     fleet.live(240.0, late_s=2.0)
@@ -170,8 +163,7 @@ def lines(caplog):
     return found
 
 
-def test_a_line_says_whose_clock_is_off_by_how_much_and_when_they_agree_again(fleet, caplog):
-    caplog.set_level(logging.INFO)
+def test_a_line_says_whose_clock_is_off_by_how_much(fleet, caplog):
     fleet.worker.wall_off_s = -HOUR
     fleet.beat(late_s=3.0)
     assert lines(caplog) == []  # this beat may have been held up
@@ -183,5 +175,7 @@ def test_a_line_says_whose_clock_is_off_by_how_much_and_when_they_agree_again(fl
     assert lines(caplog) == []
     fleet.worker.wall_off_s = 1.0
     fleet.live(1.0)
-    ((level, line),) = lines(caplog)
-    assert (level, "agree again" in line) == (logging.INFO, True)
+    assert lines(caplog) == []
+    fleet.worker.wall_off_s = 2.5
+    fleet.live(1.0)
+    assert len(lines(caplog)) == 1

@@ -4,9 +4,6 @@ around them join.
 
 import pytest
 
-from tmrl_like.config.settings import TrainerSection
-from tmrl_like.errors import ConfigError
-from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.wire import messages as m
 
@@ -35,13 +32,6 @@ def test_a_packet_is_too_old_by_its_first_sample_or_its_oldest_policy(header, is
     limits = FreshnessLimits(max_age_s=10.0, max_lag_versions=5)
     assert limits.admit(header, NOW, 10) == is_taken
     assert limits.dropped_samples == (0 if is_taken else 3)
-
-
-@pytest.mark.parametrize("make", [Schedule, TrainerSection])
-@pytest.mark.parametrize("name", ["max_sample_age_s", "max_policy_lag_versions"])
-def test_limits_are_positive(name, make):
-    with pytest.raises(ConfigError, match=f"{name} is 0"):
-        make(**{name: 0})
 
 
 def test_that_samples_are_dropped_is_logged_again_for_each_worker_and_limit_and_at_long_intervals(

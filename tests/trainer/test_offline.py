@@ -2,7 +2,7 @@
 
 import pytest
 from in_threads import ThreadRanks, all_at_once
-from kit.trainings import delivery
+from kit.trainings import Standing, delivery
 
 from tmrl_like import Trainer, TrainingOffline, partial, run_in_process
 from tmrl_like.base.functional import partial as deferred
@@ -21,15 +21,6 @@ def recorded(tmp_path):
         tmp_path / "recorded", [delivery("a", entry, resets=False).buffer for entry in range(6)]
     )
     return tmp_path / "recorded"
-
-
-class Clocked(TrainingOffline):
-    """A training whose clock the test sets."""
-
-    now = 0.0
-
-    def clock(self):
-        return self.now
 
 
 def training(path="", agent=CountingAgent, cls=TrainingOffline, **fields):
@@ -74,17 +65,8 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
 
 
-def test_a_trainer_can_run_again_after_stop(recorded, offline):
-    with offline(recorded) as trainer:
-        trainer.stop()
-        trainer.run()
-        assert trainer.training.total_updates == 0
-        trainer.run()
-        assert trainer.training.total_updates == 200
-
-
 def test_only_the_time_that_a_trainer_runs_counts(recorded, offline):
-    with offline(recorded, cls=Clocked, max_minutes=1.0) as trainer:
+    with offline(recorded, cls=Standing, max_minutes=1.0) as trainer:
         trainer.training.now += 3600.0
         trainer.training.agent_scheduler = lambda agent, epoch: trainer.stop()
         trainer.run()

@@ -76,9 +76,3 @@ def test_every_episode_of_every_worker_counts():
     assert record["episodes_test"] == 2
     assert record["return_train_mean"] == -10.0
     assert record["terminated_test_share"] == 1.0
-
-
-def test_a_round_without_episodes_or_steps_has_no_invented_numbers():
-    record = closed(RoundMetrics())
-    assert "return_test_mean" not in record
-    assert record["episodes_test"] == 0

@@ -91,16 +91,6 @@ def test_a_version_gets_a_tag_when_both_limits_have_passed(limits, tags, kept):
     ]
 
 
-def test_what_waits_when_it_closes_is_written(kept):
-    one = kept()
-    for version in (1, 2, 3):
-        one.saver.save(publication(version))
-    one.saver.add_return(3, 1.0)
-    one.saver.close()
-    assert one.store.versions() == [1, 2, 3]
-    assert read_card(one.store.find("best")).version == 3
-
-
 @pytest.mark.fault(
     "disk", "the disk is slower than policies come", "the oldest that wait are left out"
 )

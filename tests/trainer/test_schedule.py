@@ -14,7 +14,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from kit.trainings import FREE, Hears, Network, delivery, feed, train_until_idle, training
+from kit.trainings import (
+    FREE,
+    Hears,
+    Network,
+    Standing,
+    Ticking,
+    delivery,
+    feed,
+    train_until_idle,
+    training,
+)
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import (
@@ -66,15 +76,10 @@ class HoldingBack(OfOneShape):
     min_run = ListMemory.min_run
 
 
-def few(worker, n, length=2):
-    """Return the delivery of so few samples that the memory may hold them back."""
-    rows = [Sample(0, np.full(length, k, np.float32), 0.0, False, False, Info()) for k in range(n)]
-    return Delivery(Buffer(rows, f"{worker}/1/1/1"), (), Receipt(worker, 1, 1))
-
-
 def test_a_worker_is_never_refused_for_the_samples_of_another():
-    to, others = training(HoldingBack, **FREE), [few(f"w{k}", 63) for k in range(70)]
-    network = Network(few("first", 10), few("misfit", 20, length=3), *others)
+    few = partial(delivery, entry=1, resets=False)  # the memory may hold them back
+    to, others = training(HoldingBack, **FREE), [few(f"w{k}", n=63) for k in range(70)]
+    network = Network(few("first", n=10), few("misfit", n=20, length=3), *others)
     feed(to, network)
     assert network.refused == []
     assert {worker for worker, _ in network.confirmed} == {
@@ -84,7 +89,7 @@ def test_a_worker_is_never_refused_for_the_samples_of_another():
     }
     # what was dropped is no past of what follows
     for worker in ("misfit", "first"):
-        to.memory.append(few(worker, 64).buffer)
+        to.memory.append(few(worker, n=64).buffer)
 
 
 class Broken(OfOneShape):
@@ -136,25 +141,6 @@ def test_a_data_set_holds_up_no_training_and_counts_where_workers_come_early(
     assert (to.total_updates, to.total_samples) == (steps, 5 + 3 * packets)
 
 
-def test_the_first_step_waits_until_the_memory_is_ready():
-    """Two resets in a row are two samples, but no transition."""
-    to = training(**FREE)
-    resets = [Sample(0, np.zeros(2, np.float32), 0.0, False, False, Info(is_reset=True))] * 2
-    train_until_idle(to, Network(Delivery(Buffer(resets, "a/1/1/0"), (), Receipt("a", 1, 1))))
-    assert (to.total_samples, to.total_updates) == (2, 0)
-
-
-def test_samples_are_fetched_every_update_buffer_interval_steps():
-    class Noted(Network):
-        def retrieve(self, timeout_s=0.0):
-            fetched_at.append(to.total_updates)
-            return super().retrieve(timeout_s)
-
-    to, fetched_at = training(rounds=1, **FREE, update_buffer_interval=4), []
-    to.run_epoch(Noted(delivery("a", 1)))
-    assert fetched_at == [0, 4, 8]
-
-
 def test_no_step_goes_above_the_ratio_and_the_last_one_of_a_round_waits_for_nothing():
     ahead = []
 
@@ -170,19 +156,9 @@ def test_no_step_goes_above_the_ratio_and_the_last_one_of_a_round_waits_for_noth
     assert ahead == [-2, -1, 0, -2, -1, 0, -2, -1]
 
 
-class Clocked(TrainingOffline):
-    """A training whose clock advances by a second at each look."""
-
-    now = 0.0
-
-    def clock(self):
-        self.now += 1.0
-        return self.now
-
-
 def scheduled(**options):
     """Return a training with four rounds of five steps."""
-    return training(cls=Clocked, **{"rounds": 4, "steps": 5} | FREE | options)
+    return training(cls=Ticking, **{"rounds": 4, "steps": 5} | FREE | options)
 
 
 def test_a_wait_for_samples_says_who_is_missing_at_growing_intervals(caplog):
@@ -479,40 +455,22 @@ def test_fields_that_cannot_be_are_named(fields, told):
         TrainingOffline(**usual | fields)
 
 
-def test_a_training_can_be_pickled_as_users_of_the_prototype_do():
-    to = training(steps=1, **FREE, device="cpu")
-    to.run_epoch(Network(delivery("a", 1)))
-    again = pickle.loads(pickle.dumps(to))  # noqa: S301
-    assert (again.total_updates, again.total_samples, again.agent.steps, again.epoch) == (
-        2,
-        3,
-        2,
-        1,
-    )
-    again.run_epoch(Network(delivery("a", 2)))
-    assert again.total_updates == 4
-
-
-class OnAMachine(TrainingOffline):
-    """A training with the clock of its machine, which tests set."""
-
-    now = 0.0
-
-    def clock(self):
-        return self.now
-
-
-def test_a_pickled_training_goes_on_with_its_time_on_a_machine_that_was_just_started(monkeypatch):
-    monkeypatch.setattr(OnAMachine, "now", 1e6)
-    one = training(cls=OnAMachine, update_model_interval=1, update_model_interval_s=1.0, **FREE)
-    monkeypatch.setattr(OnAMachine, "now", 1e6 + 600.0)
-    data, network = pickle.dumps(one), Network(delivery("a", 1))
-    monkeypatch.setattr(OnAMachine, "now", 10.0)
+def test_a_pickled_training_goes_on_where_it_was_on_a_machine_that_was_just_started(monkeypatch):
+    """Users of the prototype pickle trainings."""
+    set_clock = partial(monkeypatch.setattr, Standing, "now")
+    set_clock(1e6)
+    intervals = {"update_model_interval": 1, "update_model_interval_s": 1.0}
+    one = training(cls=Standing, steps=1, **intervals, **FREE)
+    one.run_epoch(Network(delivery("a", 1)))
+    set_clock(1e6 + 600.0)
+    data, network = pickle.dumps(one), Network(delivery("a", 2))
+    set_clock(10.0)
     again = pickle.loads(data)  # noqa: S301
+    assert (again.epoch, again.total_updates, again.total_samples) == (1, 2, 3)
     assert again.elapsed_s == 600.0
-    monkeypatch.setattr(OnAMachine, "now", 11.0)
+    set_clock(11.0)
     again.run_epoch(network)
-    assert network.published == [1.0]
+    assert (network.published, again.total_updates) == ([3.0], 4)
 
 
 @pytest.mark.parametrize(

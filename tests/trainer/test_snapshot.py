@@ -8,20 +8,18 @@ import numpy as np
 import pytest
 import torch
 from kit.episodes import episode
+from kit.trainings import delivery
+from kit.trainings import training as training_of
 
 from tmrl_like.base.checked import checked_json
 from tmrl_like.base.files import disk
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.testing.fakes import CountingAgent
 from tmrl_like.trainer.checkpoint_file import FORMAT, Head, read_head, remove_checkpoints
-from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
-from tmrl_like.types import Buffer, Info, Sample
 
-
-def training(agent_cls=CountingAgent):
-    return TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), agent_cls)
+training = partial(training_of, batch_size=2)
 
 
 def loaded(folder, **options):
@@ -39,11 +37,7 @@ def refuse(folder, match, **options):
 
 def take(one, n=10):
     """Append n samples."""
-    rows = [
-        Sample(np.float32([k]), np.float32([k, k]), float(k), False, False, Info())
-        for k in range(n)
-    ]
-    one.memory.append(Buffer(rows, "w"))
+    one.memory.append(delivery("w", 1, resets=False, n=n).buffer)
     one.total_samples += n
 
 
@@ -134,7 +128,7 @@ def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path):
             super().__init__(observation_space, action_space, device)
             self.gamma = gamma
 
-    one = training(Agent)
+    one = training(agent_cls=Agent)
     one.agent.steps = 7
     take_snapshot(one).write(tmp_path)
     two = loaded(tmp_path, agent_cls=partial(Agent, gamma=0.5))
@@ -156,7 +150,7 @@ class Remembering(CountingAgent):
 
 
 def test_lists_that_grow_or_shrink_in_training_are_restored(tmp_path):
-    one = training(Remembering)
+    one = training(agent_cls=Remembering)
     take(one)
     train(one)
     train(one)
@@ -181,7 +175,7 @@ class Several(CountingAgent):
 
 @pytest.mark.parametrize(("saved_with", "read_with"), [(2, 1), (1, 2)])
 def test_modules_that_the_new_agent_does_not_have_are_refused(tmp_path, saved_with, read_with):
-    one = training(partial(Several, modules=saved_with))
+    one = training(agent_cls=partial(Several, modules=saved_with))
     take(one)
     train(one)
     take_snapshot(one).write(tmp_path)
@@ -200,12 +194,6 @@ def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path):
 
 
 # -- files -----------------------------------------------------------------------------------------
-
-
-def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path):
-    (tmp_path / "log").mkdir()  # the sample store, which belongs to no checkpoint
-    saved(tmp_path, 4)
-    assert names_in(tmp_path) == {"checkpoint-3", "checkpoint-4", "log"}
 
 
 @pytest.mark.fault(

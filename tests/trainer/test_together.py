@@ -5,12 +5,11 @@ import itertools
 import pytest
 import torch
 from in_threads import LateRanks, ThreadRanks, all_at_once, epochs_of
-from kit.trainings import Network, Run, delivery, message, taken, training
+from kit.trainings import Network, Run, Ticking, delivery, message, taken, training
 
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.trainer.checkpoints import Checkpoints
-from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 
@@ -30,21 +29,11 @@ def test_all_train_as_many_steps_as_the_samples_of_all_allow(kind):
     assert [(one.total_updates, one.total_samples) for one in trainings] == [(20, 21)] * 2
 
 
-class Clocked(TrainingOffline):
-    """A training whose clock advances by a second at each look."""
-
-    now = 0.0
-
-    def clock(self):
-        self.now += 1.0
-        return self.now
-
-
 def test_no_rank_trains_before_all_have_samples_and_the_one_without_says_so(caplog):
     networks = [coming("v", *range(1, 100)), Network()]
 
     def train(rank):
-        one = training(cls=Clocked, max_training_steps_per_env_step=9.0)
+        one = training(cls=Ticking, max_training_steps_per_env_step=9.0)
         one.join(rank)
         one.run_epoch(networks[rank.rank], should_stop=lambda: one.now > 60.0)
         return one.total_updates, one.total_samples > 30
@@ -135,7 +124,7 @@ class Together:
         def build(rank):
             torch.manual_seed(rank.rank)
             run = Run(path, ranks=rank, **options)
-            run.checkpoints.gather_receipts(m.share_of)
+            run.checkpoints.gather_receipts()
             return run
 
         for result in all_at_once(ThreadRanks.of(size), build):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import operator
 import traceback
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from math import prod
 from typing import Any, TypeVar
 
 from tmrl_like.base.factories import fitted, signature_of
@@ -15,11 +15,6 @@ from tmrl_like.base.text import name_of
 T = TypeVar("T")
 
 __all__ = ["cached_property", "fitted", "partial", "prod"]
-
-
-def prod(iterable: Iterable[Any]) -> Any:
-    """Return the product of all elements, of the elements' type; 1 for an empty iterable."""
-    return functools.reduce(operator.mul, iterable, 1)
 
 
 def partial(func: Callable[..., T], *args: Any, **kwargs: Any) -> functools.partial[T]:

@@ -28,7 +28,7 @@ from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, share, take_snapshot
 from tmrl_like.types import Receipt
-from tmrl_like.wire.messages import WireVersionError
+from tmrl_like.wire.messages import WireVersionError, share_of
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -36,61 +36,6 @@ Make = Callable[[], TrainingOffline]
 Dump = Callable[[TrainingOffline, Path], None]
 Load = Callable[[Path], TrainingOffline]
 Updater = Callable[[TrainingOffline, Make], TrainingOffline]
-
-
-class _OurFormat:
-    """Self-describing files in a folder, written by another thread."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def restore(self, make: Make) -> tuple[TrainingOffline, str | None]:
-        """Return the saved training and its run (empty if the checkpoint does not name one), or a
-        new training and None if none was saved.
-        """
-        training = make()
-        head = load_checkpoint(training, self._path)
-        return training, None if head is None else head.run
-
-    def write_later(self, training: TrainingOffline, receiver: Receiver) -> Callable[[], None]:
-        """Copy what is to be saved, and return a function that writes it, which raises OSError or
-        CheckpointError.
-        """
-        started = time.monotonic()
-        snapshot = take_snapshot(training, receiver.run, receiver.unstored_samples)
-        log.debug(
-            "training was held for %.1f ms by a checkpoint", 1e3 * (time.monotonic() - started)
-        )
-        return partial(snapshot.write, self._path)
-
-    def give_up(self) -> None:
-        """Discard the saved training. If this raises OSError, it still exists."""
-        remove_checkpoints(self._path)
-
-
-class _UsersFormat(_OurFormat):
-    """Written and read by two functions of the user. They must restore exactly what they saved."""
-
-    def __init__(self, path: Path, dump: Dump, load: Load | None) -> None:
-        super().__init__(path)
-        self._dump, self._load = dump, load
-
-    def restore(self, make: Make) -> tuple[TrainingOffline, str | None]:
-        if self._load is None or not self._path.exists():
-            return make(), None
-        return self._load(self._path), ""
-
-    def write_later(self, training: TrainingOffline, receiver: Receiver) -> Callable[[], None]:
-        flush_what_fits(training.memory)
-        training.kept.receipts = receiver.receipts
-        return partial(self._dump, training, self._path)
-
-    def give_up(self) -> None:
-        if self._load is not None and self._path.exists():
-            disk.rename(
-                self._path, self._path.with_name(f"{self._path.name}.before-{secrets.token_hex(4)}")
-            )
-            disk.sync_folder(self._path.parent)
 
 
 def flush_what_fits(memory: MemoryDataloading) -> None:
@@ -147,10 +92,6 @@ class Checkpoints:
                 "load_run_instance_fn reads what dump_run_instance_fn writes: give both of them"
             )
         self.receiver = Receiver()
-        path = self.path or Path()  # unused if there is no path
-        self._format = (
-            _OurFormat(path) if self.dump is None else _UsersFormat(path, self.dump, self.load)
-        )
         # the last one is this rank's own; before it, those of ranks that no longer exist
         self._stores: list[SampleStore] = []
         self._threads: list[Executor] = []  # they write checkpoints and samples
@@ -177,7 +118,7 @@ class Checkpoints:
             return training
         self._open_stores(self.path)
         try:
-            return self._build(make, resume, updater)
+            return self._build(self.path, make, resume, updater)
         except WireVersionError as error:
             raise CheckpointError(
                 f"the samples in {self.path} cannot be read: they are of {error}; go on with the "
@@ -216,15 +157,17 @@ class Checkpoints:
             f"{self.path} is in use by another trainer: end that one, or choose another run name"
         )
 
-    def _build(self, make: Make, resume: Resume, updater: Updater | None) -> TrainingOffline:
+    def _build(
+        self, path: Path, make: Make, resume: Resume, updater: Updater | None
+    ) -> TrainingOffline:
         ranks, kept_run = self.ranks, None
         if resume == "none":
             training = make()  # first, so that nothing is lost if it fails
-            self._give_up()
+            self._give_up(path)
             for store in self._stores:
                 store.clear()
         elif resume == "all" and ranks.rank == 0:
-            training, kept_run = self._format.restore(make)
+            training, kept_run = self._restore(path, make)
         else:
             training = make()
         runs = {kept_run or "", *(store.run for store in self._stores)} - {""}
@@ -236,7 +179,7 @@ class Checkpoints:
         run = ranks.broadcast(known).decode()
         if others := runs - {run}:
             raise CheckpointError(
-                f"{self.path} holds samples of several trainings ({run} and {', '.join(others)}), "
+                f"{path} holds samples of several trainings ({run} and {', '.join(others)}), "
                 "or a checkpoint of another one: move what does not belong there away (rank-*), or "
                 "begin with resume none"
             )
@@ -250,25 +193,38 @@ class Checkpoints:
         )
         self._replay(training, counts=resume != "memory")
         if resume == "memory":
-            self._give_up()
+            self._give_up(path)
         if is_resumed:
             log.info(
                 "resumed from %s: epoch %d, %d training steps, %d samples",
-                *(self.path, training.epoch, training.total_updates, training.total_samples),
+                *(path, training.epoch, training.total_updates, training.total_samples),
             )
         return training
 
-    def _give_up(self) -> None:
+    def _restore(self, path: Path, make: Make) -> tuple[TrainingOffline, str | None]:
+        """Return the saved training and its run (empty if the checkpoint does not name one), or a
+        new training and None if none was saved.
+        """
+        if self.load is not None and path.exists():
+            return self.load(path), ""
+        training = make()
+        head = load_checkpoint(training, path) if self.dump is None else None
+        return training, None if head is None else head.run
+
+    def _give_up(self, path: Path) -> None:
         """Discard the checkpoint before its training is removed. If this raises CheckpointError,
-        nothing has changed.
+        the saved training still exists.
         """
         try:
-            if self.ranks.rank == 0:
-                self._format.give_up()
+            if self.dump is None and self.ranks.rank == 0:
+                remove_checkpoints(path)
+            elif self.load is not None and path.exists():
+                disk.rename(path, path.with_name(f"{path.name}.before-{secrets.token_hex(4)}"))
+                disk.sync_folder(path.parent)
         except OSError as error:
             raise CheckpointError(
-                f"cannot give up the checkpoint in {self.path}: {error}; see to its permissions, "
-                "or choose another run name"
+                f"cannot give up the checkpoint in {path}: {error}; see to its permissions, or "
+                "choose another run name"
             ) from None
 
     def _replay(self, training: TrainingOffline, counts: bool) -> None:
@@ -309,17 +265,16 @@ class Checkpoints:
             pacer.before_samples(training.total_updates, training.total_samples)
             training.total_samples = samples
 
-    def gather_receipts(self, rank_of: Callable[[str, int], int]) -> None:
+    def gather_receipts(self) -> None:
         """Find out what other ranks have stored of the workers that now belong to this rank, in a
         group of any size.
 
-        Stored samples stay in the memory of the rank whose store has them. `rank_of(worker, size)`
-        returns the rank that a worker belongs to. Call this after all ranks have built their
-        trainings.
+        Stored samples stay in the memory of the rank whose store has them. Call this after all
+        ranks have built their trainings.
         """
         for said in self.ranks.gather(msgspec.msgpack.encode(self.receiver.receipts)):
             receipts = msgspec.msgpack.decode(said, type=list[Receipt])
-            own = [r for r in receipts if rank_of(r.worker, self.ranks.size) == self.ranks.rank]
+            own = [r for r in receipts if share_of(r.worker, self.ranks.size) == self.ranks.rank]
             self.receiver.note_stored(own)
 
     # -- saving it ---------------------------------------------------------------------------------
@@ -344,10 +299,13 @@ class Checkpoints:
             return
         self._wait()
         training.kept.version = version
-        write = partial(self._try, self._format.write_later(training, self.receiver))
         if self.dump is not None:  # the user's function reads the training itself
-            write()
+            flush_what_fits(training.memory)
+            training.kept.receipts = self.receiver.receipts
+            self._try(partial(self.dump, training, self.path))
             return
+        snapshot = take_snapshot(training, self.receiver.run, self.receiver.unstored_samples)
+        write = partial(self._try, partial(snapshot.write, self.path))
         self._writing = call_beside(self._threads[0], write)
         if wait:
             self._wait()

@@ -75,10 +75,6 @@ class _Worker:
         return time.monotonic() - self.heard_at < _GONE_AFTER_S
 
 
-def _heard_at(worker: _Worker) -> float:
-    return worker.heard_at
-
-
 class Fleet:
     """Collects heartbeats, and logs once when something is wrong with a worker, and once when it is
     over.
@@ -95,8 +91,7 @@ class Fleet:
         # any thread may read it; a worker in it is never changed, only replaced as a whole
         self._workers: dict[str, _Worker] = {}
         self._totals = Counter[str]()  # sums of growing figures since the workers started
-        # environment steps and overruns since the last call of `metrics`
-        self._driven = Counter[str]()
+        self._driven = Counter[str]()  # what they have done since the last call of `metrics`
         self._say = Lines(log, _LINES, _LINES_PER_S)
         self._say_new = Lines(log, _NEW_WORKERS, 1.0)
 
@@ -105,14 +100,17 @@ class Fleet:
         0: none.
         """
         name, condition, known = beat.worker, beat.condition, self._workers.get(beat.worker)
+        before = known or _Worker(name)
+        grown = {}
+        for figure in (*_GROWING, "env_steps"):
+            now, then = getattr(condition, figure), getattr(before.condition, figure)
+            # otherwise a new process has taken the name
+            grown[figure] = now - then if now >= then else now
+        self._totals.update(grown)
         if known is None:
             self._say_new("new workers", logging.INFO, "worker %s is here", name)
         else:
-            self._count_driven(condition, known.condition)
-        before = known or _Worker(name)
-        for grown in _GROWING:
-            now, then = getattr(condition, grown), getattr(before.condition, grown)
-            self._totals[grown] += now - then if now >= then else now
+            self._driven.update(grown)
         worker = _Worker(name, condition, time.monotonic())
         if newest not in (0, condition.policy_version) and not condition.keeps_policy:
             goes_on = (
@@ -133,25 +131,9 @@ class Fleet:
         self._workers[name] = worker
         self._tell(worker, before.facts)
         if len(self._workers) > _WORKERS_KEPT:
-            self._forget_the_gone()
-
-    def _forget_the_gone(self) -> None:
-        """Forget workers that are gone, down to nine tenths of the limit, so that this happens
-        rarely.
-        """
-        gone = sorted(
-            (worker for worker in self._workers.values() if not worker.is_alive), key=_heard_at
-        )
-        for worker in gone[: len(self._workers) - _WORKERS_KEPT * 9 // 10]:
-            del self._workers[worker.name]
-
-    def _count_driven(self, now: Condition, before: Condition) -> None:
-        if now.env_steps >= before.env_steps:  # otherwise a new process has taken the name
-            steps, overruns = (
-                now.env_steps - before.env_steps,
-                max(0, now.overruns - before.overruns),
-            )
-            self._driven.update(env_steps=steps, overruns=overruns)
+            known_workers = self._workers.values()
+            gone = next((other for other in known_workers if not other.is_alive), worker)
+            del self._workers[gone.name]
 
     def _tell(self, worker: _Worker, before: dict[str, object]) -> None:
         for fact, level, line, over in _TOLD:
@@ -172,8 +154,7 @@ class Fleet:
         """Describe the newest known state of each worker, the one heard from last first; empty if
         there never was one.
         """
-        known = list(self._workers.values())
-        known.sort(key=_heard_at, reverse=True)
+        known = sorted(self._workers.values(), key=lambda worker: -worker.heard_at)
         return "; ".join(map(_describe, known[:_DESCRIBED]))
 
     def versions(self) -> dict[str, int]:

@@ -159,11 +159,9 @@ class ActorFigures:
     """Measures what an actor and its critics output on a batch, always with the same noise."""
 
     def __init__(self) -> None:
-        self._obs: Observation = None  # observations, the same ones each time
-        self._act: torch.Tensor | None = None  # the actions on them, last time
-        # observations and actions, the same ones each time
-        self._valued: tuple[Observation, Action] | None = None
-        self._values: torch.Tensor | None = None  # the critics' values of them, last time
+        # observations and actions of the first batch, for figures of what changes
+        self._first: tuple[Observation, Action] | None = None
+        self._before: dict[str, torch.Tensor] = {}  # what came of them last time
 
     @torch.no_grad()
     def figures(self, agent: TrainingAgent, batch: Batch) -> Figures:
@@ -173,40 +171,30 @@ class ActorFigures:
         figures |= _of_first_layer(actor, obs)
         if len(batch.rew) < _LEAST_PROBED:
             return figures
+        act = batch.act[:_PROBED]
+        self._first = first_obs, first_act = self._first or (obs, act)
         if isinstance(agent, SACAgent) and isinstance(agent.critic, EnsembleMLP):
-            figures |= self._of_critics(agent, agent.critic, obs, batch.act[:_PROBED])
+            with same_noise(agent.device):
+                figures["critic_spread"] = float(agent.critic(obs, act).std(1).min())
+                values = agent.critic(first_obs, first_act)
+            figures |= self._change("critic_change", values)
         space = actor.action_space
         if (
-            not isinstance(actor, SamplingActor)
-            or not isinstance(space, spaces.Box)
-            or not space.is_bounded()
+            isinstance(actor, SamplingActor)
+            and isinstance(space, spaces.Box)
+            and space.is_bounded()
         ):
-            return figures
-        own, others = (
-            _sample(actor, obs),
-            _sample(actor, tree.map_leaves(lambda leaf: leaf.roll(1, 0), obs)),
-        )
-        figures["action_spread"] = float((own - others).square().mean() / 2) ** 0.5
-        self._obs = obs if self._obs is None else self._obs
-        before, self._act = self._act, _sample(actor, self._obs)
-        return (
-            figures
-            if before is None
-            else figures | {"policy_change": float((self._act - before).abs().mean())}
-        )
+            own = _sample(actor, obs)
+            others = _sample(actor, tree.map_leaves(lambda leaf: leaf.roll(1, 0), obs))
+            figures["action_spread"] = float((own - others).square().mean() / 2) ** 0.5
+            figures |= self._change("policy_change", _sample(actor, first_obs))
+        return figures
 
-    def _of_critics(
-        self, agent: SACAgent, critic: EnsembleMLP, obs: Observation, act: Action
-    ) -> Figures:
-        with same_noise(agent.device):
-            figures = {"critic_spread": float(critic(obs, act).std(1).min())}
-            self._valued = self._valued or (obs, act)
-            before, self._values = self._values, critic(*self._valued)
-        return (
-            figures
-            if before is None
-            else figures | {"critic_change": float((self._values - before).abs().mean())}
-        )
+    def _change(self, name: str, now: torch.Tensor) -> Figures:
+        """Return by how much values have changed since the last figures; nothing at first."""
+        before = self._before.get(name)
+        self._before[name] = now
+        return {} if before is None else {name: float((now - before).abs().mean())}
 
 
 def _of_first_layer(actor: ActorModule, obs: Observation) -> Figures:

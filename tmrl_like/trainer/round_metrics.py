@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tmrl_like.base import clocks
 from tmrl_like.metrics.reading import Record
-from tmrl_like.trainer.watch import Listener, StepMetrics
+from tmrl_like.trainer.watch import Listener, StepMetrics, steps_of
 from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Block, Delivery, EpisodeStats
 
 Array: TypeAlias = NDArray[Any]
@@ -106,10 +106,7 @@ class RoundMetrics(Listener):
 
     def _add_actions(self, block: Block, stream: str) -> None:
         """Add how much each action differs from the one before it in the same stream."""
-        start = 0
-        for segment in block.segments:
-            act, is_step = segment.tree()[0], ~block.is_reset[start : start + segment.rows]
-            start += segment.rows
+        for (act, *_), is_step in steps_of(block):
             if isinstance(act, np.ndarray) and act.dtype.kind == "f":
                 before = self._newest_act.get(stream, act[:0])
                 if before.shape[1:] != act.shape[1:]:  # a user's memory may take both

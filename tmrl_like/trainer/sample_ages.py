@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from tmrl_like.base import clocks
-from tmrl_like.base.budgets import Bucket, Buckets, Lines
+from tmrl_like.base.budgets import Bucket, Buckets, Lines, Newest
 from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -20,7 +20,6 @@ _MINUTES = 5
 _REBOOT_S = 5.0
 _WORTH_SAYING_S = 2.0
 _BEATS_BEFORE = 5  # the first ones may have been held up: clocks are compared only after these
-_WORKERS_KEPT = 10_000
 _LARGEST_S = 1e11  # no clock of an honest worker exceeds this
 _SAY_AGAIN_S = 600.0
 _MAX_SAID = 100
@@ -67,7 +66,7 @@ class WorkerClocks:
         """Start without workers. With `says`, wrong clocks are logged, once for each change of more
         than two seconds.
         """
-        self._clocks: dict[str, _Clock] = {}  # in the order of their last beats
+        self._clocks = Newest[_Clock]()
         self._says = says
         self._say = Lines(log, _LINES, _LINES_PER_S, clocks.up_s)
 
@@ -75,13 +74,11 @@ class WorkerClocks:
         """Take a worker's heartbeat as soon as it arrives (connection's thread)."""
         if not (0.0 < beat.up_s < _LARGEST_S and abs(beat.at_s) < _LARGEST_S):
             return
-        known = self._clocks.pop(beat.worker, _Clock())
+        known = self._clocks.get(beat.worker, _Clock())
         # the worker's machine was restarted, or it is another machine
         if beat.up_s < known.up_s - _REBOOT_S:
             known = _Clock(said_s=known.said_s)
         self._clocks[beat.worker] = known
-        if len(self._clocks) > _WORKERS_KEPT:
-            del self._clocks[next(iter(self._clocks))]
         now_s = clocks.unix_s()
         known.take(beat, now_s)
         if self._says and known.beats > _BEATS_BEFORE:
@@ -91,28 +88,15 @@ class WorkerClocks:
         ahead_s = known.epoch_s - known.start_s + now_s - time.time()
         if abs(ahead_s - known.said_s) <= _WORTH_SAYING_S:
             return
-        if abs(ahead_s) <= _WORTH_SAYING_S:
-            known.said_s = 0.0
-            self._say(
-                "clocks",
-                logging.INFO,
-                "the clocks of worker %s and of this trainer agree again",
-                worker,
+        is_off = abs(ahead_s) > _WORTH_SAYING_S
+        known.said_s = ahead_s if is_off else 0.0
+        if is_off:
+            line = (
+                "the clock of worker %s is %.0f s %s this trainer's: ages of samples allow for it; "
+                "set both by NTP"
             )
-            return
-        known.said_s = ahead_s
-        line = (
-            "the clock of worker %s is %.0f s %s this trainer's: ages of samples allow for it; set "
-            "both by NTP"
-        )
-        self._say(
-            "clocks",
-            logging.WARNING,
-            line,
-            worker,
-            abs(ahead_s),
-            "ahead of" if ahead_s > 0 else "behind",
-        )
+            side = "ahead of" if ahead_s > 0 else "behind"
+            self._say("clocks", logging.WARNING, line, worker, abs(ahead_s), side)
 
     def ahead_s(self, worker: str, epoch_s: float) -> float:
         """Return how far the Unix times of a worker's samples are ahead of `base.clocks.unix_s`; 0

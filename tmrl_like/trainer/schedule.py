@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import gymnasium
 import msgspec
@@ -54,6 +54,8 @@ _LONGEST_REMINDER_S = 600.0
 _WARM_UP_EVERY_S = 5.0
 # longest wait of one of several ranks that has nothing new, for the others' sake
 _OTHERS_WAIT_S = 0.02
+# the contribution of one rank to the record of a round: episodes, and numbers to be summed
+_RankRound: TypeAlias = tuple[tuple[EpisodeStats, ...], dict[str, float]]
 _BY_POSITION = (  # after the first three, in the order of the original interface
     *("epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval"),
     *(
@@ -78,13 +80,6 @@ class StopTraining(Exception):  # noqa: N818 - not an error
 
 def _never() -> bool:
     return False
-
-
-class _RankRound(msgspec.Struct):
-    """The contribution of one rank to the record of a round."""
-
-    episodes: list[EpisodeStats]
-    numbers: dict[str, float]  # to be summed over the ranks
 
 
 class _Around(NamedTuple):
@@ -155,7 +150,7 @@ class TrainingOffline(Schedule):
         memory_cls = completed(self.memory_cls, gamma=gamma, held_out=self.held_out_share, **spaces)
         self.memory = memory_cls(nb_steps=self.steps, device=self.device)
         self.agent = self.training_agent_cls(device=self.device, **spaces)
-        refuse_two_discounts(discount_of(self.memory), discount_of(self.agent))
+        refuse_two_discounts(self.memory, self.agent)
         if self.memory.mini_races is not None and not self.agent.takes_time_left:
             raise ConfigError(
                 f"the memory draws mini-races, but {type(self.agent).__name__} does not take the "
@@ -224,7 +219,7 @@ class TrainingOffline(Schedule):
 
     def _check_values(self) -> None:
         """Raise ConfigError if the values of schedule, agent and memory contradict each other."""
-        refuse_two_discounts(discount_of(self.memory), discount_of(self.agent))
+        refuse_two_discounts(self.memory, self.agent)
         self.pacer.check(self._limit())
 
     def _follow_values(self) -> None:
@@ -484,18 +479,17 @@ class TrainingOffline(Schedule):
 
     def _close_round(self, around: _Around) -> Record:
         numbers = {"memory_transitions": len(self.memory)} | around.interface.fleet()
-        mine = msgspec.msgpack.encode(_RankRound(self._metrics.episodes, numbers))
+        mine = msgspec.msgpack.encode((self._metrics.episodes, numbers))
         for rank, said in enumerate(self.ranks.gather(mine)):
             if rank != self.ranks.rank:
-                other = msgspec.msgpack.decode(said, type=_RankRound)
-                self._tell(around, Delivery(Buffer(), tuple(other.episodes)))
-                numbers |= {
-                    name: numbers.get(name, 0) + number for name, number in other.numbers.items()
-                }
+                episodes, others = msgspec.msgpack.decode(said, type=_RankRound)
+                self._tell(around, Delivery(Buffer(), episodes))
+                numbers |= {name: numbers.get(name, 0) + others[name] for name in others}
         record: Record = {
             "training_steps_total": self.total_updates,
             "env_steps_total": self.total_samples,
-        } | numbers
+            **numbers,
+        }
         for listener in around.listeners:
             listener.on_round(record)
         self._say(around, "round", record)

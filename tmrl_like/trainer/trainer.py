@@ -44,7 +44,6 @@ from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.watch import Listener
 from tmrl_like.transport.dial import Dial
-from tmrl_like.wire.messages import share_of
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -164,7 +163,7 @@ class Trainer:
             training.join(ranks)
             if options.init_policy is not None and training.total_updates == 0:
                 _start_from(training, options.init_policy)
-            self._checkpoints.gather_receipts(share_of)
+            self._checkpoints.gather_receipts()
             file = None if ranks.rank else cfg.path_of_run(model_path, "MODEL_PATH_TRAINER")
             folder = None if ranks.rank else cfg.path_of_run(policies_path, "POLICIES_FOLDER")
             store = None if folder is None else PolicyStore(folder)

@@ -338,7 +338,7 @@ def test_what_is_raised_while_a_lost_environment_is_made_again_is_a_fault(troubl
         obs, _ = worker.reset(collect_samples=False)
         with pytest.raises(EnvironmentFaultError, match="hangs"):
             worker.step(obs, test=True, collect_samples=False)
-        told = r"raised while it was made: ConnectionError: no answer \(.*:\d+\)"
+        told = r"raised in its constructor: ConnectionError: no answer \(.*:\d+\)"
         with pytest.raises(EnvironmentFaultError, match=told):
             worker.reset(collect_samples=False)
         assert worker.reset(collect_samples=False)[0].tolist() == [1.0, 0.0]

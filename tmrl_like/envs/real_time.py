@@ -155,7 +155,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.bench = kind(run_avg_factor=self.benchmark_polyak)
         self.current_step = 0
         self.running = self.is_waiting = self.is_stopped = False
-        self.stop_from_outside = getattr(self.interface, "stop_from_outside", None)
         self._sending = threading.Lock()  # so that no command is sent after a `stop`
         self._clock = Clock(self.spin_s) if clock is None else clock
         self._clock.max_spin_s = bounded_spin_s(self.time_step_duration, self.spin_s)

@@ -86,6 +86,5 @@ def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
 
 
 def _to_float32(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.astype(np.float32) if value.dtype == np.float64 else value
-    return np.float32(value) if isinstance(value, float) else value
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype == np.float64 else value

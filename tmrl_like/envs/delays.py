@@ -235,15 +235,17 @@ def to_features(observations: Sequence[Any]) -> tuple[Array, int]:
         [leaf for leaf in map(np.asarray, tree.leaves(obs)) if leaf.dtype.kind in "fiub"]
         for obs in observations
     )
-    stacked = (np.stack(values).astype(np.float64) for values in zip(*rows, strict=True))
-    leaves = [np.clip(np.nan_to_num(values), -_LARGEST, _LARGEST) for values in stacked]
-    none = np.empty((len(observations), 0))
-    exact = [leaf.reshape(len(leaf), -1) for leaf in leaves if leaf[0].size <= _MAX_FEATURES]
-    reduced = [_reduce(leaf) for leaf in leaves if leaf[0].size > _MAX_FEATURES]
-    whole = _principal(_scaled(np.concatenate([none, *exact], axis=1)), _MAX_FEATURES)
-    rest = _principal(
-        _scaled(np.concatenate([none, *reduced], axis=1)), _MAX_FEATURES - whole.shape[1]
-    )
+    exact = [np.empty((len(observations), 0))]
+    reduced = exact.copy()
+    for values in zip(*rows, strict=True):
+        leaf = np.nan_to_num(np.stack(values).astype(np.float64)).clip(-_LARGEST, _LARGEST)
+        if leaf[0].size > _MAX_FEATURES:
+            reduced.append(_reduce(leaf))
+        else:
+            exact.append(leaf.reshape(len(leaf), -1))
+    whole = _principal(_scaled(np.concatenate(exact, axis=1)), _MAX_FEATURES)
+    most = _MAX_FEATURES - whole.shape[1]
+    rest = _principal(_scaled(np.concatenate(reduced, axis=1)), most)
     return np.concatenate([whole, rest], axis=1), whole.shape[1]
 
 

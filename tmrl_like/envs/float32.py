@@ -56,7 +56,8 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         obs, rew, terminated, truncated, info = self.env.step(action)
         if type(rew) not in _FLOATS:
-            if not isinstance(rew, int | np.number | np.bool_ | np.ndarray) or np.ndim(rew):
+            number = np.asarray(rew)
+            if number.ndim or number.dtype.kind not in "biuf":
                 raise EnvironmentFaultError(
                     f"the environment's reward is {rew!r:.80}; expected a number"
                 )

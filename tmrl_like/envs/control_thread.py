@@ -59,6 +59,7 @@ class CallersThread:
     """
 
     is_left = is_current = is_busy = False
+    ident = 0
 
     @property
     def native_id(self) -> int:

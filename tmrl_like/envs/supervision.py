@@ -113,7 +113,8 @@ class SupervisedEnv:
         self._seed = seed
         self._is_new = True  # `env` has not been reset yet
         self._own_thread = own_thread
-        self._thread = self._new_thread()
+        self._left: set[int] = set()  # idents of threads that were left behind
+        self._renew_thread()
         self._call_while_waiting: Callable[[], None] | None = None
         # start of the current call and, until some thread takes it, the call's name
         self._call_token: list[Any] = [0.0]
@@ -208,11 +209,12 @@ class SupervisedEnv:
         """
         if self.brake.is_on:
             raise StoppedError
-        obs, rew, terminated, truncated, info = self._call("step()", self.env.step, action)
-        return obs, rew, terminated, truncated, info
+        result: tuple[Any, Any, bool, bool, dict[str, Any]]
+        result = self._call("step()", self.env.step, action)
+        return result
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if self._own_thread and (self._thread.is_left or not self._thread.is_current):
+        if self._left and threading.get_ident() in self._left:
             raise _LeftBehindError
         token = self._call_token = [time.monotonic(), name]
         try:
@@ -231,7 +233,9 @@ class SupervisedEnv:
                 raise EnvironmentAwayError(line) from None
             raise EnvironmentFaultError(line) from error
         finally:
-            if _take(token) is None:
+            try:
+                token.pop(1)  # `_take` inlined
+            except IndexError:
                 raise _LeftBehindError from None
 
     # -- in the caller's thread --------------------------------------------------------------------
@@ -316,13 +320,19 @@ class SupervisedEnv:
         """Stop what moves, leave the control thread behind, and continue with a new one."""
         if self._is_open:
             self.brake.pull()
+        self._left.add(self._thread.ident)
         self._thread.leave()
         self._is_lost = True
         with contextlib.suppress(ShortageError):  # `_make` tries again
-            self._thread = self._new_thread()
+            self._renew_thread()
 
-    def _new_thread(self) -> ControlThread | CallersThread:
-        return ControlThread() if self._own_thread else CallersThread()
+    def _renew_thread(self) -> None:
+        """Start a new control thread; raise ShortageError if the system gives none, or the
+        interpreter is exiting.
+        """
+        self._thread = ControlThread() if self._own_thread else CallersThread()
+        # the ident of a thread that has ended may be reused
+        self._left.discard(self._thread.ident)
 
     def episode_ended_well(self) -> None:
         """Reset the counts of faults and rebuilds in a row."""
@@ -404,7 +414,7 @@ class SupervisedEnv:
     def _make(self, within_s: float) -> None:
         """Make the environment in the control thread; raises as `run`."""
         if self._thread.is_left:
-            self._thread = self._new_thread()
+            self._renew_thread()
         self._run(self._make_here, within_s)
 
     def _make_here(self) -> None:

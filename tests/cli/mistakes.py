@@ -306,7 +306,7 @@ MISTAKES = {
     ),
     "a worker's constructor that raises": Mistake(
         "worker TINY --server.port 1 --env.fails true",
-        "raised while it was made: ConnectionError: no arm (",
+        "raised in its constructor: ConnectionError: no arm (",
         1,
     ),
     "an environment that hangs": Mistake(

@@ -169,6 +169,6 @@ def test_a_drive_that_is_to_stop_sends_the_default_action_and_stops(supervised):
 
     env = supervised(Stopping)
     with pytest.raises(StoppedError):
-        drive_at_random(env, 10**9, 0.3, np.random.default_rng(1))
+        env.run(lambda: drive_at_random(env, 10**9, 0.3, np.random.default_rng(1)))
     assert env.env._pressed == 0
     env.stopping.clear()

@@ -1,13 +1,7 @@
 """Environments that stand for moving hardware: they record in a file when they move and are
-stopped.
-
-As a script, it starts processes that each drive one of them. For each line of standard input (FILE,
-KIND and WHAT, separated by tabs) it forks a process and prints its id; everything that they need is
-imported only once.
+stopped; and a worker that drives one of them.
 """
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -92,29 +86,12 @@ class WithDevice(Moving):
             self.device.stdout.close()
 
 
-KINDS = {kind.__name__: kind for kind in (Moving, Remote, WithDevice)}
-
-
-def drive(file, kind, what):
-    """Drive as a worker does until a signal stops it."""
+def drive(env_cls, file, what):
+    """Drive as a worker does until a signal stops it; for a process of its own."""
     stopper = Stopper(supervised=False)
-    make_env = partial(KINDS[kind], file, what)
     options = WorkerOptions(hang_timeout_s=60.0)
     with RolloutWorker(
-        make_env, LinearActor, standalone=True, model_path=None, options=options
+        partial(env_cls, file, what), LinearActor, standalone=True, model_path=None, options=options
     ) as worker:
         stopper.on_stop = worker.stop
         worker.run_episodes(nb_episodes=1000)
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
-    for line in sys.stdin:
-        if pid := os.fork():
-            print(pid, flush=True)
-            continue
-        try:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            drive(*line.strip().split("\t"))
-        finally:
-            os._exit(0)

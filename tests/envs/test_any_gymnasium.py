@@ -21,6 +21,7 @@ from tmrl_like.agents import (
 )
 from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs.float32 import Float32Env
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
@@ -122,9 +123,7 @@ MIXTURES = [  # spaces of observations and actions
 
 @pytest.mark.parametrize(("observation_space", "action_space"), MIXTURES)
 def test_any_mixture_of_spaces_goes_through_everything(observation_space, action_space):
-    gymnasium.registry.pop("Fake-v0", None)
-    gymnasium.register("Fake-v0", lambda: Fake(observation_space, action_space))
-    through_everything(partial(GenericGymEnv, "Fake-v0"))
+    through_everything(lambda: Float32Env(Fake(observation_space, action_space)))
 
 
 @pytest.mark.parametrize(
@@ -145,10 +144,8 @@ class Loose(Fake):
 
 def test_observations_rewards_and_ends_get_one_type():
     observation_space = spaces.Dict(a=spaces.Box(1, 9, (2,), np.float64), b=spaces.Discrete(3))
-    gymnasium.registry.pop("Loose-v0", None)
-    gymnasium.register("Loose-v0", lambda: Loose(observation_space, spaces.Discrete(2)))
-    through_everything(partial(GenericGymEnv, "Loose-v0"))
-    env = GenericGymEnv("Loose-v0")
+    through_everything(lambda: Float32Env(Loose(observation_space, spaces.Discrete(2))))
+    env = Float32Env(Loose(observation_space, spaces.Discrete(2)))
     first, _ = env.reset()
     second, *others = env.step(0)
     for obs in (first, second):

@@ -55,27 +55,6 @@ class Timeline:
 
         return Event()
 
-    def thread(self, target, args, kwargs, daemon):
-        timeline = self
-
-        class Thread(threading.Thread):
-            began_at = ended_at = 0.0
-
-            def start(self):
-                self.began_at = timeline.now()
-                super().start()
-
-            def run(self):
-                timeline.not_before(self.began_at)
-                super().run()
-                self.ended_at = timeline.now()
-
-            def join(self, timeout=None):
-                super().join(timeout)
-                timeline.not_before(self.ended_at)
-
-        return Thread(target=target, args=args, kwargs=kwargs, daemon=daemon)
-
 
 @pytest.fixture
 def timeline(monkeypatch):
@@ -86,7 +65,6 @@ def timeline(monkeypatch):
         fake = SimpleNamespace(perf_counter=timeline.now, sleep=timeline.sleep)
         monkeypatch.setattr(real_time_env, "time", fake)
         monkeypatch.setattr(real_time_env, "Event", timeline.event)
-        monkeypatch.setattr(real_time_env, "Thread", timeline.thread)
         monkeypatch.setattr("rtgym.envs.utils.benchmark.time", fake)
         return timeline
 
@@ -212,23 +190,21 @@ def assert_same(ours, theirs):
         assert np.array_equal(ours, theirs), (ours, theirs)
 
 
-def play_both(make_timeline, rtgyms, *args, **kwargs):
+def play_both(make_timeline, *args, **kwargs):
     def ours(config):
         return ClockedGym(config, Clock(0.0, timeline.now, timeline.sleep))
 
     played = []
-    for make in (ours, rtgyms):
+    for make in (ours, real_time_env.RealTimeEnvTS):
         timeline = make_timeline()
         played.append(play(make, timeline, *args, **kwargs))
     return played
 
 
-BOTH = pytest.mark.parametrize("rtgyms", [real_time_env.RealTimeEnv, real_time_env.RealTimeEnvTS])
 IN_TIME = [0.0, 4 * MS, 15 * MS]  # time that the policy takes
 LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("config", "pauses", "takes"),
     [
@@ -249,13 +225,10 @@ LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
         ({"time_step_duration": 0.0, "start_obs_capture": 0.0}, [0.0, MS], {}),
     ],
 )
-def test_calls_times_observations_flags_and_warnings_are_rtgyms(
-    timeline, rtgyms, config, pauses, takes
-):
-    assert_same(*play_both(timeline, rtgyms, config, pauses, with_time=True, **takes))
+def test_calls_times_observations_flags_and_warnings_are_rtgyms(timeline, config, pauses, takes):
+    assert_same(*play_both(timeline, config, pauses, with_time=True, **takes))
 
 
-@BOTH
 @pytest.mark.parametrize(
     "config",
     [
@@ -268,8 +241,8 @@ def test_calls_times_observations_flags_and_warnings_are_rtgyms(
     ],
 )
 def test_so_they_are_with_a_policy_that_is_late_but_for_when_observations_are_taken(
-    timeline, rtgyms, config
+    timeline, config
 ):
-    ours, theirs = play_both(timeline, rtgyms, config, LATE, with_time=False)
+    ours, theirs = play_both(timeline, config, LATE, with_time=False)
     assert_same(ours, theirs)
     assert any("Time-step timed out" in warning for warning in ours[-2])

@@ -1,10 +1,9 @@
 """Moving hardware is stopped by the environment's `stop`, once, however a worker ends."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -14,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from kit.waiting import until
-from moving import Moving, Remote, WithDevice
+from moving import Moving, Remote, WithDevice, drive
 from said import say
 from test_generic import Interface
 
@@ -188,39 +187,26 @@ def test_without_its_device_what_moves_is_stopped(how, waits_s, in_time):
     in_time(once)
 
 
-@pytest.fixture(scope="module")
-def nursery():
-    """A process that starts workers as separate processes."""
-    folder = Path(__file__).parent
-    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
-    pipes = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.DEVNULL,
-        "text": True,
-    }
-    command = [sys.executable, folder / "moving.py"]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, **pipes) as process:
-        yield process
-
-
 @pytest.fixture
-def start(nursery):
+def start():
     """Return a function that starts a worker process, and returns it as soon as it moves or
     hangs.
     """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tmrl_like.testing.fakes", "tmrl_like.worker.worker"])
     started = []
 
-    def begin(diary, kind="Moving", what="drives"):
-        print(diary.file, kind, what, sep="\t", file=nursery.stdin, flush=True)
-        process = psutil.Process(int(nursery.stdout.readline()))
+    def begin(diary, env_cls=Moving, what="drives"):
+        process = context.Process(target=drive, args=(env_cls, diary.file, what), daemon=True)
+        process.start()
         started.append(process)
         until(lambda: ("hangs" if what == "hangs" else "moves") in diary.words)
-        return process
+        return psutil.Process(process.pid)
 
     yield begin
-    for process in filter(is_alive, started):
+    for process in started:
         process.kill()
+        process.join()
 
 
 @pytest.mark.fault(
@@ -252,12 +238,13 @@ def test_a_signal_stops_what_moves(name, what, start, in_time):
     "the guard's process stops that, once",
 )
 @posix
-@pytest.mark.parametrize("kind", ["Remote", "WithDevice"])
-def test_a_killed_worker_is_stopped_from_outside(kind, start, in_time):
-    word = "stopped-from-outside" if kind == "Remote" else "stopped"
+@pytest.mark.parametrize(
+    ("env_cls", "word"), [(Remote, "stopped-from-outside"), (WithDevice, "stopped")]
+)
+def test_a_killed_worker_is_stopped_from_outside(env_cls, word, start, in_time):
 
     def once(diary):
-        process = start(diary, kind)
+        process = start(diary, env_cls)
         time.sleep(1.0)  # by now the guard has imported the function, or found the device
         started = process.children(recursive=True)
         killed_at = time.monotonic()

@@ -6,14 +6,10 @@ import queue
 import threading
 from types import SimpleNamespace
 
-import gymnasium
 import pytest
-from kit.interfaces import Interface
 from kit.waiting import until
 
-from tmrl_like.base.functional import partial
 from tmrl_like.envs import sensor as module
-from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.sensor import Sensor, sensors_of
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
@@ -134,28 +130,12 @@ def test_times_are_more_than_nothing():
         Sensor("the wrist camera", lambda: 1, silent_after_s=0.0)
 
 
-class Arm(Interface):
-    def __init__(self, camera):
-        super().__init__()
-        self.sensors = [started(camera)]
-
-
-def test_the_sensors_of_an_interface_and_of_an_environment_are_found(camera):
-    env = RealTimeEnv(partial(Arm, camera), time_step_duration=0.01)
-    assert [sensor.name for sensor in sensors_of(env)] == ["the wrist camera"]
-    plain = CountingEnv()
-    assert sensors_of(plain) == ()
-    plain.sensors = env.unwrapped.interface.sensors
-    assert sensors_of(gymnasium.Wrapper(plain)) == tuple(plain.sensors)
-    env.close()
-
-
-def test_other_things_called_sensors_are_none(camera):
+def test_sensors_of_an_environment_or_its_interface_are_found_and_other_things_are_none(camera):
     sensor = started(camera)
     for listed in ({"wrist": 1}, 7, "wrist", None, ["wrist"]):
         assert sensors_of(SimpleNamespace(sensors=listed)) == ()
     inner = SimpleNamespace(sensors={"wrist": 1}, interface=SimpleNamespace(sensors=[sensor, 7]))
-    assert sensors_of(inner) == (sensor,)
+    assert sensors_of(SimpleNamespace(unwrapped=inner)) == (sensor,)
     sensor.close()
 
 

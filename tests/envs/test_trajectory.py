@@ -61,14 +61,6 @@ def test_wherever_it_goes_a_step_passes_no_more_points_than_the_limits_and_their
             assert total == reward.index <= reward.furthest
 
 
-def test_a_short_cut_past_the_limit_earns_nothing():
-    there, back = line(50), line(50)[::-1] + np.array([0.0, 3.0], np.float32)
-    reward = judge(np.concatenate([there, back]), forward_limit=5, max_distance=1.0)
-    for position in there[:10]:
-        reward(position)
-    assert [reward(position)[0] for position in back[-10:]] == [0.0] * 10
-
-
 def test_far_from_the_way_nothing_is_passed():
     reward = judge(line(50), max_distance=2.0)
     assert reward([3.0, 1.9])[0] == 3.0

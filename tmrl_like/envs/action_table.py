@@ -66,13 +66,8 @@ class ActionTable:
             )
         for i, row in enumerate(self.inputs):
             try:
-                given = np.asarray(row)
-                action = given.astype(space.dtype)[()]
-                is_action = (
-                    given.shape == space.shape
-                    and bool(np.allclose(given, action))
-                    and space.contains(action)
-                )
+                action = np.asarray(row).astype(space.dtype)[()]
+                is_action = bool(np.allclose(row, action)) and space.contains(action)
             except (TypeError, ValueError):
                 is_action = False
             if not is_action:

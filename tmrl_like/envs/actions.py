@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
+from tmrl_like.envs.attributes import attribute_of
 from tmrl_like.errors import ConfigError
 
 
@@ -43,8 +44,8 @@ def held_actions(env: Any) -> int | None:
 
     Its attribute `act_buf_len` says so, as in rtgym's environments.
     """
-    inner = getattr(env, "unwrapped", env)
-    return getattr(inner, "act_buf_len", None) if getattr(inner, "act_in_obs", True) else 0
+    length: int | None = attribute_of(env, "act_buf_len")
+    return 0 if attribute_of(env, "act_in_obs") is False else length
 
 
 def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
@@ -62,9 +63,7 @@ def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
 
 def default_action(env: Any) -> Any:
     """Return an environment's own default action, or a neutral one of its space."""
-    action = getattr(env, "default_action", None)
-    if action is None:
-        action = getattr(getattr(env, "unwrapped", None), "default_action", None)
+    action = attribute_of(env, "default_action")
     return neutral_action(env.action_space) if action is None else action
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
+from tmrl_like.envs.attributes import attribute_of
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.errors import ConfigError
 
@@ -42,11 +43,10 @@ class Brake:
         Raises:
             ConfigError: the environment has a `stop_from_outside` but no `stop`.
         """
-        inner = getattr(env, "unwrapped", env)
-        stop = getattr(env, "stop", None) or getattr(inner, "stop", None)
+        stop = attribute_of(env, "stop")
         self.exists = stop is not None
         self._stop: Callable[[], object] = stop or int
-        self._from_outside = getattr(inner, "stop_from_outside", None)
+        self._from_outside = attribute_of(env, "stop_from_outside")
         if self._from_outside and not self.exists:
             raise ConfigError(
                 "the environment has stop_from_outside, which stops it if this process dies, but "

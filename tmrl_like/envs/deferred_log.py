@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import time
 from collections import deque
 from typing import Any
 
@@ -18,20 +18,16 @@ class DeferredLog:
     def __init__(self, log: logging.Logger) -> None:
         """Set up for the logger to which `write` writes."""
         self._log = log
-        self._lines: deque[tuple[float, int, str, tuple[Any, ...]]] = deque(maxlen=_MAX_LINES)
+        self._records: deque[logging.LogRecord] = deque(maxlen=_MAX_LINES)
 
     def add(self, level: int, line: str, *values: Any) -> None:
         """Add a line, with arguments as for `Logger.log`; does not wait."""
-        self._lines.append((time.time(), level, line, values))
+        if self._log.isEnabledFor(level):
+            name = self._log.name
+            self._records.append(self._log.makeRecord(name, level, "", 0, line, values, None))
 
     def write(self) -> None:
         """Log the lines that were added, in order. Any thread."""
-        while self._lines:
-            try:
-                at_s, level, line, values = self._lines.popleft()
-            except IndexError:  # another thread is writing, too
-                return
-            if self._log.isEnabledFor(level):
-                record = self._log.makeRecord(self._log.name, level, "", 0, line, values, None)
-                record.created, record.msecs = at_s, at_s % 1 * 1000
-                self._log.handle(record)
+        with contextlib.suppress(IndexError):  # there is none left
+            while True:
+                self._log.handle(self._records.popleft())

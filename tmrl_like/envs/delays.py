@@ -120,14 +120,14 @@ def _test_lags(
     """
     random = np.random.default_rng(seed)
     regression = _Regression(traces, max_lag, targets, memory)
-    acting = np.flatnonzero(regression.effects(random, beside_younger=True).any(axis=1))
-    if acting.size and acting[-1] == max_lag and memory == 1:
+    acting = np.flatnonzero(regression.effects(random, beside_older=False))
+    if max_lag in acting and memory == 1:
         return _test_lags(traces, max_lag, targets, 2, seed)
     shares = np.zeros(max_lag + 1)
     if acting.size:
         last = int(acting[-1])
-        effects = _Regression(traces, last, targets, memory).effects(random, beside_younger=False)
-        sizes = np.sqrt(effects.sum(axis=1))
+        younger = _Regression(traces, last, targets, memory)
+        sizes = np.sqrt(younger.effects(random, beside_older=True))
         shares[: last + 1] = sizes / sizes.sum() if sizes.any() else np.arange(last + 1) == last
     lags = tuple(map(int, np.flatnonzero(shares)))
     return Response(shares, lags, memory > 1, len(regression.noise))
@@ -149,83 +149,63 @@ class _Regression:
             older = [trace.observations[np.maximum(t - memory - i, 0)] for i in range(memory)]
             # an older action is an instrument, too
             older.append(trace.actions[np.maximum(t - max_lag - 1, 0)])
-            # [rows, lags, A]
-            acted = np.stack([trace.actions[t - j] for j in range(max_lag + 1)], axis=1)
-            new = trace.observations[t + 1, targets]
-            parts.append(
-                (new, np.concatenate(before, axis=1), acted, np.concatenate(older, axis=1))
-            )
-        new, last, actions, instruments = (
+            acted = [trace.actions[t - lag] for lag in range(max_lag + 1)]
+            after = [trace.observations[t + 1, targets]]
+            parts.append([np.concatenate(kind, axis=1) for kind in (after, before, older, acted)])
+        new, last, instruments, actions = (
             np.concatenate(part) for part in zip(*parts, strict=True)
         )
         self._new, last, instruments = map(_scaled, (new, last, instruments))
         self._actions = actions - actions.mean(axis=0)
-        flat = self._actions.reshape(len(last), -1)
-        predicted = _project(_basis(np.concatenate([flat, instruments], axis=1), 1e-6), last)
-        self._known = _basis(predicted, 1e-4)
-        coefficients = np.linalg.lstsq(
-            np.concatenate([predicted, flat], axis=1), self._new, rcond=1e-4
-        )[0]
-        noise = self._new - np.concatenate([last, flat], axis=1) @ coefficients
+        self._lags = np.arange(actions.shape[1]) // traces[0].actions.shape[1]  # of each column
+        given = np.concatenate([self._actions, instruments], axis=1)
+        self._predicted = given @ np.linalg.lstsq(given, last, rcond=1e-6)[0]
+        known = np.concatenate([self._predicted, self._actions], axis=1)
+        coefficients = np.linalg.lstsq(known, self._new, rcond=1e-4)[0]
+        noise = self._new - np.concatenate([last, self._actions], axis=1) @ coefficients
         noise -= noise.mean(axis=0)
         self.noise = noise * np.sqrt(len(noise) / (len(noise) - len(coefficients) - 1))
-        self._noise_variance = (self.noise**2).mean(axis=0) + 1e-10
 
-    def effects(self, random: np.random.Generator, beside_younger: bool) -> Array:
-        """Return what each lag explains of each component of the observation, beyond chance.
-
-        With `beside_younger`, that is beside the observations and younger lags; without, beside the
-        observations and all other lags.
+    def effects(self, random: np.random.Generator, beside_older: bool) -> Array:
+        """Return what each lag explains of the targets, beyond chance, beside the observations,
+        younger lags and, with `beside_older`, older ones.
 
         Returns:
-            [lags, D], variance times rows; 0 if it is chance or too small a share of the whole.
+            [lags], variance times rows; 0 if it is chance or too small a share of the whole.
         """
-        blocks = [self._own(lag, beside_younger) for lag in range(self._actions.shape[1])]
-        widths = np.array([[block.shape[1]] for block in blocks])
+        variance = (self.noise**2).mean(axis=0) + 1e-10
+        blocks = [self._own(lag, beside_older) for lag in range(self._lags[-1] + 1)]
+        widths = np.array([block.shape[1] for block in blocks])
         together = np.concatenate(blocks, axis=1)
-        lag_of = np.repeat(np.eye(len(blocks)), widths[:, 0], axis=1)  # [lags, directions]
+        sums = np.repeat(np.eye(len(blocks)), widths, axis=1)  # [lags, directions]
+        unit = np.maximum(1, widths)[:, None] * variance
 
         def explained(values: Array) -> Array:
-            """Return [lags, D], in units of what noise explains."""
-            total: Array = (
-                lag_of @ (together.T @ values) ** 2 / np.maximum(1, widths) / self._noise_variance
-            )
-            return total
+            """Return [lags, D], in units of what noise explains of each target."""
+            found: Array = sums @ (together.T @ values) ** 2 / unit
+            return found
 
         chance = [
             explained(random.permutation(self.noise)).max(initial=0.0) for _ in range(_SHUFFLES)
         ]
         found = explained(self._new)
-        variance = np.maximum(0.0, found - 1.0) * widths * self._noise_variance
+        effects = np.maximum(0.0, found - 1.0) * unit
         is_real = (found > np.quantile(chance, 1.0 - FALSE_ALARMS)) & (
-            variance >= SMALLEST_SHARE * variance.sum(axis=0)
+            effects >= SMALLEST_SHARE * effects.sum(axis=0)
         )
-        return np.where(is_real, variance, 0.0)
+        real: Array = np.where(is_real, effects, 0.0).sum(axis=1)
+        return real
 
-    def _own(self, lag: int, beside_younger: bool) -> Array:
+    def _own(self, lag: int, beside_older: bool) -> Array:
         """Return an orthonormal basis of what the observations and other lags leave of a lag."""
-        beside = self._actions[:, :lag] if beside_younger else np.delete(self._actions, lag, axis=1)
-        others = beside.reshape(len(beside), -1)
-        others = _basis(others - _project(self._known, others), 1e-6)
-        known = np.concatenate([self._known, others], axis=1)
-        values = self._actions[:, lag]
-        own = values - _project(known, values)
-        own -= _project(known, own)  # twice, so that it is orthogonal up to rounding
-        directions, sizes, _ = np.linalg.svd(own, full_matrices=False)
-        kept: Array = directions[:, sizes > 0.02 * np.linalg.norm(values)]
-        return kept
-
-
-def _project(basis: Array, values: Array) -> Array:
-    projected: Array = basis @ (basis.T @ values)
-    return projected
-
-
-def _basis(values: Array, tolerance: float) -> Array:
-    """Return an orthonormal basis of the columns, [rows, rank]."""
-    directions, sizes, _ = np.linalg.svd(values, full_matrices=False)
-    kept: Array = directions[:, sizes > max(tolerance * sizes.max(initial=0.0), 1e-12)]
-    return kept
+        is_own = self._lags == lag
+        is_other = self._lags != lag if beside_older else self._lags < lag
+        others = np.concatenate([self._predicted, self._actions[:, is_other]], axis=1)
+        values = self._actions[:, is_own]
+        left = values - others @ np.linalg.lstsq(others, values, rcond=1e-6)[0]
+        directions, sizes, _ = np.linalg.svd(left, full_matrices=False)
+        own: Array = directions[:, sizes > 0.02 * np.linalg.norm(values)]
+        return own
 
 
 def _scaled(values: Array) -> Array:
@@ -255,15 +235,17 @@ def to_features(observations: Sequence[Any]) -> tuple[Array, int]:
         [leaf for leaf in map(np.asarray, tree.leaves(obs)) if leaf.dtype.kind in "fiub"]
         for obs in observations
     )
-    stacked = (np.stack(values).astype(np.float64) for values in zip(*rows, strict=True))
-    leaves = [np.clip(np.nan_to_num(values), -_LARGEST, _LARGEST) for values in stacked]
-    none = np.empty((len(observations), 0))
-    exact = [leaf.reshape(len(leaf), -1) for leaf in leaves if leaf[0].size <= _MAX_FEATURES]
-    reduced = [_reduce(leaf) for leaf in leaves if leaf[0].size > _MAX_FEATURES]
-    whole = _principal(_scaled(np.concatenate([none, *exact], axis=1)), _MAX_FEATURES)
-    rest = _principal(
-        _scaled(np.concatenate([none, *reduced], axis=1)), _MAX_FEATURES - whole.shape[1]
-    )
+    exact = [np.empty((len(observations), 0))]
+    reduced = exact.copy()
+    for values in zip(*rows, strict=True):
+        leaf = np.nan_to_num(np.stack(values).astype(np.float64)).clip(-_LARGEST, _LARGEST)
+        if leaf[0].size > _MAX_FEATURES:
+            reduced.append(_reduce(leaf))
+        else:
+            exact.append(leaf.reshape(len(leaf), -1))
+    whole = _principal(_scaled(np.concatenate(exact, axis=1)), _MAX_FEATURES)
+    most = _MAX_FEATURES - whole.shape[1]
+    rest = _principal(_scaled(np.concatenate(reduced, axis=1)), most)
     return np.concatenate([whole, rest], axis=1), whole.shape[1]
 
 

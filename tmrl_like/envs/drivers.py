@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import gymnasium
@@ -14,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.envs.keyboards import open_keyboard
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError, expect
 
 ARROWS: Mapping[str, Sequence[float]] = {"left": [-1], "right": [1], "up": [0, 1], "down": [0, -1]}
 
@@ -100,10 +101,8 @@ class KeyDriver:
         given = [value for name, value in self._actions.items() if name in held]
         if not isinstance(self._space, spaces.Box):
             return given[0] if given else self._rest
-        size = max(map(len, given), default=0)
-        return deflected(
-            [sum(v[i] for v in given if i < len(v)) for i in range(size)], self._space, self._rest
-        )
+        sums = [sum(values) for values in zip_longest(*given, fillvalue=0)]
+        return deflected(sums, self._space, self._rest)
 
     def close(self) -> None:
         """Close the keyboard."""
@@ -175,12 +174,21 @@ class AxesDriver:
         self,
         action_space: gymnasium.Space[Any],
         default_action: Any,
+        axes: Sequence[Any],
         scale: Sequence[float],
         dead_zone: float,
         give_back_after_s: float,
     ) -> None:
-        """Take arguments as in `GamepadDriver`; raise ConfigError if actions are no bounded Box."""
+        """Take arguments as in `GamepadDriver`.
+
+        Raises:
+            ConfigError: actions are no bounded Box, or there are fewer scales than axes.
+        """
         deflected((), action_space, default_action)
+        expect(
+            len(scale) >= len(axes), "scale", list(scale), f"a number for each of {len(axes)} axes"
+        )
+        self._axes = axes
         self._space, self._rest, self._scale = action_space, default_action, scale
         self._dead_zone, self._lasts = dead_zone, _Lasting(give_back_after_s)
 
@@ -222,16 +230,12 @@ class GamepadDriver(AxesDriver):
             give_back_after_s: seconds with nothing moved until it gives back.
 
         Raises:
-            ConfigError: actions are no bounded Box, or there are not as many axes as scales.
+            ConfigError: actions are no bounded Box, or there are fewer scales than axes.
             MissingExtraError: pygame, which reads gamepads, is not installed.
         """
-        super().__init__(action_space, default_action, scale, dead_zone, give_back_after_s)
-        if len(axes) != len(scale):
-            raise ConfigError(
-                f"{len(axes)} axes and {len(scale)} values of scale; expected one of each other"
-            )
+        super().__init__(action_space, default_action, axes, scale, dead_zone, give_back_after_s)
         self._pad = Gamepad()
-        self._axes, self._button = axes, button
+        self._button = button
 
     def __call__(self, obs: Any) -> Any:
         """Return the action of the axes, or None while they do not drive. Raise

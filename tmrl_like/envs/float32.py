@@ -56,7 +56,8 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         obs, rew, terminated, truncated, info = self.env.step(action)
         if type(rew) not in _FLOATS:
-            if not isinstance(rew, int | np.number | np.bool_ | np.ndarray) or np.ndim(rew):
+            number = np.asarray(rew)
+            if number.ndim or number.dtype.kind not in "biuf":
                 raise EnvironmentFaultError(
                     f"the environment's reward is {rew!r:.80}; expected a number"
                 )
@@ -86,6 +87,5 @@ def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
 
 
 def _to_float32(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.astype(np.float32) if value.dtype == np.float64 else value
-    return np.float32(value) if isinstance(value, float) else value
+    array = np.asarray(value)
+    return array.astype(np.float32)[()] if array.dtype == np.float64 else value

@@ -9,12 +9,10 @@ from typing import Any
 import gymnasium
 
 from tmrl_like.base.factories import said_by_rtgym, said_to_memory
-from tmrl_like.base.functional import place_of
-from tmrl_like.base.text import one_line
 from tmrl_like.envs.action_table import ActionTable
 from tmrl_like.envs.float32 import Float32Env
 from tmrl_like.envs.real_time import ClockedGym
-from tmrl_like.errors import ConfigError, EnvironmentFaultError, TmrlLikeError
+from tmrl_like.errors import ConfigError
 
 _RTGYM_IDS = ("real-time-gym-v1", "real-time-gym-ts-v1")
 
@@ -52,7 +50,6 @@ class GenericGymEnv(Float32Env):
         Raises:
             ConfigError: there is no environment with that id, it does not take these arguments, or
                 the table does not fit.
-            EnvironmentFaultError: the environment raised while it was made.
         """
         make = (
             ClockedGym
@@ -72,11 +69,4 @@ class GenericGymEnv(Float32Env):
             raise ConfigError(
                 f"environment {id!r} does not take these arguments: {error}"
             ) from None
-        except TmrlLikeError:
-            raise
-        except Exception as error:
-            what = f"{one_line(error)}{place_of(error)}"
-            raise EnvironmentFaultError(
-                f"environment {id!r} raised while it was made: {what}"
-            ) from error
         super().__init__(env if inputs is None else ActionTable(inputs).wrap(env))

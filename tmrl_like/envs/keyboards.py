@@ -58,7 +58,8 @@ class Keyboard:
         Raises:
             ConfigError: there is no such key; none is released.
         """
-        _release(self._port, {name: self._port.key(name) for name in keys})
+        for key in [self._port.key(name) for name in keys]:
+            _release(self._port, key)
 
     def hold(self, keys: Iterable[str]) -> None:
         """Hold exactly these keys down: press those that are not, and release all others.
@@ -68,7 +69,8 @@ class Keyboard:
             EnvironmentAwayError: the screen is gone.
         """
         wanted = {name: self._held.get(name) or self._port.key(name) for name in keys}
-        _release(self._port, self._held, self._held.keys() - wanted.keys())
+        for name in self._held.keys() - wanted.keys():
+            _release(self._port, self._held.pop(name))
         for name in wanted.keys() - self._held.keys():
             self._held[name] = wanted[name]
             try:
@@ -93,16 +95,16 @@ class Keyboard:
 
 
 def _let_go(port: _Port, held: dict[str, Any]) -> None:
-    _release(port, held)
+    for key in list(held.values()):
+        _release(port, key)
     port.close()
 
 
-def _release(port: _Port, held: dict[str, Any], names: Iterable[str] | None = None) -> None:
-    for name in set(held if names is None else names):
-        try:
-            port.release(held.pop(name))
-        except Exception as error:  # the screen is gone, and its keys with it
-            error.__traceback__ = None  # libraries keep the error, which would keep this keyboard
+def _release(port: _Port, key: Any) -> None:
+    try:
+        port.release(key)
+    except Exception as error:  # the screen is gone, and its keys with it
+        error.__traceback__ = None  # libraries keep the error, which would keep this keyboard
 
 
 def open_keyboard() -> _Port:

@@ -155,12 +155,11 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.bench = kind(run_avg_factor=self.benchmark_polyak)
         self.current_step = 0
         self.running = self.is_waiting = self.is_stopped = False
-        self.stop_from_outside = getattr(self.interface, "stop_from_outside", None)
         self._sending = threading.Lock()  # so that no command is sent after a `stop`
         self._clock = Clock(self.spin_s) if clock is None else clock
         self._clock.max_spin_s = bounded_spin_s(self.time_step_duration, self.spin_s)
-        self._in_time_step = self._is_captured = False
-        self._captured: Any = None
+        self._in_time_step = False
+        self._captured: Any = None  # the time-step's observation; None before it is captured
         self._capture_at = 0.0
         self._end_at = math.nan  # end of the newest time-step; NaN before the first
 
@@ -297,7 +296,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             begins_at = now
         self._capture_at = begins_at + self.start_obs_capture
         self._end_at = begins_at + self.time_step_duration
-        self._in_time_step, self._is_captured = True, False
+        self._in_time_step, self._captured = True, None
         if now >= self._capture_at:
             self._capture()
         self.running = True
@@ -313,7 +312,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._in_time_step = False
         if not is_needed and self._clock.now() > self._end_at + self.time_step_duration:
             return
-        if not self._is_captured:
+        if self._captured is None:
             self._clock.wait_until(self._capture_at)
             self._capture()
         self._clock.wait_until(self._end_at)
@@ -327,7 +326,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             terminated,
             info,
         )
-        self._is_captured = True
         self._note("end_get_obs_time")
 
     def _note(self, event: str) -> None:

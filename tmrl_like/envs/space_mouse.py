@@ -45,17 +45,14 @@ class SpaceMouseDriver(AxesDriver):
         """
         for axis in axes:
             expect(axis in AXES, "axes", list(axes), f"some of {', '.join(AXES)}")
-        expect(
-            len(scale) >= len(axes), "scale", list(scale), f"a number for each of {len(axes)} axes"
-        )
-        super().__init__(action_space, default_action, scale, dead_zone, give_back_after_s)
+        super().__init__(action_space, default_action, axes, scale, dead_zone, give_back_after_s)
         try:
             import pyspacemouse
         except ImportError:
             raise MissingExtraError(
                 "a SpaceMouse to drive with needs pyspacemouse: pip install 'tmrl_like[spacemouse]'"
             ) from None
-        self._library, self._axes = pyspacemouse, axes
+        self._library = pyspacemouse
         self._mouse: Any = None
 
     def __call__(self, obs: Any) -> Any:

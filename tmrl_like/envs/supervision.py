@@ -9,7 +9,6 @@ return, together with its thread, and continue with a new thread and a new envir
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import math
 import threading
@@ -19,13 +18,15 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
+from tmrl_like.base.factories import signature_of
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage
 from tmrl_like.envs.actions import default_action
+from tmrl_like.envs.attributes import attribute_of, parts_of
 from tmrl_like.envs.brake import Brake
-from tmrl_like.envs.control_thread import ControlThread
+from tmrl_like.envs.control_thread import CallersThread, ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
 from tmrl_like.envs.game_processes import EnvProcesses
 from tmrl_like.envs.sensor import Sensor, sensors_of
@@ -35,7 +36,6 @@ from tmrl_like.errors import (
     EnvironmentFaultError,
     MissingExtraError,
     ShortageError,
-    TmrlLikeError,
 )
 
 log = logging.getLogger("tmrl_like.envs")
@@ -50,7 +50,6 @@ _CLOSE_LOST_WITHIN_S = 1.0
 _MAX_FAULTS_IN_A_ROW = 5
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 10.0
-_USERS_MISTAKES = (ConfigError, MissingExtraError)  # trying again would not help
 
 
 class StoppedError(Exception):
@@ -113,10 +112,11 @@ class SupervisedEnv:
         self._hang_timeout_s = hang_timeout_s
         self._seed = seed
         self._is_new = True  # `env` has not been reset yet
-        self._thread = ControlThread() if own_thread else None
+        self._own_thread = own_thread
         self._left: set[int] = set()  # idents of threads that were left behind
+        self._renew_thread()
         self._call_while_waiting: Callable[[], None] | None = None
-        # start of the current call and, until some thread takes it, the call itself
+        # start of the current call and, until some thread takes it, the call's name
         self._call_token: list[Any] = [0.0]
         self.faults = self.rebuilds = 0
         self._faults_in_a_row = self._rebuilds_in_a_row = 0
@@ -129,26 +129,19 @@ class SupervisedEnv:
         started = time.monotonic()
         try:
             self._make(math.inf)
-        except BaseException as error:
+        except BaseException:
             self.close()
-            if isinstance(error, TmrlLikeError | StoppedError) or not isinstance(error, Exception):
-                raise
-            fault = _not_made(error)
-            raise fault from fault.__cause__
+            raise
         self._make_within_s = max(hang_timeout_s, 3 * (time.monotonic() - started))
 
     def _adopt(self, env: Any) -> None:
         self.env = env
         self._is_new = True
         self._is_open, self._is_lost = True, False
-        inner = getattr(env, "unwrapped", env)
-        time_step_s = getattr(env, "time_step_s", None) or getattr(
-            inner, "time_step_duration", None
-        )
+        time_step_s = attribute_of(env, "time_step_s") or attribute_of(env, "time_step_duration")
         self.time_step_s = float(time_step_s or 0.0)
-        overrun_after_s = self.time_step_s * (
-            1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0))
-        )
+        factor = attribute_of(env, "time_step_timeout_factor")
+        overrun_after_s = self.time_step_s * (1.0 + (1.0 if factor is None else float(factor)))
         self.brake = self.stopping.brake = Brake(env, self._guard, self.stopping)
         # 1 % less, for the clock's own noise
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf
@@ -162,9 +155,9 @@ class SupervisedEnv:
         Most environments have none; see `ClockedGym`.
         """
         self._call_while_waiting = call
-        inner = getattr(self.env, "unwrapped", self.env)
-        if hasattr(inner, "while_waiting"):
-            inner.while_waiting(call)
+        while_waiting = attribute_of(self.env, "while_waiting")
+        if while_waiting is not None:
+            while_waiting(call)
 
     @property
     def sensors(self) -> Sequence[Sensor[Any]]:
@@ -179,16 +172,14 @@ class SupervisedEnv:
     @property
     def moves_hardware(self) -> bool:
         """Whether the environment or its interface has a true attribute `moves_hardware`."""
-        inner = getattr(self.env, "unwrapped", self.env)
-        parts = (self.env, inner, getattr(inner, "interface", None))
-        return any(getattr(part, "moves_hardware", False) for part in parts)
+        return any(getattr(part, "moves_hardware", False) for part in parts_of(self.env))
 
     @property
     def thread_id(self) -> int:
         """Native id of the control thread, which changes after a hang; without a control thread,
         that of the calling thread.
         """
-        return threading.get_native_id() if self._thread is None else self._thread.native_id
+        return self._thread.native_id
 
     # -- in the control thread ---------------------------------------------------------------------
 
@@ -202,12 +193,14 @@ class SupervisedEnv:
             StoppedError: `stopping` was set, and there is something that would move.
         """
         options = {}
-        if self._is_new and self._seed is not None and _takes_seed(self.env.reset):
-            options = {"seed": self._seed + self.rebuilds}
+        if self._is_new and self._seed is not None:
+            taken = signature_of(self.env.reset)
+            if taken.open_ended or "seed" in taken.parameters:
+                options = {"seed": self._seed + self.rebuilds}
         self._is_new = False
         if not self.brake.release():
             raise StoppedError
-        obs, info = self._call(self.env.reset, **options)
+        obs, info = self._call("reset()", self.env.reset, **options)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -216,13 +209,14 @@ class SupervisedEnv:
         """
         if self.brake.is_on:
             raise StoppedError
-        result: tuple[Any, Any, bool, bool, dict[str, Any]] = self._call(self.env.step, action)
+        result: tuple[Any, Any, bool, bool, dict[str, Any]]
+        result = self._call("step()", self.env.step, action)
         return result
 
-    def _call(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self._left and threading.get_ident() in self._left:
             raise _LeftBehindError
-        token = self._call_token = [time.monotonic(), call]
+        token = self._call_token = [time.monotonic(), name]
         try:
             return call(*args, **options)
         except (Exception, SystemExit) as error:
@@ -232,11 +226,12 @@ class SupervisedEnv:
             if isinstance(error, EnvironmentFaultError | ConfigError | MissingExtraError):
                 raise
             # raised by a signal handler in the main thread
-            if self._thread is None and isinstance(error, SystemExit):
+            if not self._own_thread and isinstance(error, SystemExit):
                 raise
-            what = f"{one_line(error)}{place_of(error)}"
-            fault = _fault(error, f"the environment raised in {call.__name__}(): {what}")
-            raise fault from fault.__cause__
+            line = f"the environment raised in {name}: {one_line(error)}{place_of(error)}"
+            if is_shortage(error):
+                raise EnvironmentAwayError(line) from None
+            raise EnvironmentFaultError(line) from error
         finally:
             try:
                 token.pop(1)  # `_take` inlined
@@ -254,19 +249,17 @@ class SupervisedEnv:
             EnvironmentFaultError: the environment did not return in time.
             StoppedError: `stopping` was set, and the call did not end.
         """
-        thread = self._thread
-        if thread is None:
-            try:
-                return self._with_brake(call)
-            finally:
-                self.log.write()
-        if thread.is_current:
+        if self._thread.is_current:
             return call()
         if self._closed:
             raise StoppedError
+        return self._run(call, self._hang_timeout_s)
+
+    def _run(self, call: Callable[[], _T], hang_timeout_s: float) -> _T:
+        thread = self._thread
         job = thread.start(partial(self._with_brake, call))
         try:
-            self._wait(job, thread)
+            self._wait(job, thread, hang_timeout_s)
             result: _T = job.result()
             return result
         except (KeyboardInterrupt, SystemExit):
@@ -285,12 +278,12 @@ class SupervisedEnv:
             brake.pull()
             raise
 
-    def _stop(self, job: Future[Any], thread: ControlThread) -> None:
+    def _stop(self, job: Future[Any], thread: ControlThread | CallersThread) -> None:
         """End a job that the caller no longer wants, or leave it behind."""
         was_stopping = self.stopping.is_set()
         self.stopping.set()
         try:
-            self._wait(job, thread)
+            self._wait(job, thread, self._hang_timeout_s)
         except (StoppedError, EnvironmentFaultError):
             pass
         except BaseException:  # Ctrl-C again
@@ -300,11 +293,13 @@ class SupervisedEnv:
             if not was_stopping:
                 self.stopping.clear()
 
-    def _wait(self, job: Future[Any], thread: ControlThread) -> None:
+    def _wait(
+        self, job: Future[Any], thread: ControlThread | CallersThread, hang_timeout_s: float
+    ) -> None:
         stop_at = math.inf
         look_s = _LOOK_TO_STOP_S if self.brake.exists else _LOOK_S
-        while not wait([job], min(look_s, self._hang_timeout_s / 4)).done:
-            if thread is not self._thread:
+        while not wait([job], min(look_s, hang_timeout_s / 4)).done:
+            if thread.is_left:
                 raise StoppedError
             now, token = time.monotonic(), self._call_token
             if self.stopping.is_set():
@@ -312,18 +307,19 @@ class SupervisedEnv:
             if now >= stop_at and (_take(token) is not None or now >= stop_at + _STOP_WITHIN_S):
                 self._leave_thread()
                 raise StoppedError
-            if now - token[0] >= self._hang_timeout_s and (hanging := _take(token)) is not None:
+            if now - token[0] >= hang_timeout_s and (name := _take(token)) is not None:
                 self._leave_thread()
-                raise EnvironmentFaultError(_describe_hang(hanging, self._hang_timeout_s))
+                raise EnvironmentFaultError(
+                    f"the environment hangs: {name} has not come back for {hang_timeout_s:.3g} s"
+                )
             self.log.write()
-            if self._processes is not None:
+            if self._is_open and self._processes is not None:
                 self._processes.look()
 
     def _leave_thread(self) -> None:
         """Stop what moves, leave the control thread behind, and continue with a new one."""
         if self._is_open:
             self.brake.pull()
-        assert self._thread is not None
         self._left.add(self._thread.ident)
         self._thread.leave()
         self._is_lost = True
@@ -334,14 +330,14 @@ class SupervisedEnv:
         """Start a new control thread; raise ShortageError if the system gives none, or the
         interpreter is exiting.
         """
-        self._thread = ControlThread()
+        self._thread = ControlThread() if self._own_thread else CallersThread()
         # the ident of a thread that has ended may be reused
         self._left.discard(self._thread.ident)
 
     def episode_ended_well(self) -> None:
         """Reset the counts of faults and rebuilds in a row."""
         self._faults_in_a_row = self._rebuilds_in_a_row = 0
-        if self._thread is None:
+        if not self._own_thread:
             self.log.write()
 
     def revive(self) -> None:
@@ -399,11 +395,8 @@ class SupervisedEnv:
         """
         try:
             self._make(self._make_within_s)
-        except (EnvironmentFaultError, StoppedError, *_USERS_MISTAKES):
-            raise
-        except Exception as error:
-            fault = _not_made(error)
-            raise fault from fault.__cause__
+        except ShortageError as error:
+            raise EnvironmentAwayError(str(error)) from None
         self.rebuilds += 1
 
     def close(self) -> None:
@@ -416,48 +409,25 @@ class SupervisedEnv:
         self.stopping.set()
         self._dispose(_CLOSE_LOST_WITHIN_S if self._is_lost else _CLOSE_WITHIN_S)
         self._guard.close()
-        if self._thread is not None:
-            self._thread.leave()
+        self._thread.leave()
 
     def _make(self, within_s: float) -> None:
-        """Make the environment in the control thread.
-
-        Raises:
-            EnvironmentFaultError: it was not made within `within_s`; if it is completed later, it
-                is closed.
-            StoppedError: `stopping` was set before it was made.
-        """
-        token: list[Any] = [time.monotonic(), self._make_env]
-
-        def make() -> Any:
-            self._processes = processes = EnvProcesses(self._guard, self._thread is not None)
-            env = self._make_env()
-            if _take(token) is None:
-                env.close()
-                raise _LeftBehindError
-            processes.made()
-            return env
-
-        if self._thread is None:
-            self._adopt(make())
-            return
+        """Make the environment in the control thread; raises as `run`."""
         if self._thread.is_left:
             self._renew_thread()
-        job = self._thread.start(make)
-        until = time.monotonic() + within_s
+        self._run(self._make_here, within_s)
+
+    def _make_here(self) -> None:
+        self._processes = processes = EnvProcesses(self._guard, self._own_thread)
+        made: list[Any] = []
         try:
-            while not wait([job], _LOOK_S).done:
-                if self.stopping.is_set():
-                    raise StoppedError
-                if time.monotonic() >= until:
-                    raise EnvironmentFaultError(_describe_hang(self._make_env, within_s))
-        except BaseException:
-            if _take(token) is not None:
-                self._leave_thread()
-            else:
-                self._adopt(job.result())
+            self._call("its constructor", lambda: made.append(self._make_env()))
+        except _LeftBehindError:  # it is ready too late
+            for env in made:
+                env.close()
             raise
-        self._adopt(job.result())
+        processes.made()
+        self._adopt(made[0])
 
     def _dispose(self, within_s: float) -> None:
         """Close the environment if it is open, and end the processes that it started.
@@ -467,9 +437,8 @@ class SupervisedEnv:
         """
         if self._is_open:
             self.brake.close()
-        if self._is_open and self._is_lost and self._processes is not None:
-            self._processes.end()
-        if self._is_open:
+            if self._is_lost and self._processes is not None:
+                self._processes.end()
             self._is_open, self._is_lost = False, True
             try:
                 self._close_env(within_s)
@@ -479,9 +448,9 @@ class SupervisedEnv:
             self._processes.end()
 
     def _close_env(self, within_s: float) -> None:
-        if self._thread is None and len(self._call_token) == 2:
+        if not self._own_thread and len(self._call_token) == 2:
             raise TimeoutError("another thread is inside the environment")
-        if self._thread is None or self._thread.is_current:
+        if self._thread.is_current:
             self.env.close()
             return
         if self._thread.is_busy:
@@ -495,40 +464,9 @@ class SupervisedEnv:
         job.result()
 
 
-def _fault(error: BaseException, line: str) -> EnvironmentFaultError:
-    """Return an exception of the environment as an EnvironmentFaultError."""
-    fault = (EnvironmentAwayError if is_shortage(error) else EnvironmentFaultError)(line)
-    fault.__cause__ = None if is_shortage(error) else error
-    return fault
-
-
-def _not_made(error: Exception) -> EnvironmentFaultError:
-    return _fault(
-        error, f"the environment raised while it was made: {one_line(error)}{place_of(error)}"
-    )
-
-
-def _takes_seed(reset: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(reset).parameters.values()
-    except (TypeError, ValueError):  # built-ins without a signature
-        return False
-    return any(
-        parameter.name == "seed" or parameter.kind is parameter.VAR_KEYWORD
-        for parameter in parameters
-    )
-
-
 def _take(token: list[Any]) -> Any:
     """Take the call out of a token, which only one thread can do; return None if another did."""
     try:
         return token.pop(1)
     except IndexError:
         return None
-
-
-def _describe_hang(call: Any, waited_s: float) -> str:
-    name = getattr(call, "__name__", None) or getattr(
-        getattr(call, "func", None), "__name__", "its constructor"
-    )
-    return f"the environment hangs: {name}() has not come back for {waited_s:.3g} s"

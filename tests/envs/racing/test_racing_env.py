@@ -166,11 +166,8 @@ def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
         # not exactly: the car is half a pixel off the frame's middle
         off, between = seen - expected[1][0], here[1] - there[1]
         assert float(off.abs().mean()) < 0.1 * float(between.abs().mean())
-    batches = [tuple(part[int(i)].numpy() for part in obs) for i in is_mirrored.float().argsort()]
     single = tuple(part[0].numpy() for part in here)
-    alone = [mirrored(single, single[-1], 1.0, single, False, False)[0] for _ in range(20)]
-    for image in batches[0], batches[-1]:  # unchanged and mirrored
-        assert any(all(map(np.array_equal, one, image)) for one in alone)
+    assert mirrored(single, single[-1], 1.0, single, False, False)[0] is single
 
 
 @pytest.mark.parametrize(
@@ -185,10 +182,6 @@ def test_a_mirrored_number_is_the_row_that_steers_the_other_way(inputs, rows):
     for number, image, seen in zip(act, images, instruments, strict=True):
         steering, pedal = table(number)
         assert tuple(table(image)) == (steering * float(seen[1]), pedal)
-    single = tuple(part[1].numpy() for part in obs)
-    random = MirroredLaps(0, inputs)
-    alone = {int(random(single, np.int64(1), 1.0, single, False, False)[1]) for _ in range(9)}
-    assert alone == set(images[act == 1].tolist())
     with pytest.raises(ConfigError, match="give MirroredLaps the environment's `inputs`"):
         MirroredLaps()(obs, act, 1.0, obs, False, False)
 

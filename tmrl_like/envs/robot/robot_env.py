@@ -261,16 +261,12 @@ class OtherTargets:
             return last_obs, act, rew, obs, terminated, truncated
         chance = act.new_tensor(self._random.random(len(act)))
         is_moved, is_close = chance < self._share, chance < self._share / 2
-        close_x, close_y = act.new_tensor(self._random.normal(0.0, _CLOSE_M, (2, len(act))))
-
-        def moved(target: Any, close: Any) -> Any:
-            return close.where(is_close, target.roll(1).where(is_moved, target))
-
-        x, y, cos, sin = _tips(obs[0])
-        along, left = obs[3].unbind(-1)
-        target_x = moved(x + cos * along - sin * left, x + close_x)
-        target_y = moved(y + sin * along + cos * left, y + close_y)
-        last_obs, obs = _towards(last_obs, target_x, target_y), _towards(obs, target_x, target_y)
+        close_m = act.new_tensor(self._random.normal(0.0, _CLOSE_M, (2, len(act)))).T
+        tips_m, along, left = _tips(obs[0])
+        target_m = tips_m + along * obs[3][:, :1] + left * obs[3][:, 1:]
+        other_m = target_m.roll(1, 0).where(is_moved[:, None], target_m)
+        target_m = (tips_m + close_m).where(is_close[:, None], other_m)
+        last_obs, obs = _towards(last_obs, target_m), _towards(obs, target_m)
         distance_m = obs[3].norm(dim=-1)
         rests = obs[1].abs().amax(-1) < AT_REST_RAD_S
         rew = (-distance_m - STEP_COSTS).where(is_moved, rew)
@@ -280,28 +276,26 @@ class OtherTargets:
         return last_obs, act, rew, obs, terminated, truncated
 
 
-def _towards(obs: tuple[Any, ...], target_x: Any, target_y: Any) -> tuple[Any, ...]:
-    """Return observations as of `TargetUpClose`, with these targets, in m, each [B]."""
-    x, y, cos, sin = _tips(obs[0])
+def _towards(obs: tuple[Any, ...], target_m: Any) -> tuple[Any, ...]:
+    """Return observations as of `TargetUpClose`, with these targets, [B, 2]."""
+    tips_m, along, left = _tips(obs[0])
+    to_target_m = target_m - tips_m
     way = obs[3].clone()
-    way[:, 0] = cos * (target_x - x) + sin * (target_y - y)
-    way[:, 1] = cos * (target_y - y) - sin * (target_x - x)
+    way[:, 0] = (along * to_target_m).sum(-1)
+    way[:, 1] = (left * to_target_m).sum(-1)
     return TargetUpClose()((*obs[:3], way, *obs[4:]))
 
 
-def _tips(position_rad: Any) -> tuple[Any, Any, Any, Any]:
-    """Convert joint positions [B, 2] to the tip's x and y in m and the cosine and sine of the
-    forearm's angle, each [B].
+def _tips(position_rad: Any) -> tuple[Any, Any, Any]:
+    """Return the tip's x and y in m for joint positions, and unit vectors along the forearm and to
+    its left, each [B, 2].
     """
-    shoulder, both = position_rad[:, 0], position_rad.sum(-1)
-    upper_m, fore_m = LINKS_M
-    cos, sin = both.cos(), both.sin()
-    return (
-        upper_m * shoulder.cos() + fore_m * cos,
-        upper_m * shoulder.sin() + fore_m * sin,
-        cos,
-        sin,
-    )
+    import torch
+
+    angles = position_rad.cumsum(-1)  # of the upper arm, of the forearm
+    upper, fore = torch.stack((angles.cos(), angles.sin()), -1).unbind(1)
+    left = torch.stack((-fore[:, 1], fore[:, 0]), -1)
+    return LINKS_M[0] * upper + LINKS_M[1] * fore, fore, left
 
 
 def tip_m(position_rad: Any) -> NDArray[np.float32]:

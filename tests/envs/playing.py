@@ -35,4 +35,4 @@ class SquareGame(DesktopGameInterface):
 
     def judge(self, frame, record):
         where = float(record[0]) if record else 0.0
-        return where, where == 1.0, {"pid": self._game._process.pid if self._game else 0}
+        return where, where == 1.0, {"pid": self._game._process.pid}

@@ -167,9 +167,7 @@ def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen,
     interface = SquareGame(command, telemetry=None)
     interface.reset()
     interface.send_control(RIGHT)
-    game = interface._game
-    assert game is not None
-    pid = game._process.pid
+    pid = interface._game._process.pid
     os.kill(pid, signal.SIGSTOP)  # so that the game does not end by itself
     mortal_screen.kill()
     mortal_screen.wait()
@@ -278,7 +276,6 @@ def test_a_game_has_the_variables_that_it_is_given_beside_ours(tmp_path):
     )
     game = GameProcess([sys.executable, "-c", code], {"A": "one, "})
     game.start()
-    game.wait(60)
-    assert game.exit_code == 0
+    assert game.exit_code(within_s=60) == 0
     game.close()
     assert said.read_text() == "one, " + os.environ["PATH"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import struct
@@ -74,7 +73,6 @@ class Telemetry:
         self._hint = hint
         self._state = "it has not answered yet"
         self._closed = threading.Event()
-        self._socket: socket.socket | None = None
         self._thread = start_thread(self._run, "tmrl-telemetry")
 
     def next_record(self, within_s: float) -> Record:
@@ -102,16 +100,12 @@ class Telemetry:
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
     def _run(self) -> None:
         while not self._closed.is_set():
             try:
                 with socket.create_connection(self._address, _CONNECT_WITHIN_S) as connection:
-                    self._socket = connection
                     self._state = "it accepts connections and sends nothing"
                     self._lose(self._receive(connection))
             except OSError as error:

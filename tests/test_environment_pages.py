@@ -5,6 +5,7 @@ the shipped experiments make.
 import ast
 import importlib
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.my_game import write_my_game
 
 import tmrl_like.envs  # noqa: F401  registers its ids
 from tmrl_like import load_experiment
@@ -66,24 +68,18 @@ def made(tmp_path_factory):
     """Return a function that makes the environment of a named experiment; skip if its extra is
     missing.
     """
-    folder = tmp_path_factory.mktemp("my_game")
-    text = next(page for page in PAGES if page.stem == "desktop").read_text(encoding="utf-8")
-    for language, suffix in (("python", "py"), ("yaml", "yaml")):
-        code = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)[0]
-        (folder / f"my_game.{suffix}").write_text(code, encoding="utf-8")
-    envs = {}
+    my_game, envs = write_my_game(tmp_path_factory.mktemp("my_game")), {}
 
     def make(name):
         if name not in envs:
-            file = shipped().get(name, folder / "my_game.yaml")
             try:
-                envs[name] = load_experiment(file, parts=("env",)).env()
+                envs[name] = load_experiment(shipped().get(name, my_game), parts=("env",)).env()
             except MissingExtraError as error:
                 pytest.skip(str(error))
         return envs[name]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
+        patch.setattr(sys, "path", list(sys.path))
         yield make
     for env in envs.values():
         env.close()

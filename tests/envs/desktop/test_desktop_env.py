@@ -5,7 +5,6 @@ screen.
 import contextlib
 import gc
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -13,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-import yaml
+from kit.my_game import write_my_game
 from kit.pythons import python
 from playing import TITLE, SquareGame, command_of
 
+from tmrl_like import load_experiment
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv
 from tmrl_like.envs.desktop.desktop_game import GameProcess
@@ -234,19 +234,11 @@ def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(play):
 
 
 @pytest.mark.long
-def test_the_game_of_the_guide_is_played(screen):
-    page = (Path(__file__).parents[3] / "docs" / "environments" / "desktop.md").read_text(
-        encoding="utf-8"
-    )
-    fences = dict(re.findall(r"^```(python|yaml)\n(.*?)^```", page, re.M | re.S)[:2])
-    names = {}
-    exec(fences["python"], names)
-    arguments = yaml.safe_load(fences["yaml"])["env"]["init_args"]
-    game = arguments.pop("interface")["init_args"]
-    game["command"][0] = sys.executable
-    with contextlib.closing(
-        DesktopGameEnv(partial(names["CarOnScreen"], **game), **arguments)
-    ) as env:
+def test_the_game_of_the_guide_is_played(screen, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    experiment = load_experiment(write_my_game(tmp_path), parts=("env",))
+    with contextlib.closing(experiment.env()) as env:
         obs, _ = env.reset()
         assert env.observation_space.contains(obs)
         rewards = [env.step(np.array([0.0, 1.0], np.float32))[1] for _ in range(100)]

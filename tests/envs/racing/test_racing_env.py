@@ -199,7 +199,6 @@ def test_a_table_that_cannot_be_mirrored_is_one_line(inputs, message):
         ({"trajectory": "nowhere.npz"}, "no trajectory at nowhere.npz"),
         ({"history": 0}, "history is 0; expected 1 or more"),
         ({"track": -1}, "track is -1; expected"),
-        ({"observation": "image", "image_size": (100_000, 64)}, "expected 1 to 4096 pixels"),
     ],
 )
 def test_a_mistake_in_an_argument_is_one_line(options, message):

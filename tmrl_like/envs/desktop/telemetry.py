@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from tmrl_like.base.options import in_ranges
 from tmrl_like.base.threads import start_thread
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, expect
+from tmrl_like.errors import ConfigError, EnvironmentAwayError
 
 log = logging.getLogger("tmrl_like.envs")
 
@@ -60,12 +60,6 @@ class Telemetry:
             raise ConfigError(
                 f"{layout!r} is no layout of a telemetry record ({error}); expected one like <2f"
             ) from None
-        expect(
-            self._layout.size > 0,
-            "the layout of telemetry",
-            layout,
-            "one of a number or more, like <2f",
-        )
         self._address = (host, port)
         self._is_valid = is_valid
         self._changed = threading.Condition()

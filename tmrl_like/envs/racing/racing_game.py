@@ -44,9 +44,8 @@ _SILENT_FOR_S = 3.0
 def gas_and_brake(pedal: float) -> tuple[float, float]:
     """Return the gas and brake of a pedal position: -1 is full brake, -0.5 nothing, 1 full gas."""
     beyond = pedal - COASTING
-    return _FULL_GAS * max(beyond, 0.0) / (1.0 - COASTING), _FULL_BRAKE * max(-beyond, 0.0) / (
-        1.0 + COASTING
-    )
+    gas = _FULL_GAS * max(beyond, 0.0) / (1.0 - COASTING)
+    return gas, _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + COASTING)
 
 
 def pedal_of(gas: float, brake: float) -> float:

@@ -102,7 +102,6 @@ class Car:
         if frame != self._newest_frame or self.world.stands_still:
             self._newest_frame, self._newest_at = frame, now
         elif now - self._newest_at > limit_s:
-            self.world.is_lost = True
             raise EnvironmentAwayError(
                 f"the CARLA simulator has stood still for {limit_s:g} s: did it end?"
             )

@@ -141,19 +141,16 @@ class RobotInterface(TaskInterface[RobotState]):
         )
         shoulder, elbow, tip = map(_pixel, (np.zeros(2), elbow_m, tip_m(self._position_rad)))
 
-        def disc(
-            middle: tuple[int, int], radius: int, colour: tuple[int, int, int], thickness: int = -1
-        ) -> None:
-            cv2.circle(image, middle, radius, colour, thickness, cv2.LINE_AA)
-
-        disc(shoulder, round(sum(LINKS_M) * _PX_PER_M), _FAINT, 1)  # how far it reaches
-        cv2.line(image, shoulder, elbow, _ARM, 14, cv2.LINE_AA)
-        cv2.line(image, elbow, tip, _ARM, 8, cv2.LINE_AA)
-        disc(shoulder, 12, _JOINT)
-        disc(elbow, 8, _JOINT)
-        disc(_pixel(self.target_m), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
-        disc(_pixel(self.target_m), round(REACHED_M * _PX_PER_M), _TARGET)
-        disc(tip, 4, (0, 0, 0))
+        circle = partial(cv2.circle, image, lineType=cv2.LINE_AA)  # thickness -1: a disc
+        line = partial(cv2.line, image, lineType=cv2.LINE_AA)
+        circle(shoulder, round(sum(LINKS_M) * _PX_PER_M), _FAINT, 1)  # how far it reaches
+        line(shoulder, elbow, _ARM, 14)
+        line(elbow, tip, _ARM, 8)
+        circle(shoulder, 12, _JOINT, -1)
+        circle(elbow, 8, _JOINT, -1)
+        circle(_pixel(self.target_m), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
+        circle(_pixel(self.target_m), round(REACHED_M * _PX_PER_M), _TARGET, -1)
+        circle(tip, 4, (0, 0, 0), -1)
         return image
 
     def wait(self) -> None:

@@ -91,6 +91,7 @@ class Simulator:
         settings, timeout_s: as the clients set them.
         version: what `get_server_version` returns.
         frame, time_s: the world's clock.
+        is_dead: whether it answers no clients and makes no frames.
     """
 
     def __init__(self, period_s=0.02, walls=()):
@@ -112,33 +113,24 @@ class Simulator:
         self.ticked = threading.Condition(self.lock)
         self._ids = itertools.count(1)
         self._passed_at = time.monotonic()
-        self.load("Straight")
+        self.load()
         threading.Thread(
             target=_live, args=(weakref.ref(self),), name="carla-stand-in", daemon=True
         ).start()
 
-    def load(self, map_name):
+    def load(self):
         """Begin a new world with CARLA's default settings and without actors."""
         with self.lock:
             for actor in self.actors.values():
                 actor.is_alive = False
             self.actors.clear()
-            self.map = _offline_map(f"Carla/Maps/{map_name}")
+            self.map = _offline_map()
             self.settings = carla.WorldSettings()
             self.snapshot = self._see(0.0)
 
     def close(self):
         """End the world's thread."""
         self.is_closed = True
-
-    def die(self):
-        """Stop answering clients and making frames."""
-        self.is_dead = True
-
-    def start_again(self):
-        """Answer clients again, with a new world."""
-        self.load("Straight")
-        self.is_dead = False
 
     def answer(self):
         """Begin a client's call; if the simulator is dead, raise what CARLA raises."""
@@ -197,7 +189,7 @@ def _time_out(seconds):
     )
 
 
-def _offline_map(name):
+def _offline_map():
     """Return CARLA's own map, with spawn points that otherwise only a simulator has."""
 
     class Map(carla.Map):
@@ -205,7 +197,7 @@ def _offline_map(name):
             start = self.get_waypoint(carla.Location())
             return [start.next(s_m)[0].transform for s_m in _SPAWN_POINTS_S_M]
 
-    return Map(name, open_drive())
+    return Map("Carla/Maps/Straight", open_drive())
 
 
 def _live(simulator):

@@ -255,7 +255,7 @@ def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
 
 def test_a_car_that_somebody_destroys_is_a_fault(sync_env, simulator):
     sync_env.reset()
-    simulator.load("Straight")
+    simulator.load()
     with pytest.raises(
         EnvironmentFaultError, match="refused: trying to operate on a destroyed actor"
     ):
@@ -299,19 +299,20 @@ def test_a_simulator_that_shows_its_last_frame_for_ever_has_ended_until_it_is_ba
     for _ in range(2):
         env.reset()
         env.step(GAS)
-        simulator.die()
+        simulator.is_dead = True
         with pytest.raises(EnvironmentAwayError, match=r"has stood still for 0.3 s"):
             while True:
                 env.step(GAS)
         with pytest.raises(EnvironmentAwayError, match="CARLA simulator"):
             env.reset()
         env.close()
-        simulator.start_again()
+        simulator.load()
+        simulator.is_dead = False
 
 
 def test_a_simulator_that_was_slow_once_is_left_as_it_was(sync_env, simulator):
     sync_env.reset()
-    simulator.die()
+    simulator.is_dead = True
     with pytest.raises(EnvironmentAwayError):
         sync_env.step(GAS)
     simulator.is_dead = False

@@ -83,24 +83,20 @@ def test_a_restart_puts_the_car_into_the_middle_of_the_road_where_the_demonstrat
 
 
 @pytest.mark.parametrize(
-    ("options", "shape", "dtype"),
+    ("options", "shape"),
     [
-        ({"observation": "lidar", "history": 3}, (3, 19), np.float32),
-        ({"observation": "image", "history": 4}, (4, 64, 64), np.uint8),
-        (
-            {"observation": "image", "history": 2, "grey": False, "image_size": (48, 32)},
-            (2, 48, 32, 3),
-            np.uint8,
-        ),
+        ({"observation": "lidar"}, (3, 19)),
+        ({"observation": "image", "grey": False, "image_size": (48, 32)}, (3, 48, 32, 3)),
     ],
 )
-def test_observations_are_instruments_and_a_history_of_what_is_seen(options, shape, dtype):
-    seen = interface([state(bend=b, speed=30.0, slip=-60.0) for b in (0, 20)], **options)
+def test_observations_are_instruments_and_a_history_of_what_is_seen(options, shape):
+    states = [state(bend=b, speed=30.0, slip=-60.0) for b in (0, 20)]
+    seen = interface(states, history=3, **options)
     (instruments, before), _ = seen.reset()
     assert instruments == pytest.approx([0.3, -1.0, 0.0, 0.0])
     obs, *_ = seen.get_obs_rew_terminated_info()
     assert seen.get_observation_space().contains(tuple(obs))
-    assert (before.shape, before.dtype) == (shape, dtype)
+    assert before.shape == shape
     assert np.array_equal(obs[1][:-1], before[1:])
     assert not np.array_equal(obs[1][-1], before[-1])
 

@@ -159,17 +159,10 @@ class MirroredFlights:
     def __init__(self, seed: int | None = None) -> None:
         self._random = np.random.default_rng(seed)
 
-    def __call__(
-        self,
-        last_obs: tuple[Any, ...],
-        act: Any,
-        rew: Any,
-        obs: tuple[Any, ...],
-        terminated: Any,
-        truncated: Any,
-    ) -> tuple[Any, ...]:
+    def __call__(self, *transitions: Any) -> tuple[Any, ...]:
+        last_obs, act, rew, obs, terminated, truncated = transitions
         if act.ndim < 2:
-            return last_obs, act, rew, obs, terminated, truncated
+            return transitions
         import torch
 
         signs = act.new_tensor(self._random.choice((-1.0, 1.0), act.shape))

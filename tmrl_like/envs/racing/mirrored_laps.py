@@ -49,17 +49,10 @@ class MirroredLaps:
         )
         return MirroredLaps(self._seed, inputs)
 
-    def __call__(
-        self,
-        last_obs: tuple[Any, ...],
-        act: Any,
-        rew: Any,
-        obs: tuple[Any, ...],
-        terminated: Any,
-        truncated: Any,
-    ) -> tuple[Any, ...]:
+    def __call__(self, *transitions: Any) -> tuple[Any, ...]:
+        last_obs, act, rew, obs, terminated, truncated = transitions
         if isinstance(act, np.ndarray | np.generic):
-            return last_obs, act, rew, obs, terminated, truncated
+            return transitions
         # the rows of a batch are drawn at random, so each transition is mirrored half of the time
         rows = slice(int(self._random.integers(2)), None, 2)
 

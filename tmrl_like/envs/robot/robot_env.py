@@ -245,17 +245,10 @@ class OtherTargets:
         self._random = np.random.default_rng(seed)
         self._share = share
 
-    def __call__(
-        self,
-        last_obs: tuple[Any, ...],
-        act: Any,
-        rew: Any,
-        obs: tuple[Any, ...],
-        terminated: Any,
-        truncated: Any,
-    ) -> tuple[Any, ...]:
+    def __call__(self, *transitions: Any) -> tuple[Any, ...]:
+        last_obs, act, rew, obs, terminated, truncated = transitions
         if act.ndim < 2:
-            return last_obs, act, rew, obs, terminated, truncated
+            return transitions
         chance = act.new_tensor(self._random.random(len(act)))
         is_moved, is_close = chance < self._share, chance < self._share / 2
         close_m = act.new_tensor(self._random.normal(0.0, _CLOSE_M, (2, len(act)))).T

@@ -7,14 +7,13 @@ sensors that deliver data as time passes. Classes, methods and arguments have CA
 behave as CARLA's documentation says, as far as `tmrl_like.envs.carla` uses them.
 """
 
-from __future__ import annotations  # for machines without a wheel of carla
-
 import contextlib
+import copy
+import itertools
 import math
 import threading
 import time
 import weakref
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -92,6 +91,7 @@ class Simulator:
         settings, timeout_s: as the clients set them.
         version: what `get_server_version` returns.
         frame, time_s: the world's clock.
+        is_dead: whether it answers no clients and makes no frames.
     """
 
     def __init__(self, period_s=0.02, walls=()):
@@ -111,35 +111,26 @@ class Simulator:
         self.frame, self.time_s, self.is_dead, self.is_closed = 0, 0.0, False, False
         self.lock = threading.RLock()
         self.ticked = threading.Condition(self.lock)
-        self._next_id = 1
+        self._ids = itertools.count(1)
         self._passed_at = time.monotonic()
-        self.load("Straight")
+        self.load()
         threading.Thread(
             target=_live, args=(weakref.ref(self),), name="carla-stand-in", daemon=True
         ).start()
 
-    def load(self, map_name):
+    def load(self):
         """Begin a new world with CARLA's default settings and without actors."""
         with self.lock:
             for actor in self.actors.values():
                 actor.is_alive = False
             self.actors.clear()
-            self.map = _offline_map(f"Carla/Maps/{map_name}")
+            self.map = _offline_map()
             self.settings = carla.WorldSettings()
             self.snapshot = self._see(0.0)
 
     def close(self):
         """End the world's thread."""
         self.is_closed = True
-
-    def die(self):
-        """Stop answering clients and making frames."""
-        self.is_dead = True
-
-    def start_again(self):
-        """Answer clients again, with a new world."""
-        self.load("Straight")
-        self.is_dead = False
 
     def answer(self):
         """Begin a client's call; if the simulator is dead, raise what CARLA raises."""
@@ -150,13 +141,14 @@ class Simulator:
     def add(self, blueprint, transform, parent):
         """Make and return an actor, or return None if a vehicle is in its way."""
         with self.lock:
-            kind = Sensor if blueprint.id.startswith("sensor.") else Vehicle
-            for other in self.actors.values() if kind is Vehicle else ():
-                if other.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M:
-                    return None
-            actor = kind(self, self._next_id, blueprint, transform, parent)
-            self.actors[self._next_id] = actor
-            self._next_id += 1
+            kind = Vehicle if parent is None else Sensor
+            if kind is Vehicle and any(
+                other.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M
+                for other in self.actors.values()
+            ):
+                return None
+            actor = kind(self, next(self._ids), blueprint, transform, parent)
+            self.actors[actor.id] = actor
             return actor
 
     # -- time --------------------------------------------------------------------------------------
@@ -186,7 +178,7 @@ class Simulator:
             return self.frame
 
     def _see(self, step_s):
-        seen = {actor.id: actor.seen() for actor in self.actors.values()}
+        seen = {actor.id: copy.copy(actor) for actor in self.actors.values()}
         return WorldSnapshot(carla.Timestamp(self.frame, self.time_s, step_s, time.time()), seen)
 
 
@@ -197,7 +189,7 @@ def _time_out(seconds):
     )
 
 
-def _offline_map(name):
+def _offline_map():
     """Return CARLA's own map, with spawn points that otherwise only a simulator has."""
 
     class Map(carla.Map):
@@ -205,7 +197,7 @@ def _offline_map(name):
             start = self.get_waypoint(carla.Location())
             return [start.next(s_m)[0].transform for s_m in _SPAWN_POINTS_S_M]
 
-    return Map(name, open_drive())
+    return Map("Carla/Maps/Straight", open_drive())
 
 
 def _live(simulator):
@@ -224,7 +216,6 @@ class Client:
         self,
         host="127.0.0.1",
         port=2000,
-        worker_threads=0,
         simulator=None,
     ):
         self._simulator = simulator or Simulator()
@@ -307,58 +298,25 @@ class ActorBlueprint:
     """A kind of actor, with its attributes."""
 
     def __init__(self, id):
-        self.id = id
-        self._attributes = dict(BLUEPRINTS[id])
-
-    @property
-    def attributes(self):
-        return self._attributes
+        self.id, self.attributes = id, dict(BLUEPRINTS[id])
 
     def has_attribute(self, id):
-        return id in self._attributes
+        return id in self.attributes
 
     def set_attribute(self, id, value):
         if not isinstance(value, str):
             raise TypeError(f"attribute {id}: CARLA takes text, got {value!r}")
-        self._attributes[id] = value
+        self.attributes[id] = value
 
 
-@dataclass(frozen=True)
 class WorldSnapshot:
-    """The world in one frame."""
+    """The world in one frame, with copies of its actors."""
 
-    timestamp: carla.Timestamp
-    _actors: dict[int, ActorSnapshot]
-
-    @property
-    def frame(self):
-        return int(self.timestamp.frame)
+    def __init__(self, timestamp, actors):
+        self.timestamp, self.frame, self._actors = timestamp, timestamp.frame, actors
 
     def find(self, actor_id):
         return self._actors.get(actor_id)
-
-
-@dataclass(frozen=True)
-class ActorSnapshot:
-    """An actor in one frame."""
-
-    id: int
-    _transform: carla.Transform
-    _velocity: carla.Vector3D
-    _acceleration: carla.Vector3D
-    _angular_velocity: carla.Vector3D
-
-    def get_transform(self):
-        return self._transform
-
-    def get_velocity(self):
-        return self._velocity
-
-    def get_acceleration(self):
-        return self._acceleration
-
-    def get_angular_velocity(self):
-        return self._angular_velocity
 
 
 # -- actors ----------------------------------------------------------------------------------------
@@ -382,13 +340,17 @@ class Actor:
     def get_location(self):
         return self._at.location
 
-    def seen(self):
-        """Return a snapshot of this actor."""
-        ahead = self._at.get_forward_vector()
-        turn = carla.Vector3D(z=self._turn_deg_s)
-        return ActorSnapshot(
-            self.id, self._at, ahead * self._speed_m_s, ahead * self._acceleration_m_s2, turn
-        )
+    def get_transform(self):
+        return self._at
+
+    def get_velocity(self):
+        return self._at.get_forward_vector() * self._speed_m_s
+
+    def get_acceleration(self):
+        return self._at.get_forward_vector() * self._acceleration_m_s2
+
+    def get_angular_velocity(self):
+        return carla.Vector3D(z=self._turn_deg_s)
 
     def advance(self, step_s):
         """Move by `step_s` seconds."""
@@ -434,13 +396,11 @@ class Vehicle(Actor):
             return
         on_lane = self.is_on_lane()
         self._roll(step_s)
-        touched = any(
-            self._distance_m(x, y) < radius + _CAR_RADIUS_M
-            for x, y, radius in self._simulator.walls
-        )
-        self.hit_m_s = self._speed_m_s if touched else 0.0
-        if touched:
-            self._speed_m_s = 0.0
+        self.hit_m_s = 0.0
+        for x, y, radius in self._simulator.walls:
+            if self._distance_m(x, y) < radius + _CAR_RADIUS_M:
+                self.hit_m_s, self._speed_m_s = self._speed_m_s, 0.0
+                break
         self.crossed = on_lane != self.is_on_lane()
 
     def _roll(self, step_s):
@@ -501,10 +461,9 @@ class Sensor(Actor):
         """Deliver a picture: blue counts frames, green is 255 on the lane, red is the speed in
         m/s.
         """
-        height, width = int(self.attributes["image_size_y"]), int(self.attributes["image_size_x"])
-        green, red = 255 * car.is_on_lane(), min(255, int(car._speed_m_s))
-        pixels = height * width * bytes([self._simulator.frame % 256, green, red, 255])
-        self._say(width=width, height=height, raw_data=pixels)
+        height, width = (int(self.attributes[f"image_size_{axis}"]) for axis in "yx")
+        pixel = (self._simulator.frame % 256, 255 * car.is_on_lane(), int(car._speed_m_s), 255)
+        self._say(width=width, height=height, raw_data=height * width * bytes(pixel))
 
     def _scan(self, car):
         """Deliver the nearest point of each wall and points on the road; a frame that is too short

@@ -3,15 +3,16 @@ the shipped experiments make.
 """
 
 import ast
-import importlib
 import re
-from functools import cache
+import sys
 from pathlib import Path
+from pydoc import locate
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.my_game import write_my_game
 
 import tmrl_like.envs  # noqa: F401  registers its ids
 from tmrl_like import load_experiment
@@ -22,43 +23,40 @@ ROOT = Path(__file__).parents[1]
 ENVS = ROOT / "tmrl_like" / "envs"
 PAGES = sorted((ROOT / "docs" / "environments").glob("*.md"))
 FILES = sorted((*ENVS.glob("*/*_env.py"), ENVS / "carla" / "interface.py"))
-TABLE = re.compile(r"^\|(.*)\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", re.M)
+TABLE = re.compile(r"^(\|.*\|)\n\|[-|]+\|\n((?:\|.*\|\n)+)", re.M)
 NAME = re.compile(r"`(\w+)`")
 
 
-@cache
-def tables_of(page):
-    """Return the tables of a page, headers first, with stripped cells."""
-    text = page.read_text(encoding="utf-8")
-    return [
-        [
-            [cell.strip() for cell in line.strip("|").split("|")]
-            for line in (header, *rows.splitlines())
-        ]
-        for header, rows in TABLE.findall(text)
-    ]
+def all_tables():
+    """Yield the header and the rows of each table, with stripped cells."""
+    for page in (*PAGES, *FILES):
+        for header, rows in TABLE.findall(page.read_text(encoding="utf-8")):
+            yield cells_of(header), [cells_of(row) for row in rows.splitlines()]
+
+
+def cells_of(line):
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+TABLES = list(all_tables())
 
 
 def tables_of_spaces():
     """Yield (observation or action, experiment, rows) for each table of spaces."""
-    for page in (*PAGES, *FILES):
-        for (header, *_), *rows in tables_of(page):
-            if header.startswith(("observation of", "action of")):
-                for name in NAME.findall(header):
-                    yield pytest.param(
-                        header.split()[0], name, rows, id=f"{header.split()[0]} of {name}"
-                    )
+    for (title, *_), rows in TABLES:
+        if title.startswith(("observation of", "action of")):
+            what = title.split()[0]
+            for name in NAME.findall(title):
+                yield pytest.param(what, name, rows, id=f"{what} of {name}")
 
 
 def tables_of_facts():
-    for page in (*PAGES, *FILES):
-        for header, *rows in tables_of(page):
-            for column, names in enumerate(header):
-                for name in NAME.findall(names) if header[0] == "" else ():
-                    facts = {
-                        row[0]: row[column] if row[column] != "the same" else row[1] for row in rows
-                    }
-                    yield pytest.param(name, facts, id=name)
+    """Yield (experiment, its column as a dictionary) for each table of facts."""
+    for (title, *experiments), rows in TABLES:
+        for column, names in enumerate(experiments if title == "" else (), start=1):
+            facts = {row[0]: row[1] if row[column] == "the same" else row[column] for row in rows}
+            for name in NAME.findall(names):
+                yield pytest.param(name, facts, id=name)
 
 
 @pytest.fixture(scope="module")
@@ -66,24 +64,18 @@ def made(tmp_path_factory):
     """Return a function that makes the environment of a named experiment; skip if its extra is
     missing.
     """
-    folder = tmp_path_factory.mktemp("my_game")
-    text = next(page for page in PAGES if page.stem == "desktop").read_text(encoding="utf-8")
-    for language, suffix in (("python", "py"), ("yaml", "yaml")):
-        code = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)[0]
-        (folder / f"my_game.{suffix}").write_text(code, encoding="utf-8")
-    envs = {}
+    my_game, envs = write_my_game(tmp_path_factory.mktemp("my_game")), {}
 
     def make(name):
         if name not in envs:
-            file = shipped().get(name, folder / "my_game.yaml")
             try:
-                envs[name] = load_experiment(file, parts=("env",)).env()
+                envs[name] = load_experiment(shipped().get(name, my_game), parts=("env",)).env()
             except MissingExtraError as error:
                 pytest.skip(str(error))
         return envs[name]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
+        patch.setattr(sys, "path", list(sys.path))
         yield make
     for env in envs.values():
         env.close()
@@ -95,15 +87,13 @@ def described(space):
     if isinstance(space, spaces.Discrete):
         return [shape, str(space.dtype), f"{space.start} to {space.start + space.n - 1}"]
     assert isinstance(space, spaces.Box)
-    bounds = (
-        bound.flatten() if np.ptp(bound) else bound.flatten()[:1]
-        for bound in (space.low, space.high)
-    )
-    return [
-        shape,
-        str(space.dtype),
-        " to ".join(", ".join(f"{x:.4g}" for x in bound) for bound in bounds),
-    ]
+    return [shape, str(space.dtype), f"{written(space.low)} to {written(space.high)}"]
+
+
+def written(bound):
+    """Return the numbers of a bound, or its only number."""
+    numbers = bound.flatten() if np.ptp(bound) else bound.flatten()[:1]
+    return ", ".join(f"{number:.4g}" for number in numbers)
 
 
 @pytest.mark.parametrize(("what", "name", "rows"), list(tables_of_spaces()))
@@ -113,27 +103,24 @@ def test_a_table_has_the_items_of_the_space(made, what, name, rows):
     items = [
         described(item) for item in (space.spaces if isinstance(space, spaces.Tuple) else [space])
     ]
-    written = []
+    rows_of_items = []
     for meaning, shape, dtype, limits, _unit in rows:
         count = re.match(r"the last (?:(\d+) )?actions?$", meaning)
-        written += [[shape, dtype, limits]] * int(count[1] or 1 if count else 1)
-    assert written == items
+        rows_of_items += [[shape, dtype, limits]] * int(count[1] or 1 if count else 1)
+    assert rows_of_items == items
 
 
 @pytest.mark.parametrize(("name", "facts"), list(tables_of_facts()))
 def test_class_clock_and_length_are_those_of_the_experiment(made, name, facts):
     env = made(name)
-    module, _, cls = facts["class"].strip("`").rpartition(".")
-    assert type(env) is getattr(importlib.import_module(module), cls)
+    assert type(env) is locate(facts["class"].strip("`"))
     assert facts["time-step"] == (
         "stands still" if env.time_step_s is None else f"{1e3 * env.time_step_s:.0f} ms"
     )
     longest = env.spec.max_episode_steps if env.time_step_s is None else env.unwrapped.ep_max_length
     assert facts["episode"] == f"{longest} steps"
-    for id in NAME.findall(facts.get("for Gymnasium", "").replace("/", "").replace("-", "")):
-        known = {re.sub(r"\W", "", known): spec for known, spec in gymnasium.registry.items()}
-        place = known[id].kwargs["env_cls"].replace(":", ".").rpartition(".")
-        assert type(env) is getattr(importlib.import_module(place[0]), place[2])
+    for id in re.findall(r"`(tmrl_like/\S+)`", facts.get("for Gymnasium", "")):
+        assert type(env) is locate(gymnasium.registry[id].kwargs["env_cls"].replace(":", "."))
 
 
 def test_every_experiment_that_ships_is_on_a_page_with_all_tables():

@@ -27,19 +27,11 @@ time.sleep(3600)
 
 
 class Moving(CountingEnv):
-    """Moves from a reset on. If `what` is "hangs", it hangs after 20 steps; with `device`, each
-    step needs a device's process.
-    """
+    """Moves from a reset on. If `what` is "hangs", it hangs after 20 steps."""
 
-    def __init__(self, file, what="", device=False):
+    def __init__(self, file, what=""):
         super().__init__(step_s=0.01)
         self.file, self.what = file, what
-        self.device = None
-        if device:
-            command = [sys.executable, "-S", "-c", DEVICE, file]
-            self.device = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-            )
         say(file, "made")
 
     def reset(self, **options):
@@ -47,10 +39,6 @@ class Moving(CountingEnv):
         return super().reset(**options)
 
     def step(self, action):
-        if self.device is not None:
-            self.device.stdin.write(b"step\n")
-            if not self.device.stdout.readline():
-                raise ConnectionError("the device is gone")
         if self.total_steps == 20 and self.what == "hangs":
             say(self.file, "hangs")
             time.sleep(3600)
@@ -72,18 +60,25 @@ class Remote(Moving):
 
 
 class WithDevice(Moving):
-    """Moves a device; the device's process stops it when asked to end."""
+    """Moves a device, whose process each step needs; that stops it when asked to end."""
 
     def __init__(self, file, what=""):
-        super().__init__(file, what, device=True)
+        command = [sys.executable, "-S", "-c", DEVICE, file]
+        self.device = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        super().__init__(file, what)
+
+    def step(self, action):
+        self.device.stdin.write(b"step\n")
+        if not self.device.stdout.readline():
+            raise ConnectionError("the device is gone")
+        return super().step(action)
 
     def close(self):
         super().close()
-        if self.device is not None:
-            self.device.kill()
-            self.device.wait()
-            self.device.stdin.close()
-            self.device.stdout.close()
+        with self.device as device:
+            device.kill()
 
 
 def drive(env_cls, file, what):

@@ -9,13 +9,13 @@ from tmrl_like.base.functional import partial
 from tmrl_like.envs.desktop.desktop_env import DesktopGameInterface
 from tmrl_like.envs.desktop.telemetry import Telemetry
 
+GAMES = Path(__file__).parents[1] / "kit" / "games.py"
 TITLE = "Square Game"
 
 
 def command_of(title=TITLE):
     """Return the command that starts the game, with a free port."""
-    game = Path(__file__).with_name("desktop") / "square_game.py"
-    return [sys.executable, str(game), title, str(free_port())]
+    return [sys.executable, str(GAMES), "Square", title, str(free_port())]
 
 
 class SquareGame(DesktopGameInterface):
@@ -35,4 +35,4 @@ class SquareGame(DesktopGameInterface):
 
     def judge(self, frame, record):
         where = float(record[0]) if record else 0.0
-        return where, where == 1.0, {"pid": self._game._process.pid if self._game else 0}
+        return where, where == 1.0, {"pid": self._game._process.pid}

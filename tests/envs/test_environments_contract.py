@@ -71,7 +71,7 @@ CASES = {
     "carla sync": Case(
         partial(carla, CarlaSyncEnv), "carla", info=PLACE, drawn=lambda obs, info: info["position"]
     ),
-    "desktop": Case(square_game, "mss", "square_game.py"),
+    "desktop": Case(square_game, "mss", "games.py"),
 }
 
 

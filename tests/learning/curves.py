@@ -32,8 +32,8 @@ from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.robot import RobotEnv
 from tmrl_like.envs.robot import robot_env as robot
-from tmrl_like.envs.robot.driver import RobotCommand, RobotState
-from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
+from tmrl_like.envs.robot.driver import RobotCommand, RobotState, state_of
+from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, Arm, ArmOptions
 from tmrl_like.metrics.curves import averaged, new_figure
 from tmrl_like.metrics.reading import read_records
 
@@ -102,8 +102,7 @@ class SteppedArm:
     def close(self) -> None: ...
 
     def read_state(self) -> RobotState:
-        cycle, time_s, *numbers, is_stopped = STATE.unpack(self._newest)
-        return RobotState(cycle, time_s, tuple(numbers[:2]), tuple(numbers[2:]), is_stopped)
+        return state_of(self._newest)
 
     def send_command(self, command: RobotCommand) -> None:
         self.arm.receive(self._now_s, COMMAND.pack(False, *command.velocity_rad_s))

@@ -2,11 +2,11 @@
 connection.
 """
 
+import contextlib
 import math
 import socket
 import struct
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +14,6 @@ from tmrl_like.envs.desktop.telemetry import Telemetry
 from tmrl_like.errors import ConfigError, EnvironmentAwayError
 
 LAYOUT = "<3f"
-Until = Callable[..., None]
 
 
 def record(number):
@@ -34,9 +33,11 @@ def game():
 
 @pytest.fixture
 def telemetry(game):
-    telemetry = Telemetry(LAYOUT, game.getsockname()[1], is_valid=is_valid, hint="start the race")
-    yield telemetry
-    telemetry.close()
+    port = game.getsockname()[1]
+    with contextlib.closing(
+        Telemetry(LAYOUT, port, is_valid=is_valid, hint="start the race")
+    ) as telemetry:
+        yield telemetry
 
 
 @pytest.mark.parametrize("chunk_bytes", [5, 31])
@@ -53,13 +54,16 @@ def test_the_newest_whole_record_is_handed_out_once(game, telemetry, until, chun
         assert telemetry.next_record(5.0) == (99.0, 1.0, 0.0)
 
 
+def connects_and_gets(game, telemetry, data, number):
+    """Send data in a connection of its own, and assert that the newest record has this number."""
+    with game.accept()[0] as link:
+        link.sendall(data)
+        assert telemetry.next_record(5.0)[0] == number
+
+
 def test_a_record_that_was_cut_off_is_not_joined_with_the_next_connection(game, telemetry):
-    with game.accept()[0] as link:
-        link.sendall(record(1) + record(2)[:7])
-        assert telemetry.next_record(5.0)[0] == 1.0
-    with game.accept()[0] as link:
-        link.sendall(record(3))
-        assert telemetry.next_record(5.0)[0] == 3.0
+    connects_and_gets(game, telemetry, record(1) + record(2)[:7], 1.0)
+    connects_and_gets(game, telemetry, record(3), 3.0)
 
 
 def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole_again(
@@ -69,9 +73,7 @@ def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole
         link.sendall(record(1)[:-1] + record(2) + record(3))
         assert link.recv(1) == b""
     assert "what it sends are not records of 12 bytes" in caplog.text
-    with game.accept()[0] as link:
-        link.sendall(record(4))
-        assert telemetry.next_record(5.0)[0] == 4.0
+    connects_and_gets(game, telemetry, record(4), 4.0)
 
 
 def test_a_record_from_before_a_cut_is_not_handed_out_after_it(game, telemetry, until):
@@ -86,15 +88,11 @@ def test_a_record_from_before_a_cut_is_not_handed_out_after_it(game, telemetry, 
 def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game):
     port = game.getsockname()[1]
     game.close()
-    telemetry = Telemetry(LAYOUT, port)
-    try:
+    with contextlib.closing(Telemetry(LAYOUT, port)) as telemetry:
         with pytest.raises(EnvironmentAwayError, match="connection refused"):
             telemetry.next_record(0.5)
-        with socket.create_server(("127.0.0.1", port)) as server, server.accept()[0] as link:
-            link.sendall(record(5))
-            assert telemetry.next_record(5.0)[0] == 5.0
-    finally:
-        telemetry.close()
+        with socket.create_server(("127.0.0.1", port)) as later:
+            connects_and_gets(later, telemetry, record(5), 5.0)
 
 
 @pytest.mark.parametrize(

@@ -83,24 +83,20 @@ def test_a_restart_puts_the_car_into_the_middle_of_the_road_where_the_demonstrat
 
 
 @pytest.mark.parametrize(
-    ("options", "shape", "dtype"),
+    ("options", "shape"),
     [
-        ({"observation": "lidar", "history": 3}, (3, 19), np.float32),
-        ({"observation": "image", "history": 4}, (4, 64, 64), np.uint8),
-        (
-            {"observation": "image", "history": 2, "grey": False, "image_size": (48, 32)},
-            (2, 48, 32, 3),
-            np.uint8,
-        ),
+        ({"observation": "lidar"}, (3, 19)),
+        ({"observation": "image", "grey": False, "image_size": (48, 32)}, (3, 48, 32, 3)),
     ],
 )
-def test_observations_are_instruments_and_a_history_of_what_is_seen(options, shape, dtype):
-    seen = interface([state(bend=b, speed=30.0, slip=-60.0) for b in (0, 20)], **options)
+def test_observations_are_instruments_and_a_history_of_what_is_seen(options, shape):
+    states = [state(bend=b, speed=30.0, slip=-60.0) for b in (0, 20)]
+    seen = interface(states, history=3, **options)
     (instruments, before), _ = seen.reset()
     assert instruments == pytest.approx([0.3, -1.0, 0.0, 0.0])
     obs, *_ = seen.get_obs_rew_terminated_info()
     assert seen.get_observation_space().contains(tuple(obs))
-    assert (before.shape, before.dtype) == (shape, dtype)
+    assert before.shape == shape
     assert np.array_equal(obs[1][:-1], before[1:])
     assert not np.array_equal(obs[1][-1], before[-1])
 
@@ -132,10 +128,6 @@ def test_reward_is_progress_along_the_demonstration(tmp_path):
     assert isinstance(steps[0][0], np.float32)
 
 
-def repeated(part, times):
-    return part.repeat(times, *[1] * (part.ndim - 1))
-
-
 @pytest.mark.parametrize(
     "options", [{"history": 2}, {"observation": "image"}, {"observation": "image", "grey": False}]
 )
@@ -150,27 +142,20 @@ def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
 
     here, there = sees(1.0), sees(-1.0)
     mirrored = MirroredLaps(seed=0)
-    batch = tuple(repeated(part, 40) for part in here)
+    batch = tuple(part.repeat_interleave(40, 0) for part in here)
     obs, act, _, next_obs, *_ = mirrored(batch, batch[2], 1.0, batch, False, False)
-    is_mirrored = act[:, 0] < 0
-    assert is_mirrored.sum() == 20  # every other transition
-    for i, is_image in enumerate(is_mirrored):
-        instruments, seen, held = (part[i] for part in obs)
-        expected = there if is_image else here
-        assert torch.equal(act[i], expected[2][0])
-        assert torch.equal(held, expected[2][0])
-        assert torch.equal(instruments, expected[0][0])
-        assert all(
-            torch.equal(part[i], after[i]) for part, after in zip(obs, next_obs, strict=True)
-        )
+    assert all(map(torch.equal, obs, next_obs))
+    assert torch.equal(obs[2], act)
+    for expected, other in ((here, there), (there, here)):
+        rows = act[:, 0] == expected[2][:, 0]
+        assert rows.sum() == 20  # every other transition
+        assert (act[rows] == expected[2]).all()
+        assert (obs[0][rows] == expected[0]).all()
         # not exactly: the car is half a pixel off the frame's middle
-        off, between = seen - expected[1][0], here[1] - there[1]
-        assert float(off.abs().mean()) < 0.1 * float(between.abs().mean())
-    batches = [tuple(part[int(i)].numpy() for part in obs) for i in is_mirrored.float().argsort()]
+        off, between = obs[1][rows] - expected[1], other[1] - expected[1]
+        assert off.abs().mean() < 0.1 * between.abs().mean()
     single = tuple(part[0].numpy() for part in here)
-    alone = [mirrored(single, single[-1], 1.0, single, False, False)[0] for _ in range(20)]
-    for image in batches[0], batches[-1]:  # unchanged and mirrored
-        assert any(all(map(np.array_equal, one, image)) for one in alone)
+    assert mirrored(single, single[-1], 1.0, single, False, False)[0] is single
 
 
 @pytest.mark.parametrize(
@@ -185,10 +170,6 @@ def test_a_mirrored_number_is_the_row_that_steers_the_other_way(inputs, rows):
     for number, image, seen in zip(act, images, instruments, strict=True):
         steering, pedal = table(number)
         assert tuple(table(image)) == (steering * float(seen[1]), pedal)
-    single = tuple(part[1].numpy() for part in obs)
-    random = MirroredLaps(0, inputs)
-    alone = {int(random(single, np.int64(1), 1.0, single, False, False)[1]) for _ in range(9)}
-    assert alone == set(images[act == 1].tolist())
     with pytest.raises(ConfigError, match="give MirroredLaps the environment's `inputs`"):
         MirroredLaps()(obs, act, 1.0, obs, False, False)
 
@@ -214,7 +195,6 @@ def test_a_table_that_cannot_be_mirrored_is_one_line(inputs, message):
         ({"trajectory": "nowhere.npz"}, "no trajectory at nowhere.npz"),
         ({"history": 0}, "history is 0; expected 1 or more"),
         ({"track": -1}, "track is -1; expected"),
-        ({"observation": "image", "image_size": (100_000, 64)}, "expected 1 to 4096 pixels"),
     ],
 )
 def test_a_mistake_in_an_argument_is_one_line(options, message):

@@ -10,14 +10,13 @@ import pytest
 
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.robot import robot_env as robot
-from tmrl_like.envs.robot.driver import RobotCommand, RobotState, SimulatedArm
+from tmrl_like.envs.robot.driver import RobotCommand, RobotState, SimulatedArm, state_of
 from tmrl_like.envs.robot.physics import (
     COMMAND,
     CYCLE_S,
     LIMITS,
     MAX_ACCELERATION,
     MAX_VELOCITY,
-    STATE,
     Arm,
     ArmOptions,
 )
@@ -114,12 +113,8 @@ class Bench:
     def run(self, duration_s):
         for _ in range(round(duration_s / CYCLE_S)):
             self.now_s += CYCLE_S
-            if datagram := self.arm.cycle(self.now_s):
-                cycle, time_s, *numbers, is_stopped = STATE.unpack(datagram)
-                state = RobotState(
-                    cycle, time_s, tuple(numbers[:2]), tuple(numbers[2:]), is_stopped
-                )
-                self.states.append((self.now_s, state))
+            if data := self.arm.cycle(self.now_s):
+                self.states.append((self.now_s, state_of(data)))
 
     @property
     def speeds(self):

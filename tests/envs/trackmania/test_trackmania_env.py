@@ -8,12 +8,12 @@ import os
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 from kit.ports import free_port
+from playing import GAMES
 
 import tmrl_like.envs.desktop.desktop_env as desktop_game
 import tmrl_like.envs.trackmania.trackmania_env as trackmania
@@ -31,7 +31,6 @@ from tmrl_like.envs.trackmania.trackmania_env import (
 from tmrl_like.envs.trajectory import resample, save_trajectory
 from tmrl_like.errors import ConfigError, EnvironmentAwayError
 
-STAND_IN = Path(__file__).with_name("trackmania_stand_in.py")
 CAR = CarReport(30.0, 5.0, 1.0, 2.0, 3.0, 0.5, 1.0, 0.0, 0.0, 3.0, 8000.0)
 THROTTLE, RIGHT = np.array([1, -1, 0], np.float32), np.array([-1, -1, 1], np.float32)
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
@@ -60,17 +59,13 @@ def track(tmp_path):
     return str(file)
 
 
-@pytest.fixture
-def port():
-    return free_port()
-
-
 @pytest.fixture(scope="module")
 def running_game(x_server):
     """Start a game independently of the environment; yield the port of its telemetry."""
     port = free_port()
     game = subprocess.Popen(
-        [sys.executable, str(STAND_IN), str(port)], env=os.environ | {"DISPLAY": x_server}
+        [sys.executable, GAMES, "Car", "Trackmania", str(port)],
+        env=os.environ | {"DISPLAY": x_server},
     )
     yield port
     game.kill()
@@ -129,14 +124,14 @@ def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, ru
         assert (info["progress"], info["distance"]) == (1.0, pytest.approx(10.0, abs=1e-4))
 
 
-def test_no_game_and_no_plugin_are_one_line_each(screen, track, port, running_game, monkeypatch):
+def test_no_game_and_no_plugin_are_one_line_each(screen, track, running_game, monkeypatch):
     monkeypatch.setattr(desktop_game, "_FIRST_RECORD_WITHIN_S", 0.3)
     find_window("Trackmania", within_s=20.0).close()
     for title, told in (
         ("Trackmania 2", "no window with 'Trackmania 2' in its title; is the game running"),
         ("Trackmania", r"for 0\.3 s \(connection refused\): is a race on, and .*plugin"),
     ):
-        env = TrackManiaEnv(trajectory=track, port=port, gamepad=WritingPad, title=title)
+        env = TrackManiaEnv(trajectory=track, port=free_port(), gamepad=WritingPad, title=title)
         with pytest.raises(EnvironmentAwayError, match=told):
             env.reset()
         env.close()

@@ -56,10 +56,21 @@ class Car:
             self._vehicle.set_transform(place)
             self._vehicle.set_target_velocity(carla.Vector3D())
             self._vehicle.set_target_angular_velocity(carla.Vector3D())
-        frame = self._settle(place)
-        self.sensors.wait_for(frame, self.world.options.timeout_s)
-        self.sensors.take_events(frame)
-        return self.see()
+        until = time.monotonic() + self.world.options.timeout_s
+        while time.monotonic() < until:
+            self.act(VehicleAction(brake=1.0))
+            frame = self.world.next_frame()
+            seen = self.world.snapshot().find(self._vehicle.id)
+            if (
+                seen is not None
+                and seen.get_transform().location.distance(place.location) < _AT_PLACE_M
+            ):
+                self.sensors.wait_for(frame)
+                self.sensors.take_events(frame)
+                return self.see()
+        raise EnvironmentFaultError(
+            "the car did not get to its spawn point: is something else driving it?"
+        )
 
     def act(self, action: VehicleAction) -> None:
         """Send an action, without waiting for its effect."""
@@ -83,24 +94,7 @@ class Car:
 
     def tick(self) -> None:
         """Take one step in a world that stands still, and wait until camera and lidar saw it."""
-        self.sensors.wait_for(self.world.next_frame(), self.world.options.timeout_s)
-
-    def _settle(self, place: carla.Transform) -> int:
-        """Brake until the simulator shows the car where it was put; return that frame's number."""
-        until = time.monotonic() + self.world.options.timeout_s
-        while time.monotonic() < until:
-            self.act(VehicleAction(brake=1.0))
-            frame = self.world.next_frame()
-            seen = self.world.snapshot().find(self._vehicle.id)
-            if (
-                seen is not None
-                and seen.get_transform().location.distance(place.location) < _AT_PLACE_M
-            ):
-                self._newest_frame, self._newest_at = frame, time.monotonic()
-                return frame
-        raise EnvironmentFaultError(
-            "the car did not get to its spawn point: is something else driving it?"
-        )
+        self.sensors.wait_for(self.world.next_frame())
 
     def _check_that_it_runs(self, frame: int) -> None:
         """Raise EnvironmentAwayError if the simulator has died: then its last frame stays."""
@@ -108,7 +102,6 @@ class Car:
         if frame != self._newest_frame or self.world.stands_still:
             self._newest_frame, self._newest_at = frame, now
         elif now - self._newest_at > limit_s:
-            self.world.is_lost = True
             raise EnvironmentAwayError(
                 f"the CARLA simulator has stood still for {limit_s:g} s: did it end?"
             )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from tmrl_like.base.options import Options
 from tmrl_like.envs.carla.world import CarlaWorld
-from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError, expect
+from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError
 
 if TYPE_CHECKING:
     import carla
@@ -34,6 +35,7 @@ _MAX_SWEEPS = 16
 _MAX_EVENTS = 64
 
 Array = NDArray[Any]
+_Pixels = Annotated[int, Meta(ge=8)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,26 +43,17 @@ class SensorOptions(Options):
     """The vehicle's sensors; collisions and crossed lines are always sensed.
 
     Attributes:
-        camera: height and width of the picture in pixels; none for no camera.
+        camera: height and width of the picture in pixels, 8 or more; none for no camera.
         camera_fov_deg: the camera's horizontal field of view.
         lidar_bins: number of the lidar's directions, clockwise from straight ahead, each of a tenth
             of a degree or more; 0 for no lidar.
         lidar_range_m: the lidar's reach, and its value in a direction in which there is nothing.
     """
 
-    camera: tuple[int, int] | None = (84, 84)
+    camera: tuple[_Pixels, _Pixels] | None = (84, 84)
     camera_fov_deg: Annotated[float, Meta(gt=0, lt=180)] = 100.0
     lidar_bins: Annotated[int, Meta(ge=0, le=3600)] = 0
     lidar_range_m: Annotated[float, Meta(gt=0, le=1000)] = 40.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expect(
-            not self.camera or min(self.camera) >= 8,
-            "camera",
-            self.camera,
-            "height and width of at least 8 pixels",
-        )
 
     def spaces(self) -> list[spaces.Box[Any]]:
         """Return the spaces of what `SensorRig.observe` returns: picture uint8 [H, W, 3], ranges
@@ -102,12 +95,12 @@ class Readings:
         with self._changed:
             return list(self._queue)
 
-    def take(self) -> list[Reading]:
-        """Return all readings, oldest first, and remove them."""
+    def take(self, after_frame: int) -> Any:
+        """Remove all readings; return the sum of the values of frames after this one."""
         with self._changed:
-            taken = list(self._queue)
+            total = sum(reading.value for reading in self._queue if reading.frame > after_frame)
             self._queue.clear()
-            return taken
+            return total
 
     def wait(self, frame: int, timeout_s: float) -> bool:
         """Wait for a reading of this frame or a later one; return whether it came."""
@@ -122,16 +115,14 @@ class SensorRig:
 
     def __init__(self, world: CarlaWorld, vehicle: carla.Vehicle, options: SensorOptions) -> None:
         """Mount the sensors on the vehicle and listen to them; raises as `CarlaWorld.spawn`."""
-        body = vehicle.bounding_box.extent
+        self._world, self._vehicle, self._body = world, vehicle, vehicle.bounding_box.extent
         self._camera = self._lidar = None
-        self._collisions = Readings(
-            lambda collision: collision.normal_impulse.length(), _MAX_EVENTS
-        )  # N s
-        self._crossings = Readings(
-            lambda invasion: len(invasion.crossed_lane_markings), _MAX_EVENTS
+        self._collisions = self._mount(  # N s
+            "sensor.other.collision", lambda collision: collision.normal_impulse.length()
         )
-        _mount(world, vehicle, "sensor.other.collision", {}, self._collisions)
-        _mount(world, vehicle, "sensor.other.lane_invasion", {}, self._crossings)
+        self._crossings = self._mount(
+            "sensor.other.lane_invasion", lambda invasion: len(invasion.crossed_lane_markings)
+        )
         if options.camera:
             height, width = map(str, options.camera)
             attributes = {
@@ -139,17 +130,40 @@ class SensorRig:
                 "image_size_y": height,
                 "fov": str(options.camera_fov_deg),
             }
-            self._camera = Readings(image_of, 1)
-            _mount(world, vehicle, "sensor.camera.rgb", attributes, self._camera)
+            self._camera = self._mount("sensor.camera.rgb", image_of, 1, attributes)
         if options.lidar_bins:
             bins, range_m = options.lidar_bins, options.lidar_range_m
-            self._lidar = Readings(lambda sweep: ranges_of(sweep, bins, range_m, body), _MAX_SWEEPS)
-            _mount(world, vehicle, "sensor.lidar.ray_cast", _lidar_attributes(options), self._lidar)
+            self._lidar = self._mount(
+                "sensor.lidar.ray_cast",
+                lambda sweep: ranges_of(sweep, bins, range_m, self._body),
+                _MAX_SWEEPS,
+                _lidar_attributes(options),
+            )
 
-    def wait_for(self, frame: int, timeout_s: float) -> None:
+    def _mount(
+        self,
+        kind: str,
+        convert: Callable[[Any], Any],
+        length: int = _MAX_EVENTS,
+        attributes: Mapping[str, str] = MappingProxyType({}),
+    ) -> Readings:
+        """Mount a sensor, and return the queue of its newest `length` readings."""
+        import carla
+
+        place = carla.Transform(carla.Location(z=_height_of_sensors(self._body)))
+        sensor = self._world.spawn(kind, place, attributes, self._vehicle)
+        if sensor is None:
+            raise EnvironmentFaultError(f"the CARLA simulator makes no {kind}")
+        readings = Readings(convert, length)
+        with self._world.asking():
+            cast("carla.Sensor", sensor).listen(readings.put)
+        return readings
+
+    def wait_for(self, frame: int) -> None:
         """Wait until camera and lidar have seen this frame; raise EnvironmentAwayError if they have
-        not within `timeout_s`.
+        not within the simulator's `timeout_s`.
         """
+        timeout_s = self._world.options.timeout_s
         for name, readings in (("camera", self._camera), ("lidar", self._lidar)):
             if readings is not None and not readings.wait(frame, timeout_s):
                 raise EnvironmentAwayError(
@@ -172,8 +186,7 @@ class SensorRig:
         """Return the impulse of collisions in N s and the number of lines crossed, since the last
         call and after this frame.
         """
-        impulse = sum(r.value for r in self._collisions.take() if r.frame > after_frame)
-        return float(impulse), sum(r.value for r in self._crossings.take() if r.frame > after_frame)
+        return self._collisions.take(after_frame), self._crossings.take(after_frame)
 
 
 def image_of(image: carla.Image) -> Array:
@@ -199,23 +212,6 @@ def ranges_of(
     ranges = np.full(bins, range_m, np.float32)
     np.minimum.at(ranges, directions, np.hypot(x, y))
     return ranges
-
-
-def _mount(
-    world: CarlaWorld,
-    vehicle: carla.Vehicle,
-    kind: str,
-    attributes: dict[str, str],
-    readings: Readings,
-) -> None:
-    import carla
-
-    place = carla.Transform(carla.Location(z=_height_of_sensors(vehicle.bounding_box.extent)))
-    sensor = world.spawn(kind, place, attributes, vehicle)
-    if sensor is None:
-        raise EnvironmentFaultError(f"the CARLA simulator makes no {kind}")
-    with world.asking():
-        cast("carla.Sensor", sensor).listen(readings.put)
 
 
 def _height_of_sensors(body: carla.Vector3D) -> float:

@@ -127,5 +127,6 @@ class VehicleState(Record):
 
     def to_own_frame(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Rotate a vector (or arrays of them) from world axes to the vehicle's: forward, right."""
-        cos, sin = math.cos(math.radians(self.yaw_deg)), math.sin(math.radians(self.yaw_deg))
+        yaw = math.radians(self.yaw_deg)
+        cos, sin = math.cos(yaw), math.sin(yaw)
         return cos * x + sin * y, cos * y - sin * x

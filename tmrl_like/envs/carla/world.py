@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.envs")
 
 _TAKEN_WITHIN_M = 6.0
-_LAST_WORD_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +84,6 @@ class CarlaWorld:
     Attributes:
         map: roads and spawn points.
         stands_still: whether time passes only in `next_frame`.
-        is_lost: whether the simulator failed to answer once; it then gets no more requests.
     """
 
     def __init__(
@@ -102,7 +100,7 @@ class CarlaWorld:
         """
         import carla
 
-        self.options, self.stands_still, self.is_lost = options, fixed_step_s is not None, False
+        self.options, self.stands_still = options, fixed_step_s is not None
         self._made: list[carla.Actor] = []
         self._before: carla.WorldSettings | None = None
         with self.asking():
@@ -188,36 +186,37 @@ class CarlaWorld:
 
     def close(self) -> None:
         """Destroy the actors that were made, and give the simulator its own clock back. Never
-        raises; calling it twice is fine.
-
-        A simulator that did not answer in time gets another, short chance: it may have been slow.
+        raises; calling it twice is fine. A simulator that does not answer is asked no more.
         """
-        if self.is_lost and (self._made or self._before):
-            self.is_lost = False
-            self._client.set_timeout(min(_LAST_WORD_WITHIN_S, self.options.timeout_s))
-        while self._made:  # newest first
-            self._destroy(self._made.pop())
+        made, self._made = self._made, []
         before, self._before = self._before, None
-        if before is None or self.is_lost:
-            return
-        if before.synchronous_mode:  # the client that set this mode is gone, so nothing would tick
-            before.synchronous_mode, before.fixed_delta_seconds = False, None
-        with contextlib.suppress(EnvironmentFaultError), self.asking():
-            self._world.apply_settings(before)
-
-    def _destroy(self, actor: carla.Actor) -> None:
-        if actor.type_id.startswith("sensor."):
-            sensor = cast("carla.Sensor", actor)
-            with contextlib.suppress(RuntimeError):
-                if sensor.is_listening():
-                    sensor.stop()
-        if self.is_lost:
-            return
-        try:
+        with contextlib.suppress(EnvironmentFaultError):
+            self._destroy(made)
+            if before is None:
+                return
+            if before.synchronous_mode:  # the client that set it is gone, so nothing would tick
+                before.synchronous_mode, before.fixed_delta_seconds = False, None
             with self.asking():
-                actor.destroy()
-        except EnvironmentFaultError as error:
-            log.warning("actor %d stays in the simulator: %s", actor.id, error)
+                self._world.apply_settings(before)
+
+    def _destroy(self, actors: list[carla.Actor]) -> None:
+        """Destroy actors, the newest first; raise EnvironmentAwayError if the simulator does not
+        answer.
+        """
+        for actor in actors:
+            if actor.type_id.startswith("sensor."):
+                sensor = cast("carla.Sensor", actor)
+                with contextlib.suppress(RuntimeError):
+                    if sensor.is_listening():
+                        sensor.stop()
+        for actor in reversed(actors):
+            try:
+                with self.asking():
+                    actor.destroy()
+            except EnvironmentAwayError:
+                raise
+            except EnvironmentFaultError as error:
+                log.warning("actor %d stays in the simulator: %s", actor.id, error)
 
     def _check_version(self) -> None:
         theirs, ours = self._client.get_server_version(), self._client.get_client_version()
@@ -231,8 +230,7 @@ class CarlaWorld:
         """Destroy the actors that a killed worker has left behind."""
         role_name = self.options.role_name
         left = [actor for actor in self._actors() if actor.attributes.get("role_name") == role_name]
-        for actor in reversed(left):
-            self._destroy(actor)
+        self._destroy(left)
         if left:
             log.warning(
                 "destroyed %d actors with role_name %r that were left over in CARLA",
@@ -253,7 +251,6 @@ class CarlaWorld:
                 raise EnvironmentFaultError(
                     f"the CARLA simulator at {self._address} refused: {text}"
                 ) from None
-            self.is_lost = True
             raise EnvironmentAwayError(
                 f"no CARLA simulator answers at {self._address} ({self.options.timeout_s:g} s): "
                 "start it, or change host and port"

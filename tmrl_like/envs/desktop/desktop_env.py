@@ -123,7 +123,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._restart_key, self._restart_wait_s = restart_key, restart_wait_s
         self._make_telemetry = telemetry
         self._start_within_s = start_within_s
-        self._game = GameProcess(command, environment) if command else None
+        self._game = GameProcess(command or (), environment)
         self._frozen = FrozenWatch(frozen_after_s)
         self._record_within_s = min(_RECORD_WITHIN_S, frozen_after_s)
         self._shrink = Shrink(size, grey=grey)
@@ -261,9 +261,10 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def close(self) -> None:
         """Release everything; end the game if `command` started it. Calling it twice is fine."""
         self.let_go()
-        for part in (self._telemetry, self._screen, self._window, self._game):
+        for part in (self._telemetry, self._screen, self._window):
             if part is not None:
                 part.close()
+        self._game.close()
         self._telemetry = self._screen = self._window = self._keyboard = None
 
     @contextlib.contextmanager
@@ -272,21 +273,14 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         afresh. If the game has ended, raise that fault instead of the one that followed from it.
         """
         try:
-            with self._end_noticed():
-                yield
-        except BaseException:
-            self.close()
-            raise
-
-    @contextlib.contextmanager
-    def _end_noticed(self) -> Iterator[None]:
-        try:
             yield
         except EnvironmentFaultError:
-            self.let_go()
-            if self._game is not None:
-                self._game.wait(_ENDS_WITHIN_S)
-            self._check_alive()
+            with contextlib.closing(self):
+                self.let_go()
+                self._check_alive(_ENDS_WITHIN_S)
+                raise
+        except BaseException:
+            self.close()
             raise
 
     def _open(self) -> None:
@@ -301,7 +295,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._screen = Screen()
         others: set[int] = set()
         within_s = 0.0
-        if self._game is not None:
+        if self._game.command:
             others, within_s = windows_now(), self._start_within_s
             self._game.start()
         self._window = find_window(self._title, within_s, others, self._check_alive)
@@ -325,9 +319,10 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             return ()
         return self._telemetry.next_record(within_s)
 
-    def _check_alive(self) -> None:
-        if self._game is not None and self._game.exit_code is not None:
-            raise EnvironmentFaultError(f"the game ended with exit code {self._game.exit_code}")
+    def _check_alive(self, within_s: float = 0.0) -> None:
+        code = self._game.exit_code(within_s)
+        if code is not None:
+            raise EnvironmentFaultError(f"the game ended with exit code {code}")
 
 
 class DesktopGameEnv(RealTimeEnv):

@@ -20,7 +20,11 @@ _LOOK_S = 0.25
 
 
 class GameProcess:
-    """A game that is started by a command; processes that it starts itself end with it."""
+    """A game that is started by a command; processes that it starts itself end with it.
+
+    Attributes:
+        command: the command; empty for a game that is started by other means.
+    """
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None
@@ -28,19 +32,17 @@ class GameProcess:
         """Set up; `start` runs the command without a shell, with `environment` in addition to the
         variables of this process.
         """
-        self._command, self._environment = list(command), environment
+        self.command, self._environment = list(command), environment
         self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code of a process that has ended; None if it still runs or was not started."""
-        return self._process.poll() if self._process is not None else None
-
-    def wait(self, within_s: float) -> None:
-        """Wait until the game has ended, for at most `within_s` seconds."""
+    def exit_code(self, within_s: float = 0.0) -> int | None:
+        """Wait until the game has ended, for at most `within_s` seconds; return its exit code, or
+        None if it still runs or was not started.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process is not None:
-                self._process.wait(within_s)
+                return self._process.wait(within_s)
+        return None
 
     def start(self) -> None:
         """Start the game, after ending one that still runs. Raise ConfigError if the command cannot
@@ -49,10 +51,10 @@ class GameProcess:
         self.close()
         try:
             quiet = subprocess.DEVNULL
-            self._process = start_child(self._command, self._environment, stdin=quiet, stdout=quiet)
+            self._process = start_child(self.command, self._environment, stdin=quiet, stdout=quiet)
         except OSError as error:
             raise ConfigError(
-                f"the game cannot be started with {self._command}: {error.strerror}"
+                f"the game cannot be started with {self.command}: {error.strerror}"
             ) from None
 
     def close(self) -> None:
@@ -62,9 +64,7 @@ class GameProcess:
         if self._process is None:
             return
         end_processes(family_of(self._process.pid), _TERM_WITHIN_S, _KILL_WITHIN_S)
-        # its last threads may end a moment later
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_KILL_WITHIN_S)
+        self.exit_code(_KILL_WITHIN_S)  # its last threads may end a moment later
         self._process = None
 
 

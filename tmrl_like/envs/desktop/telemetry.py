@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import struct
@@ -61,12 +60,7 @@ class Telemetry:
             raise ConfigError(
                 f"{layout!r} is no layout of a telemetry record ({error}); expected one like <2f"
             ) from None
-        expect(
-            self._layout.size > 0,
-            "the layout of telemetry",
-            layout,
-            "one of a number or more, like <2f",
-        )
+        expect(self._layout.size > 0, "layout", layout, "one of a number or more, like <2f")
         self._address = (host, port)
         self._is_valid = is_valid
         self._changed = threading.Condition()
@@ -74,7 +68,6 @@ class Telemetry:
         self._hint = hint
         self._state = "it has not answered yet"
         self._closed = threading.Event()
-        self._socket: socket.socket | None = None
         self._thread = start_thread(self._run, "tmrl-telemetry")
 
     def next_record(self, within_s: float) -> Record:
@@ -102,16 +95,12 @@ class Telemetry:
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
     def _run(self) -> None:
         while not self._closed.is_set():
             try:
                 with socket.create_connection(self._address, _CONNECT_WITHIN_S) as connection:
-                    self._socket = connection
                     self._state = "it accepts connections and sends nothing"
                     self._lose(self._receive(connection))
             except OSError as error:

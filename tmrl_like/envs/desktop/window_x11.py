@@ -29,7 +29,6 @@ class X11Window:
             error.BadMatch,
             error.ConnectionClosedError,
         )
-        self._is_open = True
 
     def titles(self) -> dict[int, str]:
         """Return the titles of all visible windows, by window number."""
@@ -116,7 +115,5 @@ class X11Window:
 
     def close(self) -> None:
         """Close the connection; the window itself stays. Calling it twice is fine."""
-        if self._is_open:
-            self._is_open = False
-            with contextlib.suppress(*self._gone):
-                self._display.close()
+        with contextlib.suppress(*self._gone):
+            self._display.close()

@@ -26,7 +26,6 @@ started.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -39,7 +38,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from tmrl_like.base.factories import said_to_memory
-from tmrl_like.base.options import Positive, in_ranges
+from tmrl_like.base.options import Positive, Reward, in_ranges
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.task import TaskInterface
 from tmrl_like.envs.vision import Frame, History, Shrink, stack_of
@@ -81,7 +80,7 @@ class VizDoomInterface(TaskInterface[Picture]):
         size: tuple[int, int] = (60, 80),
         grey: bool = True,
         frames: Positive = 4,
-        reward_scale: float = 1.0,
+        reward_scale: Reward = 1.0,
     ) -> None:
         """Start the engine.
 
@@ -113,7 +112,6 @@ class VizDoomInterface(TaskInterface[Picture]):
             variables,
             "each with a largest value above 0",
         )
-        expect(math.isfinite(reward_scale), "reward_scale", reward_scale, "a finite number")
         super().__init__()
         names = list(dict.fromkeys(button for held in actions for button in held))
         self._table = [[name in held for name in names] for held in actions]
@@ -224,15 +222,7 @@ class VizDoomEnv(RealTimeEnv):
             ep_max_length,
             act_buf_len,
             last_tic_s,
-            wait_on_done=False,
         )
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Stop the clock and begin a new episode, which takes longer than a step."""
-        self.unwrapped.wait()  # type: ignore[attr-defined]
-        return super().reset(seed=seed, options=options)
 
 
 def _config_of(scenario: str, shipped: Path) -> Path:

@@ -159,17 +159,12 @@ class MirroredFlights:
     def __init__(self, seed: int | None = None) -> None:
         self._random = np.random.default_rng(seed)
 
-    def __call__(
-        self,
-        last_obs: tuple[Any, ...],
-        act: Any,
-        rew: Any,
-        obs: tuple[Any, ...],
-        terminated: Any,
-        truncated: Any,
-    ) -> tuple[Any, ...]:
+    def __call__(self, *transitions: Any) -> tuple[Any, ...]:
+        last_obs, act, rew, obs, terminated, truncated = transitions
         if act.ndim < 2:
-            return last_obs, act, rew, obs, terminated, truncated
+            return transitions
+        import torch
+
         signs = act.new_tensor(self._random.choice((-1.0, 1.0), act.shape))
         is_turned = act.new_tensor(self._random.integers(2, size=(len(act), 1)))
         # the factors of a component itself and of the one it is swapped with
@@ -178,16 +173,10 @@ class MirroredFlights:
         def mirrored(vector: Any) -> Any:
             return vector * same + vector.flip(-1) * other
 
-        def mirrored_pair(x: Any, y: Any) -> tuple[Any, Any]:
-            return x * same[:, :1] + y * other[:, :1], y * same[:, 1:] + x * other[:, 1:]
-
         def mirrored_obs(observation: tuple[Any, ...]) -> tuple[Any, ...]:
-            near_x, near_y, far_x, far_y, *actions = observation
-            return (
-                *mirrored_pair(near_x, near_y),
-                *mirrored_pair(far_x, far_y),
-                *map(mirrored, actions),
-            )
+            near, far = torch.cat(observation[:2], -1), torch.cat(observation[2:4], -1)
+            ways = (*mirrored(near).split(1, -1), *mirrored(far).split(1, -1))
+            return (*ways, *map(mirrored, observation[4:]))
 
         return mirrored_obs(last_obs), mirrored(act), rew, mirrored_obs(obs), terminated, truncated
 

@@ -21,6 +21,7 @@ TICK_S = 1 / 50
 FRAME_SHAPE = (96, 96, 3)
 STATE = np.dtype(
     [
+        ("starts", np.int64),  # number of restarts done
         ("tick", np.int64),  # since the game was started
         ("position", np.float32, (2,)),  # on the map, in its units: the road is 13.3 wide
         ("speed", np.float32),  # units per second
@@ -35,7 +36,6 @@ _FULL_GAS = 0.1  # of the game's range: gives more speed than any corner allows
 _FULL_BRAKE = 0.6  # of the game's range: more would lock the wheels, and the car could not steer
 # number of restarts asked for; steering, gas, brake
 _COMMAND = struct.Struct("<q3f")
-_STARTS = struct.Struct("<q")  # number of restarts done, before each state
 _START_WITHIN_S = 60.0
 _RESTART_WITHIN_S = 10.0
 _SILENT_FOR_S = 3.0
@@ -44,9 +44,8 @@ _SILENT_FOR_S = 3.0
 def gas_and_brake(pedal: float) -> tuple[float, float]:
     """Return the gas and brake of a pedal position: -1 is full brake, -0.5 nothing, 1 full gas."""
     beyond = pedal - COASTING
-    return _FULL_GAS * max(beyond, 0.0) / (1.0 - COASTING), _FULL_BRAKE * max(-beyond, 0.0) / (
-        1.0 + COASTING
-    )
+    gas = _FULL_GAS * max(beyond, 0.0) / (1.0 - COASTING)
+    return gas, _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + COASTING)
 
 
 def pedal_of(gas: float, brake: float) -> float:
@@ -72,7 +71,7 @@ class RacingGame:
         Raises:
             EnvironmentFaultError: the game did not start.
         """
-        sizes = _COMMAND.size, _STARTS.size + STATE.itemsize
+        sizes = _COMMAND.size, STATE.itemsize
         self._process = DeviceProcess(
             "the racing game", Path(__file__), {"track": track}, *sizes, _START_WITHIN_S
         )
@@ -86,17 +85,14 @@ class RacingGame:
         """Return the newest state, one `STATE`; raise EnvironmentFaultError if the game has died or
         stood still for 3 s.
         """
-        state: np.void = np.frombuffer(
-            self._process.look(_SILENT_FOR_S), STATE, offset=_STARTS.size
-        )[0]
-        return state
+        return _state(self._process.look(_SILENT_FOR_S))
 
     def restart(self) -> None:
         """Put the car back at the start, and wait until it is there."""
         self._starts += 1
         self.drive(0.0, 0.0, 0.0)
         self._process.wait_for(
-            lambda state: _STARTS.unpack_from(state.data)[0] == self._starts,
+            lambda state: _state(state.data)["starts"] == self._starts,
             "restart",
             _RESTART_WITHIN_S,
         )
@@ -104,6 +100,11 @@ class RacingGame:
     def close(self) -> None:
         """End the game. Calling it twice is fine."""
         self._process.close()
+
+
+def _state(data: bytes) -> np.void:
+    state: np.void = np.frombuffer(data, STATE)[0]
+    return state
 
 
 class Simulation:
@@ -115,10 +116,11 @@ class Simulation:
 
         self._track = track
         self._env = CarRacing()
-        self._ticks = 0
+        self._ticks, self._starts = 0, -1
         self.restart()
 
     def restart(self) -> None:
+        self._starts += 1
         self._env.reset(seed=self._track)
         # skips the first second, in which the game's camera zooms in on the car
         self._env.t = 1.0
@@ -129,16 +131,11 @@ class Simulation:
         frame, *_ = self._env.step(np.array([steering, gas, brake]))
         self._ticks += 1
         car: Any = self._env.car
-        to_the_front, to_the_right = (
-            car.hull.GetWorldVector((0, 1)),
-            car.hull.GetWorldVector((1, 0)),
-        )
-        velocity = car.hull.linearVelocity
-        motion = (velocity.dot(to_the_front), velocity.dot(to_the_right), car.hull.angularVelocity)
-        wheels = car.wheels[0].joint.angle
-        self.state = np.array(
-            (self._ticks, tuple(car.hull.position), *motion, wheels, frame), STATE
-        )
+        hull, wheels = car.hull, car.wheels[0].joint.angle
+        speed = hull.linearVelocity.dot(hull.GetWorldVector((0, 1)))
+        slip = hull.linearVelocity.dot(hull.GetWorldVector((1, 0)))
+        motion = (tuple(hull.position), speed, slip, hull.angularVelocity, wheels)
+        self.state = np.array((self._starts, self._ticks, *motion, frame), STATE)
 
 
 def main() -> None:
@@ -147,16 +144,13 @@ def main() -> None:
     os.environ["SDL_VIDEODRIVER"] = "dummy"
     os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
     simulation = Simulation(program.options["track"])
-    starts = 0
     for _ in cycles(TICK_S, TICK_S):
-        command = program.newest_command()
-        asked, *controls = _COMMAND.unpack(command.data)
-        if asked == starts:
+        starts, *controls = _COMMAND.unpack(program.newest_command().data)
+        if starts == simulation.state["starts"]:
             simulation.tick(*controls)
         else:
-            starts = asked
             simulation.restart()
-        program.publish(_STARTS.pack(starts) + simulation.state.tobytes())
+        program.publish(simulation.state.tobytes())
 
 
 if __name__ == "__main__":

@@ -31,15 +31,10 @@ class LidarView:
         return self._measure(view[..., 1] - view[..., 0] <= _GREENER_BY) / np.float32(_MAX_RANGE)
 
 
-class ImageView:
+class ImageView(Shrink):
     """A view of the game's picture, without its instruments and smaller."""
 
     dtype, full = np.uint8, 255
 
     def __init__(self, size: tuple[int, int], grey: bool) -> None:
-        self._shrink = Shrink(size, (0, _VIEW_ROWS, 6, 90), grey)  # a square around the car
-        self.shape = self._shrink.shape
-
-    def __call__(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Convert a frame to uint8 [height, width] or [height, width, 3]."""
-        return self._shrink(frame)
+        super().__init__(size, (0, _VIEW_ROWS, 6, 90), grey)  # a square around the car

@@ -41,6 +41,13 @@ class RobotState(NamedTuple):
     is_stopped: bool
 
 
+def state_of(data: bytes) -> RobotState:
+    """Return the state in the bytes that the simulated arm sends."""
+    cycle, time_s, *numbers, is_stopped = STATE.unpack(data)
+    shoulder, elbow, shoulder_speed, elbow_speed = numbers
+    return RobotState(cycle, time_s, (shoulder, elbow), (shoulder_speed, elbow_speed), is_stopped)
+
+
 class RobotCommand(NamedTuple):
     """What the arm does until the next command.
 
@@ -117,11 +124,7 @@ class SimulatedArm:
         """Return the newest state that has arrived; if it is stale (over 0.1 s old), wait for a
         newer one for at most a second.
         """
-        data = self._connected().look(_STALE_S, _SILENT_S)
-        cycle, time_s, shoulder, elbow, shoulder_speed, elbow_speed, is_stopped = STATE.unpack(data)
-        return RobotState(
-            cycle, time_s, (shoulder, elbow), (shoulder_speed, elbow_speed), is_stopped
-        )
+        return state_of(self._connected().look(_STALE_S, _SILENT_S))
 
     def send_command(self, command: RobotCommand) -> None:
         """Send velocities, which must be finite."""

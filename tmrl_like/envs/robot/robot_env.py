@@ -141,19 +141,16 @@ class RobotInterface(TaskInterface[RobotState]):
         )
         shoulder, elbow, tip = map(_pixel, (np.zeros(2), elbow_m, tip_m(self._position_rad)))
 
-        def disc(
-            middle: tuple[int, int], radius: int, colour: tuple[int, int, int], thickness: int = -1
-        ) -> None:
-            cv2.circle(image, middle, radius, colour, thickness, cv2.LINE_AA)
-
-        disc(shoulder, round(sum(LINKS_M) * _PX_PER_M), _FAINT, 1)  # how far it reaches
-        cv2.line(image, shoulder, elbow, _ARM, 14, cv2.LINE_AA)
-        cv2.line(image, elbow, tip, _ARM, 8, cv2.LINE_AA)
-        disc(shoulder, 12, _JOINT)
-        disc(elbow, 8, _JOINT)
-        disc(_pixel(self.target_m), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
-        disc(_pixel(self.target_m), round(REACHED_M * _PX_PER_M), _TARGET)
-        disc(tip, 4, (0, 0, 0))
+        circle = partial(cv2.circle, image, lineType=cv2.LINE_AA)  # thickness -1: a disc
+        line = partial(cv2.line, image, lineType=cv2.LINE_AA)
+        circle(shoulder, round(sum(LINKS_M) * _PX_PER_M), _FAINT, 1)  # how far it reaches
+        line(shoulder, elbow, _ARM, 14)
+        line(elbow, tip, _ARM, 8)
+        circle(shoulder, 12, _JOINT, -1)
+        circle(elbow, 8, _JOINT, -1)
+        circle(_pixel(self.target_m), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
+        circle(_pixel(self.target_m), round(REACHED_M * _PX_PER_M), _TARGET, -1)
+        circle(tip, 4, (0, 0, 0), -1)
         return image
 
     def wait(self) -> None:
@@ -248,29 +245,18 @@ class OtherTargets:
         self._random = np.random.default_rng(seed)
         self._share = share
 
-    def __call__(
-        self,
-        last_obs: tuple[Any, ...],
-        act: Any,
-        rew: Any,
-        obs: tuple[Any, ...],
-        terminated: Any,
-        truncated: Any,
-    ) -> tuple[Any, ...]:
+    def __call__(self, *transitions: Any) -> tuple[Any, ...]:
+        last_obs, act, rew, obs, terminated, truncated = transitions
         if act.ndim < 2:
-            return last_obs, act, rew, obs, terminated, truncated
+            return transitions
         chance = act.new_tensor(self._random.random(len(act)))
         is_moved, is_close = chance < self._share, chance < self._share / 2
-        close_x, close_y = act.new_tensor(self._random.normal(0.0, _CLOSE_M, (2, len(act))))
-
-        def moved(target: Any, close: Any) -> Any:
-            return close.where(is_close, target.roll(1).where(is_moved, target))
-
-        x, y, cos, sin = _tips(obs[0])
-        along, left = obs[3].unbind(-1)
-        target_x = moved(x + cos * along - sin * left, x + close_x)
-        target_y = moved(y + sin * along + cos * left, y + close_y)
-        last_obs, obs = _towards(last_obs, target_x, target_y), _towards(obs, target_x, target_y)
+        close_m = act.new_tensor(self._random.normal(0.0, _CLOSE_M, (2, len(act)))).T
+        tips_m, along, left = _tips(obs[0])
+        target_m = tips_m + along * obs[3][:, :1] + left * obs[3][:, 1:]
+        other_m = target_m.roll(1, 0).where(is_moved[:, None], target_m)
+        target_m = (tips_m + close_m).where(is_close[:, None], other_m)
+        last_obs, obs = _towards(last_obs, target_m), _towards(obs, target_m)
         distance_m = obs[3].norm(dim=-1)
         rests = obs[1].abs().amax(-1) < AT_REST_RAD_S
         rew = (-distance_m - STEP_COSTS).where(is_moved, rew)
@@ -280,28 +266,26 @@ class OtherTargets:
         return last_obs, act, rew, obs, terminated, truncated
 
 
-def _towards(obs: tuple[Any, ...], target_x: Any, target_y: Any) -> tuple[Any, ...]:
-    """Return observations as of `TargetUpClose`, with these targets, in m, each [B]."""
-    x, y, cos, sin = _tips(obs[0])
+def _towards(obs: tuple[Any, ...], target_m: Any) -> tuple[Any, ...]:
+    """Return observations as of `TargetUpClose`, with these targets, [B, 2]."""
+    tips_m, along, left = _tips(obs[0])
+    to_target_m = target_m - tips_m
     way = obs[3].clone()
-    way[:, 0] = cos * (target_x - x) + sin * (target_y - y)
-    way[:, 1] = cos * (target_y - y) - sin * (target_x - x)
+    way[:, 0] = (along * to_target_m).sum(-1)
+    way[:, 1] = (left * to_target_m).sum(-1)
     return TargetUpClose()((*obs[:3], way, *obs[4:]))
 
 
-def _tips(position_rad: Any) -> tuple[Any, Any, Any, Any]:
-    """Convert joint positions [B, 2] to the tip's x and y in m and the cosine and sine of the
-    forearm's angle, each [B].
+def _tips(position_rad: Any) -> tuple[Any, Any, Any]:
+    """Return the tip's x and y in m for joint positions, and unit vectors along the forearm and to
+    its left, each [B, 2].
     """
-    shoulder, both = position_rad[:, 0], position_rad.sum(-1)
-    upper_m, fore_m = LINKS_M
-    cos, sin = both.cos(), both.sin()
-    return (
-        upper_m * shoulder.cos() + fore_m * cos,
-        upper_m * shoulder.sin() + fore_m * sin,
-        cos,
-        sin,
-    )
+    import torch
+
+    angles = position_rad.cumsum(-1)  # of the upper arm, of the forearm
+    upper, fore = torch.stack((angles.cos(), angles.sin()), -1).unbind(1)
+    left = torch.stack((-fore[:, 1], fore[:, 0]), -1)
+    return LINKS_M[0] * upper + LINKS_M[1] * fore, fore, left
 
 
 def tip_m(position_rad: Any) -> NDArray[np.float32]:

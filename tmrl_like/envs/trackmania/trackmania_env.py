@@ -54,7 +54,7 @@ from tmrl_like.envs.trajectory import (
     load_trajectory,
     resample,
 )
-from tmrl_like.envs.vision import Frame, History, RangeFinder, stack_of
+from tmrl_like.envs.vision import Frame, RangeFinder, stack_of
 
 PORT = 9000
 LAYOUT = "<11f"
@@ -198,7 +198,6 @@ class TrackManiaInterface(DesktopGameInterface):
             frozen_after_s=math.inf,  # telemetry shows whether the game hangs
         )
         self._lidar = Lidar() if view == "lidar" else None
-        self._ranges = History(frames)
         self._make_gamepad = gamepad
         self._gamepad: VirtualGamepad | None = None
         self._trajectory, self._reward_options = trajectory, reward
@@ -208,12 +207,8 @@ class TrackManiaInterface(DesktopGameInterface):
         instruments = [spaces.Box(low, high, (1,)) for low, high in _INSTRUMENTS.values()]
         if self._lidar is None:
             return spaces.Tuple((*instruments, *super().get_observation_space().spaces))
-        return spaces.Tuple(
-            (
-                *instruments,
-                spaces.Box(0.0, _LIDAR_MAX_PX, (self._ranges.length, len(_LIDAR_ANGLES))),
-            )
-        )
+        shape = (self._images.length, len(_LIDAR_ANGLES))
+        return spaces.Tuple((*instruments, spaces.Box(0.0, _LIDAR_MAX_PX, shape)))
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
         car = CarReport(*record)
@@ -223,7 +218,7 @@ class TrackManiaInterface(DesktopGameInterface):
         ]
         if self._lidar is None:
             return [*instruments, *super().observe(frame, record)]
-        return [*instruments, self._ranges(self._lidar(frame))]
+        return [*instruments, self._images(self._lidar(frame))]
 
     def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
         car = CarReport(*record)
@@ -257,7 +252,6 @@ class TrackManiaInterface(DesktopGameInterface):
         self._press("b", "delete")
         time.sleep(self._restart_wait_s)
         self._reward.reset()
-        self._ranges.clear()
         self._has_finished = False
 
     def _press(self, button: str, key: str) -> None:

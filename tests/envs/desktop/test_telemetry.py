@@ -100,6 +100,7 @@ def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game):
     [
         ("<2f", 0, "port is 0; expected 1 to 65535"),
         ("2 floats", 9000, "'2 floats' is no layout"),
+        ("", 9000, "layout is .*; expected one of a number or more"),
     ],
 )
 def test_no_port_and_no_layout_are_one_line(layout, port, message):

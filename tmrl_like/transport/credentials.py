@@ -17,11 +17,14 @@ send. Files with secrets are readable by their owner only.
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import errno
 import logging
 import os
 import re
+import secrets
+import shutil
 import stat
 import time
 from collections.abc import Mapping, Set
@@ -33,7 +36,7 @@ import msgspec
 
 from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.checked import checked_json, read_checked
-from tmrl_like.base.files import disk, lock_folder, remove_drafts, write_atomically
+from tmrl_like.base.files import disk, is_left, lock_folder, remove_drafts, write_atomically
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport.base import REVOKED, Identity
 
@@ -192,8 +195,10 @@ class KeyFolder:
         if self._has_keys():
             return
         try:
-            disk.make_folder(self.path, mode=0o700)
-            self._fill()
+            if self.path.is_dir():
+                self._fill()
+            else:
+                self._create_folder()
         except OSError as error:
             if not (self.path / "server.json").exists():
                 raise CredentialsError(
@@ -207,8 +212,26 @@ class KeyFolder:
             return True
         return (self.path / "peer.json").exists() and not (self.path / _UNFINISHED).exists()
 
+    def _create_folder(self) -> None:
+        """Create the folder with all keys.
+
+        They are made in a temporary folder that is then renamed, so that two parts that start at
+        the same time agree on one set.
+        """
+        draft = KeyFolder(
+            self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        )
+        self._remove_drafts()
+        try:
+            disk.make_folder(draft.path, mode=0o700)
+            draft._write_all()
+            disk.rename(draft.path, self.path)
+            disk.sync_folder(self.path.parent)
+        finally:
+            shutil.rmtree(draft.path, ignore_errors=True)
+
     def _fill(self) -> None:
-        """Create all keys, unless the folder holds other things.
+        """Create all keys in a folder that exists, and may be a mount, which cannot be replaced.
 
         Parts that start at the same time take turns. If one of them is killed before `server.json`
         is there, the next one starts over.
@@ -236,6 +259,12 @@ class KeyFolder:
         server = ServerKeys(*_curve_pair(), *_tls_pair())
         self.write("peer.json", self._authorize(server, _LOCAL, ROLES), private=True)
         self.write("server.json", server, private=True)
+
+    def _remove_drafts(self) -> None:
+        for draft in self.path.parent.glob(f".{self.path.name}.*"):
+            with contextlib.suppress(OSError):
+                if is_left(draft, draft.name.split(".")[-2]):
+                    shutil.rmtree(draft, ignore_errors=True)
 
 
 class AuthorizedKeys:

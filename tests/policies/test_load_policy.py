@@ -22,6 +22,7 @@ from tmrl_like.policies.policy_file import Code, describe
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.wire.spaces import Box as SmallBox
+from tmrl_like.wire.spaces import Numbers
 
 OBS, ACT = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-2.0, 2.0, (2,))
 HERE = (__name__,)
@@ -169,7 +170,11 @@ STRANGER = {"x": {"class_path": "os.system"}}
             "it names tmrl_like.no_such_room.Actor, and code of",
         ),
         (
-            {"observation_space": SmallBox((1,), "uint8", (0,), (300,))},
+            {
+                "observation_space": SmallBox(
+                    Numbers((1,), "uint8", (0,)), Numbers((1,), "uint8", (300,))
+                )
+            },
             "cannot be what it says: OverflowError",
         ),
         ({"actor": Code(SHIPPED, {"hidden_sizes": [1 << 50]})}, "cannot be what it says: "),

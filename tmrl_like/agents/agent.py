@@ -108,9 +108,6 @@ class TrainingAgent(Tunable, ABC):
         gradients = [
             p.grad for holder in holders for p in _parameters_of(holder) if p.grad is not None
         ]
-        if len(gradients) == 1:
-            self.ranks.mean(gradients[0])
-            return
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         self.ranks.mean(flat)
         parts = torch.split(flat, [gradient.numel() for gradient in gradients])

@@ -24,6 +24,7 @@ from tmrl_like.agents.acceleration import (
     Step,
     accelerate,
     adam_step,
+    backward,
     learning_rate_of,
 )
 from tmrl_like.agents.agent import Averaging, TrainingAgent, refuse_out_of_range
@@ -257,8 +258,7 @@ class IQNAgent(TrainingAgent):
             self.obs_norm.update(self.obs_norm.flatten(batch.obs), self.ranks)
         z_BN, target_BM, tau_BN = self._quantiles(batch)
         loss = quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()
-        self.optimizer.zero_grad(set_to_none=False)
-        loss.backward()  # type: ignore[no-untyped-call]
+        backward(loss, self.optimizer)
         self.average_gradients(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_([self._flat.parameter], self.max_gradient_norm)
         adam_step(self.optimizer)

@@ -28,6 +28,7 @@ from tmrl_like.agents.acceleration import (
     Step,
     accelerate,
     adam_step,
+    backward,
     compiled_or_none,
     learning_rate_of,
 )
@@ -380,7 +381,7 @@ class SACAgent(TrainingAgent):
             )
         q_NB, target_B = self._values_and_targets(batch)
         loss = critic_loss(q_NB, target_B)
-        _backward(loss, self.critic_optimizer)
+        backward(loss, self.critic_optimizer)
         return {
             "loss_critic": loss.detach(),
             "q_mean": q_NB.detach().mean(),
@@ -436,7 +437,7 @@ class SACAgent(TrainingAgent):
             return metrics | {"entropy_coef": alpha}
         entropy_coef = self.temperature().detach()
         loss, log_prob_B = self._actor_loss(batch, entropy_coef)
-        _backward(loss, self.actor_optimizer)
+        backward(loss, self.actor_optimizer)
         entropy = -log_prob_B.detach().mean()
         return {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
 
@@ -674,8 +675,3 @@ class Temperature(nn.Module):
 def joint_obs(batch: Batch) -> Observation:
     """Return observations and next observations in one batch, [2 B, …]."""
     return tree.map_leaves(lambda *both: torch.cat(both), batch.obs, batch.next_obs)
-
-
-def _backward(loss: Tensor, optimizer: torch.optim.Adam) -> None:
-    optimizer.zero_grad(set_to_none=False)
-    loss.backward()  # type: ignore[no-untyped-call]

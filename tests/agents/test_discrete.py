@@ -46,17 +46,6 @@ def test_a_test_action_is_the_likeliest_and_others_are_drawn_by_their_probabilit
         assert best[k] == part.argmax().item()
 
 
-@pytest.mark.parametrize("space", [ONE, SEVERAL], ids=str)
-def test_a_policy_that_has_gone_astray_gives_no_action_that_looks_right(space):
-    """It returns NaN, which the worker replaces by its safe action."""
-    actor = CategoricalActor(OBS, space, **HIDDEN)
-    torch.nn.init.constant_(actor.head.bias, torch.nan)
-    for test in (True, False):
-        action = actor.act_(OBS.sample(), test)
-        assert np.isnan(action).all()
-        assert np.shape(action) == space.shape
-
-
 def test_critics_value_an_action_as_the_sum_over_its_choices():
     critic = DiscreteEnsembleCritic(OBS, SEVERAL, n_critics=3, **HIDDEN)
     obs = torch.rand(6, 3)

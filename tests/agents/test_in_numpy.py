@@ -1,6 +1,7 @@
 """The shipped actors in numpy act as those in torch do."""
 
 import sys
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -160,11 +161,14 @@ def test_another_policy_goes_on_with_the_noise_of_the_one_before(is_torch, tmp_p
 
 
 @TWINS
-def test_no_action_comes_of_what_is_not_finite(name):
-    twin = IN_NUMPY[name](vector(np.inf, 3), ACTIONS[name][0])
-    for bad in (np.nan, np.inf, -np.inf):
-        obs = np.array([0.0, bad, 1.0], np.float32)
-        assert np.isnan(twin.act_(obs, test=True)).all()
+@pytest.mark.parametrize("is_torch", [True, False])
+def test_no_action_comes_of_what_is_not_finite(name, is_torch):
+    for space in ACTIONS[name]:
+        actor = both(name, vector(np.inf, 3), space)[not is_torch]
+        for bad, test in product((np.nan, np.inf, -np.inf), (True, False)):
+            action = actor.act_(np.array([0.0, bad, 1.0], np.float32), test)
+            assert np.isnan(action).all()
+            assert np.shape(action) == space.shape
 
 
 def test_weights_that_do_not_fit_change_nothing(tmp_path):

@@ -183,16 +183,19 @@ def test_a_training_starts_from_the_policy_of_another():
     assert second.get_actor().behaviour[0] == 0.25
 
 
-@pytest.mark.parametrize("kappa", [0.5, 1.0])
-def test_the_loss_is_that_of_the_equation(kappa):
-    torch.manual_seed(0)
-    z_BN, tau_BN, target_BM = torch.randn(4, 3), torch.rand(4, 3), 2.0 * torch.randn(4, 5)
-    delta = target_BM[:, None] - z_BN[..., None]
-    huber = torch.nn.functional.huber_loss(
-        delta, torch.zeros_like(delta), reduction="none", delta=kappa
-    )
-    losses = ((tau_BN[..., None] - (delta < 0).float()).abs() * huber / kappa).mean(2).sum(1)
-    torch.testing.assert_close(quantile_huber_loss(z_BN, target_BM, tau_BN, kappa), losses)
+@pytest.mark.parametrize(
+    ("quantile", "targets", "loss"),
+    [
+        (0.0, [2.0], 0.25 * 0.875 / 0.5),  # linear beyond a kappa of 0.5: 0.5 (2 - 0.25)
+        (2.0, [0.0], 0.75 * 0.875 / 0.5),
+        (0.0, [0.4], 0.25 * 0.08 / 0.5),  # squared within: 0.4^2 / 2
+        (0.0, [2.0, 0.4], 0.25 * (0.875 + 0.08) / 2 / 0.5),
+    ],
+)
+def test_the_loss_is_that_of_the_equation(quantile, targets, loss):
+    tau_BN, z_BN = torch.full((1, 2), 0.25), torch.full((1, 2), quantile)
+    found = quantile_huber_loss(z_BN, torch.tensor([targets]), tau_BN, 0.5)
+    torch.testing.assert_close(found, torch.tensor([2 * loss]))  # a sum over both quantiles
 
 
 def test_an_action_is_worth_the_mean_of_its_quantiles():

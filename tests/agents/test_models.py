@@ -49,18 +49,6 @@ def test_rounding_never_carries_an_action_out_of_its_bounds():
     assert space.contains(center - half)
 
 
-def test_the_log_density_is_that_of_a_transformed_torch_distribution():
-    actor = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16)).double()
-    obs = actor.encoder(rows_of(NESTED, 32)).double()
-    actor.encoder = torch.nn.Identity()  # keep float64 all the way
-    act, log_prob = actor.sample(obs)
-    mean, log_std = actor(obs)
-    D = torch.distributions
-    squash = [D.TanhTransform(cache_size=1), D.AffineTransform(actor.act_center, actor.act_half)]
-    reference = D.Independent(D.TransformedDistribution(D.Normal(mean, log_std.exp()), squash), 1)
-    torch.testing.assert_close(log_prob, reference.log_prob(act), rtol=1e-6, atol=1e-6)
-
-
 def test_the_log_density_and_its_gradient_stay_finite_where_tanh_saturates():
     u, zero = torch.tensor([[30.0], [-30.0]], requires_grad=True), torch.zeros(2, 1)
     log_prob = squashed_log_prob(u, zero, zero)

@@ -20,8 +20,9 @@ from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, fold
 from tmrl_like.agents.ensemble import MLP
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.sac import Kept, SACAgent, SACOptions, joint_obs, td_target
+from tmrl_like.agents.sac import SACAgent, SACOptions, joint_obs, td_target
 from tmrl_like.agents.sharing import no_grad
+from tmrl_like.agents.shipped import Kept
 from tmrl_like.base.factories import completed
 from tmrl_like.base.functional import cached_property, partial
 from tmrl_like.base.options import AboveZero, NotNegative

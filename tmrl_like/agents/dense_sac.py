@@ -203,7 +203,7 @@ class CompiledSAC:
         )
 
     def soft_update(self, polyak: float, average: Tensor, parameter: Tensor) -> None:
-        """Do what `sac.soft_update` does."""
+        """Do what `shipped.soft_update` does."""
         move_average(average.detach().numpy(), parameter.detach().numpy(), np.float32(1.0 - polyak))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -30,9 +31,7 @@ from tmrl_like.types import Batch
 
 RECORD = Path(__file__).with_name("as_before.json")
 ROWS, STEPS, SHOWN = 32, 100, (1, 2, 10, 50, 100)
-OBS = spaces.Tuple(
-    (spaces.Box(-1.0, 1.0, (5,)), spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3))
-)
+OBS = spaces.Tuple((box(1, 5), box(np.inf, 2), spaces.Discrete(3)))
 BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
 CHOICES = spaces.MultiDiscrete([3, 2])
 ONE_OF_FOUR = spaces.Discrete(4, start=1)

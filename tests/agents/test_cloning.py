@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box
 
 from tmrl_like.agents import CategoricalActor, IQNActor, SquashedGaussianActor
 from tmrl_like.agents.cloning import Shown, clone
 from tmrl_like.errors import ConfigError
 
-OBS = spaces.Box(-1.0, 1.0, (3,))
+OBS = box(1, 3)
 ACT = spaces.Box(np.float32([-2.0, 0.0]), np.float32([2.0, 1.0]))
 
 
@@ -69,7 +70,7 @@ def test_past_actions_are_not_imitated_in_the_place_of_the_observation():
     target = torch.rand(40, 1).repeat_interleave(25, 0) * 2 - 1
     last = torch.cat((target[:1], target[:-1]))
     seen = target + 0.2 * torch.randn(1000, 1)
-    one = spaces.Box(-1.0, 1.0, (1,))
+    one = box(1, 1)
     must_turn, error = (torch.tensor([[0.8]]), torch.tensor([[-0.8]])), {}
     for past_actions in (0, 1):
         actor = SquashedGaussianActor(spaces.Tuple((one, one)), one, hidden_sizes=(32,))

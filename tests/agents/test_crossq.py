@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from gymnasium import spaces
+from kit.boxes import box, picture
 from kit.learners import batch_of, small, train
 from test_as_before import BOX, OBS
 
@@ -142,7 +142,7 @@ class Own(SquashedGaussianActor):
         (OBS, {"critic_cls": partial(EnsembleCritic, layer_norm=False, dropout=0.1)}, "critic_cls"),
         (OBS, {"critic_cls": BatchNormCritic}, "critic_cls"),
         (OBS, {"smoothness": -0.1}, "smoothness is -0.1; expected 0 or more"),
-        (spaces.Box(0, 255, (3, 16, 16), np.uint8), {}, "pictures"),
+        (picture(3, 16, 16), {}, "pictures"),
     ],
 )
 def test_what_it_cannot_train_is_refused(obs, options, said):
@@ -154,7 +154,7 @@ def test_a_value_that_a_reward_tells_is_learnt():
     """Episodes have one step, so that an action's value is its reward, which is 1 for the largest
     first number.
     """
-    obs, act = spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, (1,))
+    obs, act = box(1, 2), box(1, 1)
     fast = {"entropy_coef": 0.1, "lr_actor": 3e-3, "lr_critic": 3e-3}
     made = small(CrossQAgent, (obs, act), critic=CRITIC, **fast)
     for step in range(300):

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box
 from kit.learners import batch_of, small
 
 from tmrl_like.agents import CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent, SACAgent
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import to_batch_of_one
 
-OBS = spaces.Box(-1.0, 1.0, (3,))
+OBS = box(1, 3)
 ONE = spaces.Discrete(4, start=-1)
 SEVERAL = spaces.MultiDiscrete([2, 3], start=[0, 5])
 HIDDEN = {"hidden_sizes": (24, 16)}
@@ -101,7 +102,7 @@ def test_it_finds_the_best_arm_in_each_state_of_a_bandit(space):
 
 @pytest.mark.parametrize(
     "space",
-    [spaces.Box(-1.0, 1.0, (2,)), spaces.Tuple((ONE,)), spaces.Discrete(20_000)],
+    [box(1, 2), spaces.Tuple((ONE,)), spaces.Discrete(20_000)],
     ids=str,
 )
 def test_actions_that_are_not_choices_are_refused_by_name(space):

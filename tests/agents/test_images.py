@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import CAR, box, picture
 from kit.learners import batch_of, rows_of, small, train
 
 from tmrl_like.agents import (
@@ -27,10 +28,7 @@ from tmrl_like.agents.space_layout import picture_spec
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.pictures import PICTURE_FEATURES
 
-ACT = spaces.Box(-2.0, 2.0, (2,))
-CAR = spaces.Dict(
-    {"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 10.0, (1,))}
-)
+ACT = box(2, 2)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +66,7 @@ def test_images_are_scaled_inside_the_model():
 
 
 def test_the_last_layer_is_averaged_over_regions():
-    box = spaces.Box(0, 255, (4, 64, 64), np.uint8)
+    box = picture(4, 64, 64)
     plain, averaged = ConvolutionEncoder(box, pooled=0), ConvolutionEncoder(box, pooled=2)
     averaged.load_state_dict(plain.state_dict())
     assert (plain.size, averaged.size) == (64 * 16, 64 * 4)
@@ -223,10 +221,10 @@ def test_an_encoder_is_trained_written_and_begun_with(tmp_path):
 
 def test_an_encoder_of_other_pictures_is_refused_in_one_line(tmp_path):
     file = tmp_path / "encoder.safetensors"
-    save_encoder(Encoder(spaces.Box(0, 255, (4, 64, 64), np.uint8)), file)
+    save_encoder(Encoder(picture(4, 64, 64)), file)
     misfit = r"picture_encoder is .*: weights do not fit the encoder of these pictures: 0\."
     for path, said in ((file, misfit), ("nothing", r"picture_encoder is .*nothing")):
         with pytest.raises(ConfigError, match=said):
             make_agent(picture_encoder=str(path))
     with pytest.raises(ConfigError, match="SACAgent has no encoder of pictures that can be train"):
-        SACAgent(spaces.Box(-1.0, 1.0, (3,)), ACT, picture_encoder=str(file))
+        SACAgent(box(1, 3), ACT, picture_encoder=str(file))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box, picture
 from kit.learners import batch_of, rows_of, train
 
 from tmrl_like.agents import IQNActor, IQNAgent
@@ -12,8 +13,8 @@ from tmrl_like.agents.iqn import quantile_huber_loss
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
 
-NUMBERS = spaces.Box(-1.0, 1.0, (3,), np.float32)
-BOTH = spaces.Tuple((spaces.Box(0, 255, (1, 16, 16), np.uint8), NUMBERS))
+NUMBERS = box(1, 3)
+BOTH = spaces.Tuple((picture(1, 16, 16), NUMBERS))
 SMALL = partial(IQNActor, width=32, hidden_size=32, cosines=16, acting_quantiles=16)
 
 
@@ -170,7 +171,7 @@ def test_what_may_change_while_training_does():
 
 
 def test_a_training_starts_from_the_policy_of_another():
-    free = spaces.Box(-np.inf, np.inf, (3,)), spaces.Discrete(2)
+    free = box(np.inf, 3), spaces.Discrete(2)
     first, second = (
         IQNAgent(*free, actor_cls=SMALL, epsilon=e, actor_polyak=0.75) for e in (0.5, 0.25)
     )

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box
 from kit.learners import rows_of
 
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor, squashed_log_prob
@@ -11,10 +12,10 @@ from tmrl_like.errors import ConfigError
 
 NESTED = spaces.Tuple(
     (
-        spaces.Box(-1.0, 1.0, (1,)),
+        box(1, 1),
         spaces.Dict(
             {
-                "b": spaces.Box(-5.0, 5.0, (2, 2)),
+                "b": box(5, 2, 2),
                 "a": spaces.Box(-np.inf, np.inf, (3,), dtype=np.float64),
             }
         ),
@@ -118,7 +119,7 @@ def test_dropout_acts_in_training_and_not_in_evaluation():
         (spaces.Dict({"goal": spaces.Text(9)}), ACTIONS, r"observation space\['goal'\] is Text\("),
         (spaces.Box(0.0, 1.0, (0,)), ACTIONS, "is empty"),
         (NESTED, spaces.Discrete(3), "action space"),
-        (NESTED, spaces.Box(-np.inf, np.inf, (2,)), "action space"),
+        (NESTED, box(np.inf, 2), "action space"),
         (NESTED, spaces.Box(0, 5, (2,), dtype=np.int64), "action space"),
     ],
 )

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box, picture
 from kit.learners import rows_of
 
 from tmrl_like.agents import SACAgent
 from tmrl_like.agents.observations import Encoder, RunningNorm
 from tmrl_like.policies.actor import to_batch_of_one
 
-ACT = spaces.Box(-2.0, 2.0, (2,))
+ACT = box(2, 2)
 MIXED = spaces.Dict(
     {
         "gear": spaces.Discrete(3, start=-1),
@@ -103,7 +104,7 @@ def test_beyond_the_horizon_old_batches_fade(monkeypatch):
 
 @pytest.mark.parametrize(
     "space",
-    [MIXED, spaces.Discrete(1), spaces.MultiDiscrete([2, 3]), spaces.Box(0, 255, (9, 9), np.uint8)],
+    [MIXED, spaces.Discrete(1), spaces.MultiDiscrete([2, 3]), picture(9, 9)],
     ids=["structure", "choice", "choices", "image"],
 )
 def test_where_all_is_bounded_nothing_is_normalised_nor_part_of_the_weights(space):

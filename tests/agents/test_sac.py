@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box
 from kit.learners import assert_same, batch_of, small, train
 
 from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
@@ -23,8 +24,8 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.trainer.snapshot import load_object_state, object_state
 
-OBS = spaces.Tuple((spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(-1.0, 1.0, (1,))))
-ACT = spaces.Box(-2.0, 2.0, (2,))
+OBS = spaces.Tuple((box(np.inf, 2), box(1, 1)))
+ACT = box(2, 2)
 SPACES = OBS, ACT
 
 
@@ -74,7 +75,7 @@ def test_truncated_episodes_keep_their_value_and_terminated_ones_end_it():
 
 @pytest.mark.parametrize("acceleration", ["off", "auto"])
 def test_the_loss_of_what_is_held_out_is_that_of_training_on_it(acceleration):
-    bounded = spaces.Box(-1.0, 1.0, (4,)), ACT  # so that no statistics change
+    bounded = box(1, 4), ACT  # so that no statistics change
     agent = small(SACAgent, bounded, acceleration=acceleration)
     train(agent, 4)
     torch.manual_seed(50)
@@ -113,7 +114,7 @@ def test_actor_and_critics_have_the_optimiser_that_is_asked_for(cls, options):
 
 def test_usual_values_are_those_of_the_papers():
     for size in (2, 3):
-        assert small(SACAgent, (OBS, spaces.Box(-1.0, 1.0, (size,)))).target_entropy == -size
+        assert small(SACAgent, (OBS, box(1, size))).target_entropy == -size
     assert sac(target_entropy=-7.0).target_entropy == -7.0
     of_options = ({}, {"scale_rewards": True}, {"entropy_coef": 0.5})
     found = [sac(**options).entropy_coef for options in of_options]
@@ -124,8 +125,7 @@ def test_usual_values_are_those_of_the_papers():
 
 def test_entropy_does_not_depend_on_the_units_of_the_actions():
     found = [
-        train(small(SACAgent, (OBS, spaces.Box(-bound, bound, (2,))), lr_critic=0.0), 1)
-        for bound in (1000.0, 0.001)
+        train(small(SACAgent, (OBS, box(bound, 2)), lr_critic=0.0), 1) for bound in (1000.0, 0.001)
     ]
     assert found[0][0]["entropy_nats"] == pytest.approx(found[1][0]["entropy_nats"], abs=1e-3)
 
@@ -252,7 +252,7 @@ def test_with_scaled_rewards_it_learns_the_same_whatever_their_unit(said):
 
 
 def test_an_actor_that_cannot_sample_is_one_line():
-    space = spaces.Box(-1.0, 1.0, (2,))
+    space = box(1, 2)
     agent = SACAgent(space, ACT, actor_cls=LinearActor)
     with pytest.raises(ConfigError, match="makes a LinearActor; expected a SamplingActor"):
         agent.train(batch_of((space, ACT)))

@@ -95,11 +95,7 @@ class Case:
     seed: int = 0
 
 
-def _box(bound, size):
-    return spaces.Box(-bound, bound, (size,))
-
-
-_WIDE_DRONE = spaces.Tuple([_box(1e3, size) for size in (1, 1, 1, 1, 2, 2, 2, 2)])
+_WIDE_DRONE = spaces.Tuple([spaces.Box(-1e3, 1e3, (size,)) for size in (1, 1, 1, 1, 2, 2, 2, 2)])
 _NOT_AUGMENTED = "memory.sample_preprocessor=null"
 FAULTS = {
     "reward is always 0": Case("drone", ("reward",), {"reward": lambda rew: 0.0}),

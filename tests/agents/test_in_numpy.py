@@ -1,6 +1,5 @@
 """The shipped actors in numpy act as those in torch do."""
 
-import sys
 from itertools import product
 
 import msgspec
@@ -183,7 +182,6 @@ def test_another_device_is_torchs_and_without_torch_refused(name, monkeypatch):
     there, obs = twin.to_device("cpu:0"), DRONE.sample()
     assert there.in_numpy() is None
     assert np.allclose(there.act_(obs, test=True), twin.act_(obs, test=True), atol=1e-6)
-    monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="needs torch: pip install torch"):
         twin.to_device("cuda")

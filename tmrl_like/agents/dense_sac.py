@@ -74,8 +74,7 @@ class Drawn(NamedTuple):
     """Actions that the actor drew for a batch of observations, and the critics' inputs for them."""
 
     outputs_BO: Floats  # of the actor
-    x_BI: Floats  # features, then actions
-    act_BA: Floats  # tanh(u), in [-1, 1]
+    x_BI: Floats  # features, then actions tanh(u), in [-1, 1]
     std_BA: Floats
     log_prob_B: Floats
 
@@ -335,7 +334,7 @@ def policy_errors(
             d_NB[n, b] = -ONE / np.float32(chosen * num_rows) if counts else ZERO
             q_sum += q_NB[n, b] / chosen if counts else 0.0
         log_prob_sum += drawn.log_prob_B[b]
-    d_act_BA, of_one_BA = np.zeros_like(drawn.act_BA), np.empty_like(drawn.act_BA)
+    d_act_BA, of_one_BA = np.zeros_like(noise_BA), np.empty_like(noise_BA)
     for n in range(num_critics):
         backward(critics, n, passes[n], drawn.x_BI, d_NB[n].reshape(-1, 1), of_one_BA)
         d_act_BA += of_one_BA
@@ -423,11 +422,7 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
     num_features = features_BF.shape[1]
     x_BI = np.empty((num_rows, num_features + num_actions), np.float32)
     x_BI[:, :num_features] = features_BF
-    act_BA, std_BA, log_prob_B = (
-        np.empty_like(noise_BA),
-        np.empty_like(noise_BA),
-        np.empty(num_rows, np.float32),
-    )
+    std_BA, log_prob_B = np.empty_like(noise_BA), np.empty(num_rows, np.float32)
     constant = np.float32(num_actions * (2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi)))
     for b in range(num_rows):
         total = -constant
@@ -437,11 +432,10 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
             u = outputs_BO[b, a] + std_BA[b, a] * noise
             small = np.exp(-TWO * abs(u))
             tanh = (ONE - small) / (ONE + small)
-            act_BA[b, a] = tanh if u >= ZERO else -tanh
-            x_BI[b, num_features + a] = act_BA[b, a]
+            x_BI[b, num_features + a] = tanh if u >= ZERO else -tanh
             total += TWO * (abs(u) + np.log(ONE + small)) - log_std - HALF * noise * noise
         log_prob_B[b] = total
-    return Drawn(outputs_BO, x_BI, act_BA, std_BA, log_prob_B)
+    return Drawn(outputs_BO, x_BI, std_BA, log_prob_B)
 
 
 @compiled
@@ -458,9 +452,10 @@ def _back_through_squash(
     outputs_BO = drawn.outputs_BO
     noise_BA, (low, high) = drawing.noise_BA, drawing.limits
     num_rows, num_actions = noise_BA.shape
+    act_BA = drawn.x_BI[:, -num_actions:]
     for b in range(num_rows):
         for a in range(num_actions):
-            act = drawn.act_BA[b, a]
+            act = act_BA[b, a]
             d_u = d_act_BA[b, a] * (ONE - act * act) + TWO * entropy_weight * act
             d_outputs_SO[b, a] += d_u
             inside = low <= outputs_BO[b, num_actions + a] <= high

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -58,21 +57,6 @@ class NumpyActor(NetworkActor):
         self.spec = actor_spec(layout, action_space, self.page(**options))
         self.network = Network(self.spec)
 
-    @classmethod
-    def torch_class(cls) -> type[ActorModule]:
-        """Return the class in torch. If this imports torch, numpy's generator seeds torch's."""
-        is_new = "torch" not in sys.modules
-        if is_new and importlib.util.find_spec("torch") is None:
-            raise MissingExtraError(
-                "an actor that is not on the CPU needs torch: pip install torch"
-            )
-        found: type[ActorModule] = getattr(
-            importlib.import_module("tmrl_like.agents"), cls.torch_name
-        )
-        if is_new:
-            sys.modules["torch"].manual_seed(np.random.randint(1 << 31))
-        return found
-
     def _parts(self, obs: Observation) -> Sequence[Observation]:
         parts: Sequence[Observation] = obs
         return parts if self._is_flat else [tree.part_at(obs, path) for path in self._paths]
@@ -101,7 +85,12 @@ class NumpyActor(NetworkActor):
 
     def in_torch(self) -> ActorModule:
         """Return the torch actor, with a copy of the weights."""
-        actor = self.torch_class()(
+        if importlib.util.find_spec("torch") is None:
+            raise MissingExtraError(
+                "an actor that is not on the CPU needs torch: pip install torch"
+            )
+        torch_class = getattr(importlib.import_module("tmrl_like.agents"), self.torch_name)
+        actor: ActorModule = torch_class(
             self.observation_space, self.action_space, **vars(self.spec.options)
         )
         actor.load_weights(self.weights())

@@ -7,6 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from kit.boxes import box
+from torch.testing import assert_close
 
 from tmrl_like.agents import CategoricalActor, IQNActor, SquashedGaussianActor
 from tmrl_like.agents.cloning import Shown, clone
@@ -34,8 +35,8 @@ def test_the_likelihood_of_a_squashed_gaussian_is_that_of_the_distribution():
     bounds = D.AffineTransform(torch.tensor([0.0, 0.5]), torch.tensor([2.0, 0.5]))
     there = D.TransformedDistribution(D.Normal(mean, log_std.exp()), [D.TanhTransform(), bounds])
     expected = there.log_prob(act).sum(-1)
-    torch.testing.assert_close(drawn_log_prob, expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(actor.log_prob(obs, act), expected, rtol=1e-4, atol=1e-4)
+    assert_close(drawn_log_prob, expected, rtol=1e-4, atol=1e-4)
+    assert_close(actor.log_prob(obs, act), expected, rtol=1e-4, atol=1e-4)
     assert actor.log_prob(obs, torch.tensor([[2.0, 1.0]] * 5)).isfinite().all()  # at the bounds
 
 
@@ -45,8 +46,8 @@ def test_the_likelihood_of_categories_is_that_of_all_variables():
     obs = torch.rand(4, 3)
     pairs = [torch.tensor([[i, 5 + j]] * 4) for i in range(2) for j in range(3)]
     likely = torch.stack([actor.log_prob(obs, pair) for pair in pairs])
-    torch.testing.assert_close(likely.exp().sum(0), torch.ones(4))
-    torch.testing.assert_close(actor.log_prob(obs, actor.best_actions(obs)), likely.amax(0))
+    assert_close(likely.exp().sum(0), torch.ones(4))
+    assert_close(actor.log_prob(obs, actor.best_actions(obs)), likely.amax(0))
 
 
 @pytest.mark.parametrize("low", [-1.0, -math.inf])

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from kit.boxes import box, picture
 from kit.learners import batch_of, small, train
 from test_as_before import BOX, OBS
+from torch.testing import assert_close
 
 from tmrl_like.agents import CrossQAgent, EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.batch_norm import BatchNormCritic, fold, renormalise
@@ -57,7 +58,7 @@ def test_plain_networks_do_what_those_in_training_do_by_running_statistics():
         fold(network, plain)
         x_BI = torch.randn(ROWS, network.gains[0].shape[-1])
         expected = torch.stack([in_order(network, n, x_BI) for n in range(len(network.bias))])
-        torch.testing.assert_close(plain.outputs(x_BI).view_as(expected), expected, **NEAR)
+        assert_close(plain.outputs(x_BI).view_as(expected), expected, **NEAR)
 
 
 @pytest.mark.parametrize("is_renormed", [False, True])
@@ -72,9 +73,9 @@ def test_a_batch_is_normalised_by_itself_and_moves_what_is_running(is_renormed):
         running_std, std = (before[1] + 1e-3).sqrt(), (of_batch[1] + 1e-3).sqrt()
         shift = ((of_batch[0] - before[0]) / running_std).clamp(-5, 5)
         expected = expected * (std / running_std).clamp(1 / 3, 3) + shift
-    torch.testing.assert_close(found.squeeze(), expected.squeeze(), **NEAR)
+    assert_close(found.squeeze(), expected.squeeze(), **NEAR)
     for now, old, new in zip((mean, var), before, of_batch, strict=True):
-        torch.testing.assert_close(now, 0.99 * old + 0.01 * new, **NEAR)
+        assert_close(now, 0.99 * old + 0.01 * new, **NEAR)
 
 
 def test_usual_values_are_those_of_the_robot_s():

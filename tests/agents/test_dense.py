@@ -12,6 +12,7 @@ from gymnasium import spaces
 from kit.boxes import box, picture
 from kit.learners import assert_same, batch_of, small, tensors_of, train
 from threadpoolctl import ThreadpoolController
+from torch.testing import assert_close
 
 from tmrl_like.agents import (
     EnsembleCritic,
@@ -242,6 +243,6 @@ def test_a_training_starts_from_a_policy_and_goes_on_with_its_statistics_as_the_
         assert one.get_actor().weights() == one.actor.weights() == weights
         assert torch.equal(one.critic.head.weight, value)
         for ours, theirs in zip(one.obs_norm.buffers(), donor.obs_norm.buffers(), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+            assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
         train(one, 5, first=30)
     assert_same(compiled, page, **NEAR)

@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 from kit.boxes import box
 from kit.learners import batch_of, small
+from torch.testing import assert_close
 
 from tmrl_like.agents import CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent, SACAgent
 from tmrl_like.errors import ConfigError
@@ -53,7 +54,7 @@ def test_critics_value_an_action_as_the_sum_over_its_choices():
     act = torch.tensor([[i, 5 + j] for i in range(2) for j in range(3)])
     values = critic.outputs(critic.encoder(obs), None)
     expected = [values[:, 3 * i + j, [i, 2 + j]].sum(1) for i in range(2) for j in range(3)]
-    torch.testing.assert_close(critic(obs, act), torch.stack(expected, dim=1))
+    assert_close(critic(obs, act), torch.stack(expected, dim=1))
 
 
 @pytest.mark.parametrize("space", [ONE, SEVERAL], ids=str)
@@ -74,7 +75,7 @@ def test_the_losses_are_those_of_the_paper_written_out(space):
             * (agent.critic(batch.obs, batch.act) - target).square().mean(1).sum(),
             "loss_actor": -soft_value(batch.obs, agent.critic).mean(),
         }
-    torch.testing.assert_close(agent.evaluate(batch), expected)
+    assert_close(agent.evaluate(batch), expected)
 
 
 def test_the_usual_target_is_half_of_the_largest_entropy():

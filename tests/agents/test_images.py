@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 from kit.boxes import CAR, box, picture
 from kit.learners import batch_of, rows_of, small, train
+from torch.testing import assert_close
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -72,7 +73,7 @@ def test_the_last_layer_is_averaged_over_regions():
     assert (plain.size, averaged.size) == (64 * 16, 64 * 4)
     images = rows_of(box, 3)
     last = plain(images).view(3, 64, 2, 2, 2, 2)
-    torch.testing.assert_close(averaged(images), last.mean(dim=(3, 5)).flatten(1))
+    assert_close(averaged(images), last.mean(dim=(3, 5)).flatten(1))
 
 
 @pytest.mark.parametrize("space", [CAR, spaces.Tuple(tuple(CAR.values()))], ids=["dict", "tuple"])
@@ -81,7 +82,7 @@ def test_vectors_and_images_together(space):
     features = Encoder(space)(obs)
     assert features.shape == (4, 1 + PICTURE_FEATURES)
     speed = obs["speed"] if isinstance(obs, dict) else obs[1]
-    torch.testing.assert_close(features[:, :1], speed * 0.6 - 3.0)
+    assert_close(features[:, :1], speed * 0.6 - 3.0)
 
 
 def make_agent(agent_cls=SACAgent, act_space=ACT, **options):
@@ -143,13 +144,13 @@ def test_a_step_is_what_the_losses_say():
 
     torch.manual_seed(1)
     held_out = agent.evaluate(batch)["loss_critic"]
-    torch.testing.assert_close(held_out, loss_of(is_shifted=False).detach())
+    assert_close(held_out, loss_of(is_shifted=False).detach())
     torch.manual_seed(1)
     agent.train(batch)
     twin.critic.zero_grad()
     loss_of(is_shifted=True).backward()
     for own, other in zip(agent.critic.parameters(), twin.critic.parameters(), strict=True):
-        torch.testing.assert_close(own.grad, other.grad)
+        assert_close(own.grad, other.grad)
 
 
 def test_the_target_is_an_average_of_the_critics_behind_the_encoder():
@@ -158,7 +159,7 @@ def test_the_target_is_an_average_of_the_critics_behind_the_encoder():
     agent.train(make_batch())
     networks = before, agent.critic.hidden, agent.critic_target.hidden
     for old, trained, new in zip(*(network.parameters() for network in networks), strict=True):
-        torch.testing.assert_close(new, 0.75 * old + 0.25 * trained.detach())
+        assert_close(new, 0.75 * old + 0.25 * trained.detach())
 
 
 def test_a_critic_of_another_kind_keeps_the_actors_encoder_its_own():

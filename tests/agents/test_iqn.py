@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 from kit.boxes import box, picture
 from kit.learners import batch_of, rows_of, train
+from torch.testing import assert_close
 
 from tmrl_like.agents import IQNActor, IQNAgent
 from tmrl_like.agents.images import ConvolutionEncoder
@@ -36,7 +37,7 @@ def test_quantiles_of_a_known_distribution_are_learnt_and_cvar_takes_the_safe_ar
     with torch.no_grad():
         of_both = actor.quantiles(actor.features(zeros[:1]), tau[None])[0]
     expected = torch.stack((tau, torch.full((9,), 0.4)), dim=1)  # uniform; always 0.4
-    torch.testing.assert_close(of_both, expected, rtol=0, atol=0.06)
+    assert_close(of_both, expected, rtol=0, atol=0.06)
     obs = np.zeros(3, np.float32)
     assert actor.act_(obs, test=True) == 0  # 0.5 on average
     agent.tune(cvar=0.25)
@@ -196,7 +197,7 @@ def test_a_training_starts_from_the_policy_of_another():
 def test_the_loss_is_that_of_the_equation(quantile, targets, loss):
     tau_BN, z_BN = torch.full((1, 2), 0.25), torch.full((1, 2), quantile)
     found = quantile_huber_loss(z_BN, torch.tensor([targets]), tau_BN, 0.5)
-    torch.testing.assert_close(found, torch.tensor([2 * loss]))  # a sum over both quantiles
+    assert_close(found, torch.tensor([2 * loss]))  # a sum over both quantiles
 
 
 def test_an_action_is_worth_the_mean_of_its_quantiles():
@@ -207,4 +208,4 @@ def test_an_action_is_worth_the_mean_of_its_quantiles():
     features = actor.features(torch.rand(2, 3))
     tau = torch.tensor([[0.0625, 0.1875, 0.3125, 0.4375]]).expand(2, 4)
     expected = actor.quantiles(features, tau).mean(1)
-    torch.testing.assert_close(actor.values(features, 4), expected)
+    assert_close(actor.values(features, 4), expected)

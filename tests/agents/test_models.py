@@ -4,6 +4,7 @@ import torch
 from gymnasium import spaces
 from kit.boxes import box
 from kit.learners import rows_of
+from torch.testing import assert_close
 
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor, squashed_log_prob
 from tmrl_like.agents.observations import Encoder
@@ -55,7 +56,7 @@ def test_the_log_density_and_its_gradient_stay_finite_where_tanh_saturates():
     log_prob = squashed_log_prob(u, zero, zero)
     log_prob.sum().backward()
     assert torch.isfinite(log_prob).all()
-    torch.testing.assert_close(u.grad, torch.tensor([[2.0], [-2.0]]))
+    assert_close(u.grad, torch.tensor([[2.0], [-2.0]]))
 
 
 class OwnForward(SquashedGaussianActor):
@@ -79,7 +80,7 @@ def test_a_test_action_is_the_squashed_mean_also_of_a_network_of_a_subclass():
 def test_actions_are_scaled_to_one_and_numbers_unless_the_range_is_zero():
     space = spaces.Box(np.float32([0.0, -np.inf, -3.4e38]), np.float32([10.0, np.inf, 3.4e38]))
     x = torch.tensor([[10.0, 7.0, 7.0]])
-    torch.testing.assert_close(Encoder(space)(x), torch.tensor([[3.0, 7.0, 7.0]]))
+    assert_close(Encoder(space)(x), torch.tensor([[3.0, 7.0, 7.0]]))
     critic = EnsembleCritic(space, ACTIONS, hidden_sizes=(8,), obs_range=0.0)
     assert torch.equal(critic.encoder(x), x)
     assert critic.rescale_act(torch.tensor([[2.0, 10.0]])).tolist() == [[1.0, 1.0]]
@@ -90,7 +91,7 @@ def test_each_critic_of_an_ensemble_is_a_network_of_its_own():
     obs, act = rows_of(NESTED, 8), torch.rand(8, 2)
     q = critic(obs, act)
     assert len(q.unique(dim=0)) == 3
-    torch.testing.assert_close(critic(obs, act, torch.tensor([2, 1])), q[[2, 1]])
+    assert_close(critic(obs, act, torch.tensor([2, 1])), q[[2, 1]])
     with torch.no_grad():
         critic.hidden[0].weight[1].zero_()
     is_as_before = [torch.equal(*pair) for pair in zip(critic(obs, act), q, strict=True)]

@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 from kit.boxes import box, picture
 from kit.learners import rows_of
+from torch.testing import assert_close
 
 from tmrl_like.agents import SACAgent
 from tmrl_like.agents.observations import Encoder, RunningNorm
@@ -72,7 +73,7 @@ def test_numbers_without_useful_bounds_are_standardised_over_all_batches_and_oth
     encoder, plain = Encoder(space, normalize_obs=True), Encoder(space)
     norm = RunningNorm([encoder])
     raw = [encoder.flatten(rows_of(space, 8, seed)) for seed in range(5)]
-    torch.testing.assert_close(encoder(raw[0]), plain(raw[0]))  # before the first batch
+    assert_close(encoder(raw[0]), plain(raw[0]))  # before the first batch
     for batch in raw:
         norm.update(batch)
     raw = torch.cat(raw)
@@ -82,7 +83,7 @@ def test_numbers_without_useful_bounds_are_standardised_over_all_batches_and_oth
     expected[:, encoder.size - 7 + torch.tensor(WITHOUT_BOUNDS)] = (
         (free - free.mean(0)) / free.std(0, correction=0)
     ).float()
-    torch.testing.assert_close(encoder(raw), expected, rtol=1e-3, atol=5e-3)
+    assert_close(encoder(raw), expected, rtol=1e-3, atol=5e-3)
 
 
 def test_a_number_that_hardly_changes_is_divided_by_no_less_than_the_floor():

@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 from kit.boxes import box
 from kit.learners import assert_same, batch_of, small, train
+from torch.testing import assert_close
 
 from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.process import tune_process
@@ -40,7 +41,7 @@ def test_the_target_is_reward_plus_discounted_soft_value_and_ends_with_the_episo
         target = td_target(
             torch.ones(3), terminated, next_q, next_log_prob, torch.tensor(0.5), gamma
         )
-        torch.testing.assert_close(target, torch.tensor([7.3, second, 1.0]))
+        assert_close(target, torch.tensor([7.3, second, 1.0]))
 
 
 def test_the_losses_are_those_of_the_equations():
@@ -93,7 +94,7 @@ def test_targets_and_the_actor_that_acts_are_moving_averages():
     for (average, trained, polyak), old in zip(pairs, before, strict=True):
         networks = (average, trained, old)
         for mean, new, start in zip(*(each.parameters() for each in networks), strict=True):
-            torch.testing.assert_close(mean, polyak * start + (1.0 - polyak) * new)
+            assert_close(mean, polyak * start + (1.0 - polyak) * new)
     without = sac(actor_polyak=0.0)
     assert without.get_actor() is without.actor
 
@@ -238,7 +239,7 @@ def test_all_networks_normalise_by_the_statistics_of_the_batches_and_what_was_pu
     expected = (raw - raw.mean(0)) / raw.std(0, correction=0)
     expected[:, 2] = 3.0 * raw[:, 2]  # this number has bounds
     for network in (agent.actor, agent.actor_ema, agent.critic, agent.critic_target):
-        torch.testing.assert_close(network.encoder(raw), expected, rtol=1e-4, atol=1e-4)
+        assert_close(network.encoder(raw), expected, rtol=1e-4, atol=1e-4)
     assert published["encoder.rescale.scale"].tolist() == pytest.approx([1.0, 1.0, 3.0])
 
 

@@ -189,10 +189,8 @@ def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedP
     passed = []
     for i in range(len(gains)):
         gain = gains[i][n, 0]
-        x, y = (
-            np.empty((len(x_RI), len(gain)), np.float32),
-            np.empty((len(x_RI), len(gain)), np.float32),
-        )
+        x = np.empty((len(x_RI), len(gain)), np.float32)
+        y = np.empty_like(x)
         if i == 0:
             x[:] = x_RI
         else:

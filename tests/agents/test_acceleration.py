@@ -7,6 +7,7 @@ import pytest
 import torch
 from kit.learners import assert_same, batch_of, train
 from test_as_before import BOX, CASES, OBS
+from torch.testing import assert_close
 
 from tmrl_like.agents import iqn, sac
 from tmrl_like.agents.acceleration import Flat, Graphed, accelerate, adam_step
@@ -63,7 +64,7 @@ def test_a_step_is_torch_s_step_with_every_option(cls, options):
             (model(torch.full((1, 3), float(i))) ** 2).sum().backward()
         optimizer.step()
         adam_step(flat)
-    torch.testing.assert_close([*ours.parameters()], [*theirs.parameters()])
+    assert_close([*ours.parameters()], [*theirs.parameters()])
 
 
 def test_a_learning_rate_schedule_finds_the_step_that_it_wraps():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -30,102 +31,59 @@ from tmrl_like.types import Batch
 
 RECORD = Path(__file__).with_name("as_before.json")
 ROWS, STEPS, SHOWN = 32, 100, (1, 2, 10, 50, 100)
-OBS = spaces.Tuple(
-    (spaces.Box(-1.0, 1.0, (5,)), spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3))
-)
+OBS = spaces.Tuple((box(1, 5), box(np.inf, 2), spaces.Discrete(3)))
 BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
 CHOICES = spaces.MultiDiscrete([3, 2])
 ONE_OF_FOUR = spaces.Discrete(4, start=1)
 HIDDEN = {"hidden_sizes": (24, 16)}
-PLAIN = {"actor_cls": partial(SquashedGaussianActor, **HIDDEN, normalize_obs=False)}
-RATES = {"lr_actor": 1e-3, "lr_critic": 1e-3, "lr_entropy": 1e-3}
+
+
+def sac(cls=SACAgent, act=BOX, actor_cls=SquashedGaussianActor, of_actor=None, **options):
+    """Return a factory of an agent with small networks and fast learning rates."""
+    options |= dict.fromkeys(("lr_actor", "lr_critic", "lr_entropy"), 1e-3)
+    actor_cls = partial(actor_cls, **HIDDEN, **of_actor or {})
+    return partial(cls, OBS, act, actor_cls=actor_cls, **options)
+
+
+def iqn(layer_norm=True, **options):
+    actor_cls = partial(IQNActor, width=16, hidden_size=16, cosines=8, layer_norm=layer_norm)
+    return partial(IQNAgent, OBS, ONE_OF_FOUR, actor_cls=actor_cls, lr=1e-3, **options)
+
+
+RAW = {"normalize_obs": False}
+SMOOTH = {"smoothness": 3.0, "learn_entropy_coef": False}
 CASES = {
-    "SAC": partial(SACAgent, OBS, BOX, actor_cls=partial(SquashedGaussianActor, **HIDDEN), **RATES),
-    "plain SAC": partial(
-        SACAgent,
-        OBS,
-        BOX,
-        **PLAIN,
-        **RATES,
+    "SAC": sac(),
+    "plain SAC": sac(
+        of_actor=RAW,
         actor_polyak=0.0,
         scale_rewards=True,
         optimizer="adamw",
         amsgrad=True,
         weight_decay=0.1,
-        critic_cls=partial(EnsembleCritic, layer_norm=False, normalize_obs=False),
+        critic_cls=partial(EnsembleCritic, layer_norm=False, **RAW),
     ),
-    "REDQ": partial(
-        REDQAgent,
-        OBS,
-        BOX,
-        actor_cls=partial(SquashedGaussianActor, **HIDDEN, layer_norm=True),
-        **RATES,
-        n_critics=5,
-        policy_delay=3,
-    ),
-    "DroQ": partial(
-        SACAgent, OBS, BOX, **PLAIN, **RATES, critic_cls=partial(EnsembleCritic, dropout=0.1)
-    ),
-    "CrossQ": partial(
+    "REDQ": sac(REDQAgent, of_actor={"layer_norm": True}, n_critics=5, policy_delay=3),
+    "DroQ": sac(of_actor=RAW, critic_cls=partial(EnsembleCritic, dropout=0.1)),
+    "CrossQ": sac(
         CrossQAgent,
-        OBS,
-        BOX,
-        actor_cls=partial(SquashedGaussianActor, **HIDDEN),
-        **RATES,
         n_critics=3,
         policy_delay=2,
         critic_cls=partial(EnsembleCritic, layer_norm=False, hidden_sizes=(20, 24)),
     ),
-    "smooth SAC": partial(
-        SACAgent,
-        OBS,
-        BOX,
-        actor_cls=partial(SquashedGaussianActor, **HIDDEN),
-        **RATES,
-        smoothness=3.0,
-        n_critics=3,
-        policy_delay=2,
-        learn_entropy_coef=False,
+    "smooth SAC": sac(n_critics=3, policy_delay=2, **SMOOTH),
+    "smooth CrossQ": sac(
+        CrossQAgent, scale_rewards=True, optimizer="adamw", weight_decay=0.1, **SMOOTH
     ),
-    "smooth CrossQ": partial(
-        CrossQAgent,
-        OBS,
-        BOX,
-        actor_cls=partial(SquashedGaussianActor, **HIDDEN),
-        **RATES,
-        smoothness=3.0,
-        learn_entropy_coef=False,
-        scale_rewards=True,
-        optimizer="adamw",
-        weight_decay=0.1,
-    ),
-    "discrete SAC": partial(
+    "discrete SAC": sac(
         DiscreteSACAgent,
-        OBS,
         CHOICES,
-        actor_cls=partial(CategoricalActor, **HIDDEN),
+        CategoricalActor,
         critic_cls=DiscreteEnsembleCritic,
-        **RATES,
         learn_entropy_coef=False,
     ),
-    "IQN": partial(
-        IQNAgent,
-        OBS,
-        ONE_OF_FOUR,
-        actor_cls=partial(IQNActor, width=16, hidden_size=16, cosines=8),
-        actor_polyak=0.9,
-        target_interval=2,
-        cvar=0.5,
-        lr=1e-3,
-        weight_decay=0.1,
-    ),
-    "IQN without norms": partial(
-        IQNAgent,
-        OBS,
-        ONE_OF_FOUR,
-        actor_cls=partial(IQNActor, width=16, hidden_size=16, cosines=8, layer_norm=False),
-        lr=1e-3,
-    ),
+    "IQN": iqn(actor_polyak=0.9, target_interval=2, cvar=0.5, weight_decay=0.1),
+    "IQN without norms": iqn(layer_norm=False),
 }
 COMPILED = {"SAC", "smooth SAC", "plain SAC", "REDQ", "CrossQ", "smooth CrossQ"}
 

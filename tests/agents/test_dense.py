@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box, picture
 from kit.learners import assert_same, batch_of, small, tensors_of, train
 from threadpoolctl import ThreadpoolController
+from torch.testing import assert_close
 
 from tmrl_like.agents import (
     EnsembleCritic,
@@ -22,7 +24,7 @@ from tmrl_like.agents import (
 from tmrl_like.agents.acceleration import Flat
 from tmrl_like.agents.dense import forward, network_of
 
-FREE = spaces.Box(-np.inf, np.inf, (4,))
+FREE = box(np.inf, 4)
 BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
 NEAR = {"rtol": 1e-3, "atol": 1e-4}
 
@@ -52,7 +54,7 @@ NARROW = partial(SquashedGaussianActor, hidden_sizes=(8,), log_std_min=-0.1, log
         pytest.param(BOX, {"actor_cls": NARROW}, id="standard deviations at their bounds"),
         pytest.param(spaces.Box(0.0, 3e6, (2,)), {}, id="wide bounds of actions"),
         pytest.param(
-            spaces.Box(-1.0, 1.0, ()),
+            box(1),
             {"weight_decay": 0, "gamma": 1, "n_critics": 3},
             id="an action without dimensions",
         ),
@@ -122,12 +124,12 @@ def half_frozen(*both_spaces):
     [
         (SACAgent, FREE, {"actor_cls": OwnActor}),
         (OwnTarget, FREE, {}),
-        (SACAgent, spaces.Box(0, 255, (1, 16, 16), np.uint8), {}),
+        (SACAgent, picture(1, 16, 16), {}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, dropout=0.1)}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, normalize_obs=False)}),
         (
             SACAgent,
-            spaces.Box(-1.0, 1.0, (3,)),
+            box(1, 3),
             {"critic_cls": partial(EnsembleCritic, obs_range=1.0)},
         ),
         (SACAgent, FREE, {"actor_cls": half_frozen}),
@@ -170,7 +172,7 @@ def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way():
 
 
 def test_an_error_that_is_not_finite_stays_one():
-    critic = EnsembleCritic(spaces.Box(-1.0, 1.0, (3,)), BOX, hidden_sizes=(8,))
+    critic = EnsembleCritic(box(1, 3), BOX, hidden_sizes=(8,))
     x = np.zeros((4, 6), np.float32)
     x[1, 2] = np.nan
     values = forward(network_of(critic, Flat(critic)), 1, x)[-1].y
@@ -241,6 +243,6 @@ def test_a_training_starts_from_a_policy_and_goes_on_with_its_statistics_as_the_
         assert one.get_actor().weights() == one.actor.weights() == weights
         assert torch.equal(one.critic.head.weight, value)
         for ours, theirs in zip(one.obs_norm.buffers(), donor.obs_norm.buffers(), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+            assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
         train(one, 5, first=30)
     assert_same(compiled, page, **NEAR)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from kit.boxes import CAR, box
 from kit.learners import HIDDEN, assert_same, batch_of, tensors_of, train
 from test_as_before import CASES, COMPILED
 
@@ -16,13 +16,10 @@ from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.agents.acceleration import leaves_of
 from tmrl_like.trainer.snapshot import load_object_state, object_state
 
-CAR = spaces.Dict(
-    {"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 10.0, (1,))}
-)
 OF_PICTURES = partial(
     SACAgent,
     CAR,
-    spaces.Box(-2.0, 2.0, (2,)),
+    box(2, 2),
     actor_cls=partial(SquashedGaussianActor, hidden_sizes=HIDDEN),
 )
 AGENTS = CASES | {"SAC of pictures": OF_PICTURES}

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import CAR, box, picture
 from kit.learners import batch_of, rows_of, small, train
+from torch.testing import assert_close
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -27,10 +29,7 @@ from tmrl_like.agents.space_layout import picture_spec
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.pictures import PICTURE_FEATURES
 
-ACT = spaces.Box(-2.0, 2.0, (2,))
-CAR = spaces.Dict(
-    {"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 10.0, (1,))}
-)
+ACT = box(2, 2)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +67,13 @@ def test_images_are_scaled_inside_the_model():
 
 
 def test_the_last_layer_is_averaged_over_regions():
-    box = spaces.Box(0, 255, (4, 64, 64), np.uint8)
+    box = picture(4, 64, 64)
     plain, averaged = ConvolutionEncoder(box, pooled=0), ConvolutionEncoder(box, pooled=2)
     averaged.load_state_dict(plain.state_dict())
     assert (plain.size, averaged.size) == (64 * 16, 64 * 4)
     images = rows_of(box, 3)
     last = plain(images).view(3, 64, 2, 2, 2, 2)
-    torch.testing.assert_close(averaged(images), last.mean(dim=(3, 5)).flatten(1))
+    assert_close(averaged(images), last.mean(dim=(3, 5)).flatten(1))
 
 
 @pytest.mark.parametrize("space", [CAR, spaces.Tuple(tuple(CAR.values()))], ids=["dict", "tuple"])
@@ -83,7 +82,7 @@ def test_vectors_and_images_together(space):
     features = Encoder(space)(obs)
     assert features.shape == (4, 1 + PICTURE_FEATURES)
     speed = obs["speed"] if isinstance(obs, dict) else obs[1]
-    torch.testing.assert_close(features[:, :1], speed * 0.6 - 3.0)
+    assert_close(features[:, :1], speed * 0.6 - 3.0)
 
 
 def make_agent(agent_cls=SACAgent, act_space=ACT, **options):
@@ -145,13 +144,13 @@ def test_a_step_is_what_the_losses_say():
 
     torch.manual_seed(1)
     held_out = agent.evaluate(batch)["loss_critic"]
-    torch.testing.assert_close(held_out, loss_of(is_shifted=False).detach())
+    assert_close(held_out, loss_of(is_shifted=False).detach())
     torch.manual_seed(1)
     agent.train(batch)
     twin.critic.zero_grad()
     loss_of(is_shifted=True).backward()
     for own, other in zip(agent.critic.parameters(), twin.critic.parameters(), strict=True):
-        torch.testing.assert_close(own.grad, other.grad)
+        assert_close(own.grad, other.grad)
 
 
 def test_the_target_is_an_average_of_the_critics_behind_the_encoder():
@@ -160,7 +159,7 @@ def test_the_target_is_an_average_of_the_critics_behind_the_encoder():
     agent.train(make_batch())
     networks = before, agent.critic.hidden, agent.critic_target.hidden
     for old, trained, new in zip(*(network.parameters() for network in networks), strict=True):
-        torch.testing.assert_close(new, 0.75 * old + 0.25 * trained.detach())
+        assert_close(new, 0.75 * old + 0.25 * trained.detach())
 
 
 def test_a_critic_of_another_kind_keeps_the_actors_encoder_its_own():
@@ -223,10 +222,10 @@ def test_an_encoder_is_trained_written_and_begun_with(tmp_path):
 
 def test_an_encoder_of_other_pictures_is_refused_in_one_line(tmp_path):
     file = tmp_path / "encoder.safetensors"
-    save_encoder(Encoder(spaces.Box(0, 255, (4, 64, 64), np.uint8)), file)
+    save_encoder(Encoder(picture(4, 64, 64)), file)
     misfit = r"picture_encoder is .*: weights do not fit the encoder of these pictures: 0\."
     for path, said in ((file, misfit), ("nothing", r"picture_encoder is .*nothing")):
         with pytest.raises(ConfigError, match=said):
             make_agent(picture_encoder=str(path))
     with pytest.raises(ConfigError, match="SACAgent has no encoder of pictures that can be train"):
-        SACAgent(spaces.Box(-1.0, 1.0, (3,)), ACT, picture_encoder=str(file))
+        SACAgent(box(1, 3), ACT, picture_encoder=str(file))

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box, picture
 from kit.learners import batch_of, rows_of, train
+from torch.testing import assert_close
 
 from tmrl_like.agents import IQNActor, IQNAgent
 from tmrl_like.agents.images import ConvolutionEncoder
@@ -12,8 +14,8 @@ from tmrl_like.agents.iqn import quantile_huber_loss
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
 
-NUMBERS = spaces.Box(-1.0, 1.0, (3,), np.float32)
-BOTH = spaces.Tuple((spaces.Box(0, 255, (1, 16, 16), np.uint8), NUMBERS))
+NUMBERS = box(1, 3)
+BOTH = spaces.Tuple((picture(1, 16, 16), NUMBERS))
 SMALL = partial(IQNActor, width=32, hidden_size=32, cosines=16, acting_quantiles=16)
 
 
@@ -35,7 +37,7 @@ def test_quantiles_of_a_known_distribution_are_learnt_and_cvar_takes_the_safe_ar
     with torch.no_grad():
         of_both = actor.quantiles(actor.features(zeros[:1]), tau[None])[0]
     expected = torch.stack((tau, torch.full((9,), 0.4)), dim=1)  # uniform; always 0.4
-    torch.testing.assert_close(of_both, expected, rtol=0, atol=0.06)
+    assert_close(of_both, expected, rtol=0, atol=0.06)
     obs = np.zeros(3, np.float32)
     assert actor.act_(obs, test=True) == 0  # 0.5 on average
     agent.tune(cvar=0.25)
@@ -170,7 +172,7 @@ def test_what_may_change_while_training_does():
 
 
 def test_a_training_starts_from_the_policy_of_another():
-    free = spaces.Box(-np.inf, np.inf, (3,)), spaces.Discrete(2)
+    free = box(np.inf, 3), spaces.Discrete(2)
     first, second = (
         IQNAgent(*free, actor_cls=SMALL, epsilon=e, actor_polyak=0.75) for e in (0.5, 0.25)
     )
@@ -183,16 +185,19 @@ def test_a_training_starts_from_the_policy_of_another():
     assert second.get_actor().behaviour[0] == 0.25
 
 
-@pytest.mark.parametrize("kappa", [0.5, 1.0])
-def test_the_loss_is_that_of_the_equation(kappa):
-    torch.manual_seed(0)
-    z_BN, tau_BN, target_BM = torch.randn(4, 3), torch.rand(4, 3), 2.0 * torch.randn(4, 5)
-    delta = target_BM[:, None] - z_BN[..., None]
-    huber = torch.nn.functional.huber_loss(
-        delta, torch.zeros_like(delta), reduction="none", delta=kappa
-    )
-    losses = ((tau_BN[..., None] - (delta < 0).float()).abs() * huber / kappa).mean(2).sum(1)
-    torch.testing.assert_close(quantile_huber_loss(z_BN, target_BM, tau_BN, kappa), losses)
+@pytest.mark.parametrize(
+    ("quantile", "targets", "loss"),
+    [
+        (0.0, [2.0], 0.25 * 0.875 / 0.5),  # linear beyond a kappa of 0.5: 0.5 (2 - 0.25)
+        (2.0, [0.0], 0.75 * 0.875 / 0.5),
+        (0.0, [0.4], 0.25 * 0.08 / 0.5),  # squared within: 0.4^2 / 2
+        (0.0, [2.0, 0.4], 0.25 * (0.875 + 0.08) / 2 / 0.5),
+    ],
+)
+def test_the_loss_is_that_of_the_equation(quantile, targets, loss):
+    tau_BN, z_BN = torch.full((1, 2), 0.25), torch.full((1, 2), quantile)
+    found = quantile_huber_loss(z_BN, torch.tensor([targets]), tau_BN, 0.5)
+    assert_close(found, torch.tensor([2 * loss]))  # a sum over both quantiles
 
 
 def test_an_action_is_worth_the_mean_of_its_quantiles():
@@ -203,4 +208,4 @@ def test_an_action_is_worth_the_mean_of_its_quantiles():
     features = actor.features(torch.rand(2, 3))
     tau = torch.tensor([[0.0625, 0.1875, 0.3125, 0.4375]]).expand(2, 4)
     expected = actor.quantiles(features, tau).mean(1)
-    torch.testing.assert_close(actor.values(features, 4), expected)
+    assert_close(actor.values(features, 4), expected)

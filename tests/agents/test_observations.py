@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box, picture
 from kit.learners import rows_of
+from torch.testing import assert_close
 
 from tmrl_like.agents import SACAgent
 from tmrl_like.agents.observations import Encoder, RunningNorm
 from tmrl_like.policies.actor import to_batch_of_one
 
-ACT = spaces.Box(-2.0, 2.0, (2,))
+ACT = box(2, 2)
 MIXED = spaces.Dict(
     {
         "gear": spaces.Discrete(3, start=-1),
@@ -71,7 +73,7 @@ def test_numbers_without_useful_bounds_are_standardised_over_all_batches_and_oth
     encoder, plain = Encoder(space, normalize_obs=True), Encoder(space)
     norm = RunningNorm([encoder])
     raw = [encoder.flatten(rows_of(space, 8, seed)) for seed in range(5)]
-    torch.testing.assert_close(encoder(raw[0]), plain(raw[0]))  # before the first batch
+    assert_close(encoder(raw[0]), plain(raw[0]))  # before the first batch
     for batch in raw:
         norm.update(batch)
     raw = torch.cat(raw)
@@ -81,7 +83,7 @@ def test_numbers_without_useful_bounds_are_standardised_over_all_batches_and_oth
     expected[:, encoder.size - 7 + torch.tensor(WITHOUT_BOUNDS)] = (
         (free - free.mean(0)) / free.std(0, correction=0)
     ).float()
-    torch.testing.assert_close(encoder(raw), expected, rtol=1e-3, atol=5e-3)
+    assert_close(encoder(raw), expected, rtol=1e-3, atol=5e-3)
 
 
 def test_a_number_that_hardly_changes_is_divided_by_no_less_than_the_floor():
@@ -103,7 +105,7 @@ def test_beyond_the_horizon_old_batches_fade(monkeypatch):
 
 @pytest.mark.parametrize(
     "space",
-    [MIXED, spaces.Discrete(1), spaces.MultiDiscrete([2, 3]), spaces.Box(0, 255, (9, 9), np.uint8)],
+    [MIXED, spaces.Discrete(1), spaces.MultiDiscrete([2, 3]), picture(9, 9)],
     ids=["structure", "choice", "choices", "image"],
 )
 def test_where_all_is_bounded_nothing_is_normalised_nor_part_of_the_weights(space):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box, picture
 
 from tmrl_like.agents.success_training import (
     JudgedEpisode,
@@ -46,8 +47,7 @@ def test_the_form_without_torch_computes_the_same(shape, tmp_path):
     network, file = SuccessNetwork(shape), tmp_path / "a.safetensors"
     write_success_model(file, network.spec, copied(network.state_dict()).content)
     for camera, newest in ((shape, ()), ((3, *shape), (-1,))):  # one picture, and a history
-        box = spaces.Box(0, 255, camera, np.uint8)
-        space = spaces.Dict({"arm": spaces.Box(-1.0, 1.0, (2,)), "camera": box})
+        space = spaces.Dict({"arm": box(1, 2), "camera": picture(*camera)})
         obs = space.sample()
         (wanted,) = network.probabilities(obs["camera"][newest][None])
         assert SuccessModel(str(file), space)(obs) == pytest.approx(float(wanted), abs=1e-5)

@@ -29,10 +29,10 @@ from tmrl_like.envs.doom.doom_env import TIC_S
 from tmrl_like.envs.racing import RacingEnv
 from tmrl_like.envs.racing import racing_env as racing
 from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
-from tmrl_like.envs.real_time import RealTimeEnv, also_takes
+from tmrl_like.envs.real_time import also_takes
 from tmrl_like.envs.robot import RobotEnv
 from tmrl_like.envs.robot import robot_env as robot
-from tmrl_like.envs.robot.driver import RobotCommand, RobotState, state_of
+from tmrl_like.envs.robot.driver import state_of
 from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, Arm, ArmOptions
 from tmrl_like.metrics.curves import averaged, new_figure
 from tmrl_like.metrics.reading import read_records
@@ -46,26 +46,26 @@ ROOT = Path(__file__).parents[2]
 class SteppedClock(Clock):
     """A clock of a simulated world, whose time advances only in `sleep`."""
 
-    def wait_until(self, deadline: float) -> None:
+    def wait_until(self, deadline):
         self._sleep(max(0.0, deadline - self.now()))
 
 
 class Simulated(gymnasium.Env[Any, Any]):
     """Runs a real-time environment on the simulated time of a `world` (`monotonic`, `sleep`)."""
 
-    def __init__(self, env: RealTimeEnv, world: Any) -> None:
+    def __init__(self, env, world):
         self._env, inner = env, env.unwrapped
         inner._clock = SteppedClock(0.0, world.monotonic, world.sleep)
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.default_action, self.act_buf_len = env.default_action, inner.act_buf_len
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         return self._env.reset(seed=seed)
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         return self._env.step(action)
 
-    def close(self) -> None:
+    def close(self):
         self._env.close()
 
 
@@ -74,37 +74,35 @@ class Drone(SimulatedDroneEnv):
 
     memory_arguments = staticmethod(said_to_memory)
 
-    def __init__(
-        self, time_step_duration: float, ep_max_length: int, act_buf_len: int, reset_act_buf: bool
-    ) -> None:
+    def __init__(self, time_step_duration, ep_max_length, act_buf_len, reset_act_buf):
         super().__init__(None, ep_max_length, act_buf_len)
 
 
 class SteppedArm:
     """The arm's driver and its simulated time: `sleep` moves the arm and returns at once."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self._now_s = 0.0
         self.arm = Arm(ArmOptions(seed=seed), 0.0)
         self._newest = b""
         self.sleep(0.1)
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self._now_s
 
-    def sleep(self, duration_s: float) -> None:
+    def sleep(self, duration_s):
         for _ in range(round(duration_s / CYCLE_S)):
             self._newest = self.arm.cycle(self._now_s) or self._newest
             self._now_s += CYCLE_S
 
-    def connect(self) -> None: ...
+    def connect(self): ...
 
-    def close(self) -> None: ...
+    def close(self): ...
 
-    def read_state(self) -> RobotState:
+    def read_state(self):
         return state_of(self._newest)
 
-    def send_command(self, command: RobotCommand) -> None:
+    def send_command(self, command):
         self.arm.receive(self._now_s, COMMAND.pack(False, *command.velocity_rad_s))
 
 
@@ -115,51 +113,51 @@ class Robot(Simulated):
 
     def __init__(
         self,
-        driver: Any = None,
-        time_step_duration: float = 0.05,
-        ep_max_length: int = 60,
-        act_buf_len: int = 2,
-        seed: int = 0,
-    ) -> None:
+        driver=None,
+        time_step_duration=0.05,
+        ep_max_length=60,
+        act_buf_len=2,
+        seed=0,
+    ):
         """`seed` determines the arm's noise and its targets."""
         self.world = SteppedArm(seed)
         env = RobotEnv(lambda: self.world, time_step_duration, ep_max_length, act_buf_len)
         env.unwrapped.interface.random = np.random.default_rng(seed)
         super().__init__(env, self.world)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         with mock.patch.object(robot, "time", self.world):  # while the arm moves home
             return super().reset(seed=seed, options=options)
 
-    def render(self) -> Any:
+    def render(self):
         return self._env.render()
 
 
 class SteppedRace:
     """The racing game with the interface of `RacingGame`, and its simulated time."""
 
-    def __init__(self, track: int) -> None:
+    def __init__(self, track):
         self._game, self._ticks, self._controls = Simulation(track), 0, (0.0, 0.0, 0.0)
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self._ticks * TICK_S
 
-    def sleep(self, duration_s: float) -> None:
+    def sleep(self, duration_s):
         for _ in range(round(duration_s / TICK_S)):
             self._game.tick(*self._controls)
             self._ticks += 1
 
-    def drive(self, *controls: float) -> None:
+    def drive(self, *controls):
         self._controls = controls
 
-    def look(self) -> Any:
+    def look(self):
         return self._game.state
 
-    def restart(self) -> None:
+    def restart(self):
         self.drive(0.0, 0.0, 0.0)
         self._game.restart()
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
 class Racing(Simulated):
@@ -169,11 +167,11 @@ class Racing(Simulated):
     memory_arguments = staticmethod(RacingEnv.memory_arguments)
 
     @also_takes(RacingEnv)
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, **arguments):
         self.world = self.game_cls(arguments["track"])
         super().__init__(RacingEnv(**arguments), self.world)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         with mock.patch.object(racing, "RacingGame", return_value=self.world):
             return super().reset(seed=seed, options=options)
 
@@ -181,7 +179,7 @@ class Racing(Simulated):
 class WaitingGame:
     """A game of Doom whose engine waits for the player, and its simulated time."""
 
-    def __init__(self, game: Any) -> None:
+    def __init__(self, game):
         import vizdoom
 
         game.close()
@@ -189,17 +187,17 @@ class WaitingGame:
         game.init()
         self._game, self._tics = game, 0
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._game, name)
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self._tics * TIC_S
 
-    def sleep(self, duration_s: float) -> None:
+    def sleep(self, duration_s):
         if tics := round(duration_s / TIC_S):
             self.advance_action(tics)
 
-    def advance_action(self, tics: int = 1, update_state: bool = True) -> None:
+    def advance_action(self, tics=1, update_state=True):
         self._tics += tics
         if not self._game.is_episode_finished():
             self._game.advance_action(tics, update_state)
@@ -211,9 +209,9 @@ class Doom(Simulated):
     memory_arguments = staticmethod(VizDoomEnv.memory_arguments)
 
     @also_takes(VizDoomEnv)
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, **arguments):
         env = VizDoomEnv(**arguments)
-        interface: Any = env.unwrapped.interface
+        interface = env.unwrapped.interface
         interface.game = WaitingGame(interface.game)
         super().__init__(env, interface.game)
 
@@ -221,7 +219,7 @@ class Doom(Simulated):
 class Carla(CarlaSyncEnv):
     """`CarlaSyncEnv`, with the arguments of `CarlaEnv`."""
 
-    def __init__(self, time_step_duration: float, **arguments: Any) -> None:
+    def __init__(self, time_step_duration, **arguments):
         super().__init__(time_step_duration, **arguments)
 
 
@@ -238,7 +236,7 @@ TASKS = {  # experiment, its overrides, seconds of a step
 }
 
 
-def train(name: str, seed: int, home: Path) -> Path:
+def train(name, seed, home):
     """Train with one seed; return the run's folder."""
     experiment, words, _ = TASKS[name]
     run_name = f"{name}_{seed}"
@@ -252,7 +250,7 @@ def train(name: str, seed: int, home: Path) -> Path:
     return home / "runs" / run_name
 
 
-def draw(folders: list[Path], step_s: float, file: Path) -> None:
+def draw(folders, step_s, file):
     """Draw episodes as dots, paler for training, and the moving mean of test episodes as a line for
     each seed.
     """
@@ -276,7 +274,7 @@ def draw(folders: list[Path], step_s: float, file: Path) -> None:
     figure.savefig(file, dpi=110)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -29,7 +29,7 @@ from tmrl_like.trainer.diagnosis import NOT_LEARNING, SIGNS
 class Faulty:
     """An environment with a fault: `step` changes its action and its results."""
 
-    def __init__(self, env: Any, **changes: Any) -> None:
+    def __init__(self, env, **changes):
         """`changes` may hold the functions `act`, `observe` and `reward`; `limit`, the steps after
         which an episode is truncated, or terminated if `limit_terminates` is given; and another
         `observation_space`.
@@ -37,15 +37,15 @@ class Faulty:
         self._env, self._changes = env, changes
         self.observation_space = changes.get("observation_space", env.observation_space)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._env, name)
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, **options):
         self._num_steps = 0
         obs, info = self._env.reset(**options)
         return self._changed("observe", obs), info
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         obs, rew, terminated, truncated, info = self._env.step(self._changed("act", action))
         self._num_steps += 1
         if self._num_steps >= self._changes.get("limit", np.inf):
@@ -53,14 +53,14 @@ class Faulty:
         rew = np.float32(self._changed("reward", rew))
         return self._changed("observe", obs), rew, terminated, truncated, info
 
-    def _changed(self, name: str, value: Any) -> Any:
+    def _changed(self, name, value):
         return self._changes[name](value) if name in self._changes else value
 
 
 class Blind(SquashedGaussianActor):
     """An actor that ignores its observation."""
 
-    def forward(self, obs: Any) -> Any:
+    def forward(self, obs):
         mean, log_std = self.outputs(0.0 * self.encoder(obs)).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
@@ -95,11 +95,7 @@ class Case:
     seed: int = 0
 
 
-def _box(bound: float, size: int) -> spaces.Box:
-    return spaces.Box(-bound, bound, (size,))
-
-
-_WIDE_DRONE = spaces.Tuple([_box(1e3, size) for size in (1, 1, 1, 1, 2, 2, 2, 2)])
+_WIDE_DRONE = spaces.Tuple([spaces.Box(-1e3, 1e3, (size,)) for size in (1, 1, 1, 1, 2, 2, 2, 2)])
 _NOT_AUGMENTED = "memory.sample_preprocessor=null"
 FAULTS = {
     "reward is always 0": Case("drone", ("reward",), {"reward": lambda rew: 0.0}),
@@ -166,7 +162,7 @@ HEALTHY = {
 }
 
 
-def train(case: Case) -> list[str]:
+def train(case):
     """Train; return the doctor's line of each round."""
     torch.set_num_threads(1)
     usual = f"trainer.epochs=1 trainer.rounds={case.rounds} trainer.max_minutes=.inf"
@@ -188,7 +184,7 @@ def train(case: Case) -> list[str]:
         return [record["learning"] for record in records if record["kind"] == "round"]
 
 
-def sign_in(line: str) -> str:
+def sign_in(line):
     """Return the name of the sign in a line, "flat" for returns that do not rise, or an empty
     string.
     """
@@ -200,7 +196,7 @@ def sign_in(line: str) -> str:
     )
 
 
-def verdict(case: Case, lines: list[str]) -> bool:
+def verdict(case, lines):
     """Whether the fault was named at the end or, in a healthy training, no line ever said that it
     does not learn.
     """
@@ -209,7 +205,7 @@ def verdict(case: Case, lines: list[str]) -> bool:
     return not any(line.startswith(NOT_LEARNING) for line in lines)
 
 
-def main() -> None:
+def main():
     cases = FAULTS | HEALTHY
     for name in sys.argv[1:] or cases:
         lines = train(cases[name])

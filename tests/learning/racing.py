@@ -16,10 +16,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -53,7 +52,7 @@ class Learnt:
     best: list[Drive]
     late_share: float
 
-    def __str__(self) -> str:
+    def __str__(self):
         first, first_tested = (
             min((drive.minutes for drive in drives if drive.lap_s > 0), default=np.inf)
             for drives in (self.training, self.testing)
@@ -69,9 +68,7 @@ class Learnt:
         )
 
 
-def learn(
-    experiment: Path, minutes: float, seed: int, home: Path, overrides: Sequence[str] = ()
-) -> Learnt:
+def learn(experiment, minutes, seed, home, overrides=()):
     """Train an experiment of the racing game in real time, and test its last policy. The run's
     folder is in `home`.
     """
@@ -81,7 +78,7 @@ def learn(
     reward = usual | env["reward"]
     track = reward["reward_per_point"] * (len(demonstration(1)) - 1)
 
-    def drive(return_: float, steps: int, minutes: float = 0.0) -> Drive:
+    def drive(return_, steps, minutes=0.0):
         """Compute the share of the track from the return: driving back loses the reward of driving
         there, and the end of the lap adds a bonus.
         """
@@ -100,7 +97,7 @@ def learn(
     episodes = [record for record in records if record["kind"] == "episode"]
     began_s = episodes[0]["time_s"] - episodes[0]["duration_s"]
 
-    def drives(test: bool) -> list[Drive]:
+    def drives(test):
         return [
             drive(e["return"], e["steps"], (e["time_s"] - began_s) / 60)
             for e in episodes
@@ -112,7 +109,7 @@ def learn(
     return Learnt(drives(False), drives(True), final, best, overruns / steps)
 
 
-def episodes_of(printed: str) -> list[tuple[float, int, bool]]:
+def episodes_of(printed):
     """Parse the output of `tmrl-like test`: each episode's return, steps, and whether it
     terminated.
     """
@@ -122,7 +119,7 @@ def episodes_of(printed: str) -> list[tuple[float, int, bool]]:
     ]
 
 
-def command_line(command: str, config: Path | str, *options: str, home: Path) -> str:
+def command_line(command, config, *options, home):
     """Run a command of `tmrl-like`; return its stdout."""
     done = subprocess.run(
         [sys.executable, "-m", "tmrl_like", command, str(config), *options],
@@ -136,13 +133,13 @@ def command_line(command: str, config: Path | str, *options: str, home: Path) ->
     return done.stdout
 
 
-def draw(curves: dict[str, list[Learnt]], file: Path) -> None:
+def draw(curves, file):
     """Draw training episodes as dots, and the test episodes of each seed as a line; below them, the
     times of whole laps.
     """
     shares, laps = (figure := new_figure(7, 5.5)).subplots(2, sharex=True)
     for number, (name, seeds) in enumerate(curves.items()):
-        colour: dict[str, Any] = {"color": f"C{number}"}
+        colour = {"color": f"C{number}"}
         for learnt in seeds:
             minutes, *training = zip(*learnt.training, strict=True)
             test_minutes, *testing = zip(*learnt.testing, strict=True)
@@ -156,7 +153,7 @@ def draw(curves: dict[str, list[Learnt]], file: Path) -> None:
     figure.savefig(file, dpi=110)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -165,7 +162,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--picture", type=Path, help="where to draw the curves, as PNG")
     arguments, overrides = parser.parse_known_args()
-    curves: dict[str, list[Learnt]] = {}
+    curves = {}
     for experiment in arguments.experiments:
         curves[experiment.stem] = []
         for seed in arguments.seeds:

@@ -1,46 +1,34 @@
 """Acting and training in one loop, without worker and wire."""
 
-from collections.abc import Callable
-from typing import Any
-
 from tmrl_like.envs.actions import actions_of_reset, held_actions
-from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import DropHistory, ReplayMemory
-from tmrl_like.types import Buffer, Info
-
-View = Callable[[Any], Any]
+from tmrl_like.replay import DropHistory
+from tmrl_like.types import Buffer, Info, Sample
 
 
-def drive(
-    env: Any, actor: ActorModule, test: bool, view: View = lambda obs: obs
-) -> tuple[list[Any], float, bool, dict[str, Any]]:
-    """Run an episode; return its samples, its return, whether it terminated, and the last info."""
-    compress = DropHistory(held_actions(env) or 0)
-    actor.reset()
-    obs, info = env.reset()
-    samples = [
-        compress(act, obs, 0.0, False, False, Info(info, is_reset=True))
-        for act in actions_of_reset(env, obs)
-    ]
-    total, terminated, truncated = 0.0, False, False
-    while not (terminated or truncated):
-        action = actor.act_(view(obs), test)
+def episode(env, act, seed=None):
+    """Yield the samples of an episode, those of its reset first."""
+    obs, info = env.reset() if seed is None else env.reset(seed=seed)
+    for action in actions_of_reset(env, obs):
+        yield Sample(action, obs, 0.0, False, False, Info(info, is_reset=True))
+    over = False
+    while not over:
+        action = act(obs)
         obs, rew, terminated, truncated, info = env.step(action)
-        samples.append(compress(action, obs, rew, terminated, truncated, Info(info)))
-        total += float(rew)
-    return samples, total, terminated, info
+        yield Sample(action, obs, rew, terminated, truncated, Info(info))
+        over = terminated or truncated
 
 
-def practise(
-    env: Any,
-    actor: ActorModule,
-    agent: Any,
-    memory: ReplayMemory,
-    steps: int,
-    first_steps: int,
-    ratio: int,
-    view: View = lambda obs: obs,
-) -> None:
+def drive(env, actor, test, view=lambda obs: obs):
+    """Run an episode; return its samples, its return, whether it terminated, and the last info."""
+    compress, total, samples = DropHistory(held_actions(env) or 0), 0.0, []
+    actor.reset()
+    for sample in episode(env, lambda obs: actor.act_(view(obs), test)):
+        samples.append(compress(*sample))
+        total += float(sample.rew)
+    return samples, total, sample.terminated, sample.info
+
+
+def practise(env, actor, agent, memory, steps, first_steps, ratio, view=lambda obs: obs):
     """Collect whole episodes of at least `steps` steps; beyond `first_steps`, make `ratio` training
     steps for each step so far.
     """

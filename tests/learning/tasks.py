@@ -10,13 +10,14 @@ extra `mujoco`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from solo import episode
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -29,11 +30,9 @@ from tmrl_like.agents import (
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
-from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.metrics.curves import new_figure
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.types import Buffer, Info, Sample
+from tmrl_like.types import Buffer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +103,7 @@ TASKS = {
 }
 
 
-def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
+def learn(task, seed):
     """Train; yield the environment steps so far and the returns of test episodes at each
     evaluation, the last one at the end.
     """
@@ -141,20 +140,7 @@ def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
                 yield steps, returns(task, actor, 1000 * (seed + 1))
 
 
-def episode(env: Any, act: Callable[[Any], Any], seed: int | None = None) -> Iterator[Sample]:
-    """Yield the samples of an episode, those of its reset first."""
-    obs, info = env.reset(seed=seed)
-    for action in actions_of_reset(env, obs):
-        yield Sample(action, obs, 0.0, False, False, Info(info, is_reset=True))
-    over = False
-    while not over:
-        action = act(obs)
-        obs, rew, terminated, truncated, info = env.step(action)
-        yield Sample(action, obs, rew, terminated, truncated, Info(info))
-        over = terminated or truncated
-
-
-def returns(task: Task, actor: ActorModule, seed: int) -> list[float]:
+def returns(task, actor, seed):
     """Return the returns of one evaluation's test episodes."""
     totals = []
     for number in range(seed, seed + task.episodes):
@@ -165,7 +151,7 @@ def returns(task: Task, actor: ActorModule, seed: int) -> list[float]:
     return totals
 
 
-def draw(curves: dict[str, dict[int, list[tuple[int, float]]]], file: Path) -> None:
+def draw(curves, file):
     """Draw one plot per task, with one line per seed."""
     figure = new_figure(4.5 * len(curves), 3.5)
     all_axes = figure.subplots(1, len(curves), squeeze=False)[0]
@@ -178,14 +164,14 @@ def draw(curves: dict[str, dict[int, list[tuple[int, float]]]], file: Path) -> N
     figure.savefig(file, dpi=110)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--picture", type=Path, help="where to draw the curves, as PNG")
     arguments = parser.parse_args()
     tune_process(threads=1)
-    curves: dict[str, dict[int, list[tuple[int, float]]]] = {name: {} for name in arguments.tasks}
+    curves = {name: {} for name in arguments.tasks}
     for name in arguments.tasks:
         for seed in arguments.seeds:
             points = curves[name][seed] = []

@@ -12,7 +12,7 @@ SEEDS_AFTER = 700  # the thresholds were chosen with the seeds before these
 
 @pytest.mark.learn
 @pytest.mark.timeout(7200)
-def test_faults_are_named_and_nothing_else_is() -> None:
+def test_faults_are_named_and_nothing_else_is():
     pytest.importorskip("mujoco")
     pytest.importorskip("Box2D")
     wrong = {}

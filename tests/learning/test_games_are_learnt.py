@@ -1,7 +1,5 @@
 """The included experiments of the racing game and Doom learn in real time."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from racing import ROOT, command_line, draw, episodes_of, learn
@@ -14,7 +12,7 @@ KILLS = 10  # an untrained policy reaches one or two
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SHARE)
-def test_the_game_is_driven_after_ten_minutes(name: str, tmp_path: Path) -> None:
+def test_the_game_is_driven_after_ten_minutes(name, tmp_path):
     pytest.importorskip("Box2D")
     learnt = learn(ROOT / "config" / f"{name}.yaml", 10.0, 0, tmp_path)
     draw({name: [learnt]}, tmp_path / "racing.png")
@@ -25,7 +23,7 @@ def test_the_game_is_driven_after_ten_minutes(name: str, tmp_path: Path) -> None
 
 @pytest.mark.learn
 @pytest.mark.timeout(2400)
-def test_monsters_are_shot_after_the_training_that_ships(tmp_path: Path) -> None:
+def test_monsters_are_shot_after_the_training_that_ships(tmp_path):
     pytest.importorskip("vizdoom")
     experiment = ROOT / "config" / "vizdoom_iqn.yaml"
     command_line("run", experiment, "--seed", "0", home=tmp_path)

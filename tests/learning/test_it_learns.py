@@ -5,7 +5,7 @@ import dataclasses
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
+from kit.boxes import box
 from tasks import TASKS, Task, learn
 
 
@@ -21,8 +21,8 @@ def test_a_task_is_learnt_to_its_stated_return(name, seed):
 class Steer(gymnasium.Env):
     """Ten steps on a line, each with minus the distance from its middle as reward."""
 
-    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    action_space = spaces.Box(-0.5, 0.5, (1,), np.float32)
+    observation_space = box(1, 1)
+    action_space = box(0.5, 1)
     default_action = np.zeros(1, np.float32)
 
     def reset(self, *, seed=None, options=None):

@@ -4,9 +4,7 @@ controller, demonstrations, labelled pictures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ import torch
 from curves import Robot
 from solo import drive, practise
 
-from tmrl_like import Experiment, load_experiment
+from tmrl_like import load_experiment
 from tmrl_like.agents.cloning import Shown, clone
 from tmrl_like.agents.success_training import JudgedEpisode, errors_of, split, train_success
 from tmrl_like.envs.residual import ResidualEnv
@@ -31,7 +29,7 @@ ACTIONS, TIME_STEP_S, VIEW = 2, 0.05, robot.TargetUpClose()
 
 
 @pytest.fixture(params=[0, 1, 2])
-def seed(request: pytest.FixtureRequest) -> int:
+def seed(request):
     pytest.importorskip("mujoco")
     torch.manual_seed(request.param)
     torch.set_num_threads(1)
@@ -39,11 +37,11 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def arm() -> Experiment:
+def arm():
     return load_experiment("robot")
 
 
-def controller(obs: Any, wrong_rad: float = 0.0) -> Any:
+def controller(obs, wrong_rad=0.0):
     """Return joint velocities towards the solution of the inverse kinematics for the target.
 
     `wrong_rad` is an error added to the shoulder's angle.
@@ -62,26 +60,24 @@ def controller(obs: Any, wrong_rad: float = 0.0) -> Any:
 class Scripted(ActorModule):
     """An actor whose action is a given function of the observation."""
 
-    def __init__(self, *spaces: Any, script: Callable[[Any], Any]) -> None:
+    def __init__(self, *spaces, script):
         super().__init__(*spaces)
         self._script = script
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs, test=False):
         return np.float32(self._script([part[0].numpy() for part in obs]))
 
 
-def share_reached(actor: ActorModule, envs: Iterable[Any]) -> float:
+def share_reached(actor, envs):
     """Return the share of targets reached, with one episode in each environment."""
     return float(np.mean([drive(env, actor, True, VIEW)[2] for env in envs]))
 
 
-def test_an_agent_reaches_what_the_controller_misses_after_a_minute(
-    seed: int, arm: Experiment
-) -> None:
-    def make_env(seed: int) -> ResidualEnv:
+def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed, arm):
+    def make_env(seed):
         return ResidualEnv(partial(Robot, seed=seed), partial(controller, wrong_rad=0.042), 0.3)
 
-    def reached(actor: ActorModule) -> float:
+    def reached(actor):
         return share_reached(actor, map(make_env, range(1000, 1060)))
 
     env = make_env(seed)
@@ -97,11 +93,11 @@ def test_an_agent_reaches_what_the_controller_misses_after_a_minute(
     assert after >= 0.97
 
 
-def test_twenty_demonstrations_and_half_a_minute_of_practice(seed: int, arm: Experiment) -> None:
+def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, arm):
     env = Robot(seed=seed)
     spaces = env.observation_space, env.action_space
 
-    def reached(actor: ActorModule) -> float:
+    def reached(actor):
         return share_reached(actor, (Robot(seed=number) for number in range(1000, 1040)))
 
     demonstrator = Scripted(*spaces, script=controller)
@@ -137,12 +133,12 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed: int, arm: Exp
     assert after >= 0.95
 
 
-def labelled_play(seed: int, minutes: float) -> list[JudgedEpisode]:
+def labelled_play(seed, minutes):
     """Return episodes as pictures, with whether the arm came to rest on its target; in every other
     episode the controller is wrong.
     """
     random, env, camera = np.random.default_rng(seed), Robot(seed=seed), Shrink(grey=False)
-    episodes: list[JudgedEpisode] = []
+    episodes = []
     while sum(len(episode.pictures) for episode in episodes) * TIME_STEP_S < 60 * minutes:
         miss_rad = random.choice((-1, 1)) * random.uniform(0.1, 0.5) if len(episodes) % 2 else 0.0
         obs, _ = env.reset()
@@ -154,7 +150,7 @@ def labelled_play(seed: int, minutes: float) -> list[JudgedEpisode]:
     return episodes
 
 
-def test_success_is_seen_after_ten_minutes_of_labelled_play(seed: int) -> None:
+def test_success_is_seen_after_ten_minutes_of_labelled_play(seed):
     last, frames = 3, 3
     learnt, held_out = split(labelled_play(seed, 10), 0.25)
     network = train_success(learnt, 1000, last)

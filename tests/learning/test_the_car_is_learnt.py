@@ -8,8 +8,9 @@ pytest.importorskip("carla", reason="there is no wheel of carla for this Python"
 
 import carla_stand_in as stand_in
 from solo import drive, practise
+from tasks import FAST
 
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.carla import CarlaSyncEnv, RouteOptions, SensorOptions
 from tmrl_like.replay import ReplayMemory
@@ -19,8 +20,8 @@ from tmrl_like.replay import ReplayMemory
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_driving(
-    seed: int,
-) -> None:
+    seed,
+):
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     simulator = stand_in.Simulator()
@@ -31,18 +32,12 @@ def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_
         route=RouteOptions(stuck_after_s=5.0),
         client_cls=partial(stand_in.Client, simulator=simulator),
     )
-    small = {"hidden_sizes": (64, 64)}
     agent = SACAgent(
         env.observation_space,
         env.action_space,
-        "cpu",
-        actor_cls=partial(SquashedGaussianActor, **small),
-        critic_cls=partial(EnsembleCritic, **small),
-        gamma=0.99,
+        actor_cls=partial(SquashedGaussianActor, hidden_sizes=(64, 64)),
         polyak=0.99,
-        lr_actor=1e-3,
-        lr_critic=1e-3,
-        lr_entropy=1e-3,
+        **FAST,
     )
     memory = ReplayMemory(batch_size=128, act_buf_len=2, memory_size=20_000)
     memory.seed(seed)

@@ -41,9 +41,7 @@ GOALS = {
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("name", GOALS)
-def test_targets_are_reached_after_half_a_minute_of_flight_and_a_minute_of_the_arm(
-    name: str, seed: int
-) -> None:
+def test_targets_are_reached_after_half_a_minute_of_flight_and_a_minute_of_the_arm(name, seed):
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     torch.set_num_threads(1)

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.boxes import box, picture
 
 from tmrl_like.policies.action_check import action_problem, finite_check, is_finite
 
-BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+BOX = box(1, 2)
 
 
 BOTH = spaces.Tuple((BOX, spaces.Discrete(3)))
@@ -17,8 +18,8 @@ BOTH = spaces.Tuple((BOX, spaces.Discrete(3)))
     [
         (np.array([1.0, -1.0], np.float32), BOX),
         (np.array([1.0 + 1e-6, -1.0]), BOX),
-        (np.array([5e3 + 1e-2], np.float32), spaces.Box(-5e3, 5e3, (1,), np.float32)),
-        (np.array([1e30]), spaces.Box(-np.inf, np.inf, (1,))),
+        (np.array([5e3 + 1e-2], np.float32), box(5e3, 1)),
+        (np.array([1e30]), box(np.inf, 1)),
         (2, spaces.Discrete(3)),
         (np.array([1, 0]), spaces.MultiDiscrete([2, 2])),
         ((np.zeros(2, np.float32), 1), BOTH),
@@ -41,15 +42,15 @@ def test_actions_of_a_space_are_seen_as_such(action, space):
         (np.array([2, 0]), spaces.MultiDiscrete([2, 2])),
         ((np.zeros(2),), BOTH),
         ({"b": np.zeros(2)}, spaces.Dict(a=BOX)),
-        (np.array([np.inf]), spaces.Box(-np.inf, np.inf, (1,))),
+        (np.array([np.inf]), box(np.inf, 1)),
     ],
 )
 def test_what_is_not_in_a_space_is_reported(action, space):
     assert action_problem(action, space)
 
 
-VECTORS = spaces.Tuple((BOX, spaces.Box(-1.0, 1.0, (3,))))
-IMAGE = spaces.Box(0, 255, (8, 8), np.uint8)
+VECTORS = spaces.Tuple((BOX, box(1, 3)))
+IMAGE = picture(8, 8)
 NESTED = spaces.Dict({"a": spaces.Tuple((BOX,)), "'": IMAGE})
 LARGE = [
     np.full(2, np.finfo(dtype).max) for dtype in (np.float16, np.float32, np.float64, np.complex64)

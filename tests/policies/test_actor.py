@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from kit.boxes import box
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.actor import fit_action, to_batch_of_one
@@ -20,7 +20,7 @@ def test_an_observation_becomes_a_batch_of_one_that_does_not_share_memory():
 
 
 def test_actions_get_the_shape_of_their_space():
-    space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    space = box(1, 1)
     for action in (np.zeros((1, 1)), np.zeros(()), np.zeros(1), torch.zeros(1, 1)):
         assert fit_action(action, space).shape == (1,)
     with pytest.raises(PolicyError, match=r"shape \(2,\); the action space wants \(1,\)"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box, picture
 from kit.learners import rows_of
 from kit.policies import written
 
@@ -17,17 +18,15 @@ from tmrl_like.policies.export import write_onnx
 onnxruntime = pytest.importorskip("onnxruntime")
 OBS = spaces.Dict(
     {
-        "a": spaces.Box(-np.inf, np.inf, (4,)),
+        "a": box(np.inf, 4),
         "b": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.Box(-2.0, 5.0, (2, 2)))),
         "c": spaces.MultiBinary(2),
     }
 )
 BOX = spaces.Box(np.float32([[-2.0, 0.0], [-1.0, 5.0]]), np.float32([[2.0, 1.0], [1.0, 6.0]]))
 
-VECTOR = spaces.Box(-1.0, 1.0, (7,))
-PICTURES = spaces.Dict(
-    {"camera": spaces.Box(0, 255, (4, 16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 1.0, (1,))}
-)
+VECTOR = box(1, 7)
+PICTURES = spaces.Dict({"camera": picture(4, 16, 16, 3), "speed": spaces.Box(0.0, 1.0, (1,))})
 
 
 class Steering(ActorModule):
@@ -86,7 +85,7 @@ def as_if_trained(actor):
             marks=pytest.mark.long,
         ),
         (IQNActor, PICTURES, spaces.Discrete(3), {"width": 32, "hidden_size": 16}),
-        (Steering, VECTOR, spaces.Box(-1.0, 1.0, (1,)), {}),
+        (Steering, VECTOR, box(1, 1), {}),
     ],
 )
 def test_its_actions_are_the_policys(cls, obs_space, act_space, options, tmp_path):
@@ -113,9 +112,7 @@ def test_its_actions_are_the_policys(cls, obs_space, act_space, options, tmp_pat
     ],
 )
 def test_an_actor_that_cannot_be_written_is_refused(cls, problem, tmp_path):
-    policy = load_policy(
-        written(tmp_path / "p", cls(VECTOR, spaces.Box(-1.0, 1.0, (1,)))), allow=(__name__,)
-    )
+    policy = load_policy(written(tmp_path / "p", cls(VECTOR, box(1, 1))), allow=(__name__,))
     with pytest.raises(PolicyError, match=problem):
         write_onnx(policy, tmp_path / "p.onnx")
     assert not (tmp_path / "p.onnx").exists()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.boxes import box
 from kit.policies import written
 
 from tmrl_like import load_policy
@@ -12,10 +13,10 @@ from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.file_drivers import OnnxDriver, PolicyDriver
 from tmrl_like.worker.takeover import to_action
 
-OBS, ACT = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-2.0, 2.0, (2,))
+OBS, ACT = box(1, 3), box(2, 2)
 REST = np.zeros(2, np.float32)
 onnx, _ = (pytest.importorskip(name) for name in ("onnx", "onnxruntime"))
-PARTS = spaces.Tuple((spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-1.0, 1.0, (2,))))
+PARTS = spaces.Tuple((box(1, 1), box(1, 2)))
 
 
 def test_a_policy_file_drives_with_its_best_actions(tmp_path):
@@ -31,7 +32,7 @@ def test_a_policy_file_drives_with_its_best_actions(tmp_path):
     with pytest.raises(
         ConfigError, match=r"policy.safetensors is for .*; the environment has Box\(-1"
     ):
-        PolicyDriver(spaces.Box(-1.0, 1.0, (2,)), REST, str(path))
+        PolicyDriver(box(1, 2), REST, str(path))
     with pytest.raises(ConfigError, match=r"policy.safetensors is for"):
         PolicyDriver(ACT, REST, str(path), observation_space=PARTS)
     with pytest.raises(PolicyError, match="nobody"):

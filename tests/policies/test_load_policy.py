@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box, picture
 from kit.policies import written
 from kit.pythons import python
 
@@ -24,7 +25,7 @@ from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.wire.spaces import Box as SmallBox
 from tmrl_like.wire.spaces import Numbers
 
-OBS, ACT = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-2.0, 2.0, (2,))
+OBS, ACT = box(1, 3), box(2, 2)
 HERE = (__name__,)
 NEAR = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -58,7 +59,7 @@ def test_a_policy_of_a_store_is_found_by_its_tag(actor, tmp_path):
     assert not np.array_equal(policy.act(obs, test=False), policy.act(obs, test=False))
 
 
-PICTURES = spaces.Tuple((spaces.Box(0, 255, (1, 16, 16), np.uint8), OBS))
+PICTURES = spaces.Tuple((picture(1, 16, 16), OBS))
 ENCODER = functools.partial(ConvolutionEncoder, channels=(4, 4, 4))
 ONE_OF_FOUR = spaces.Discrete(4, start=2)
 
@@ -116,7 +117,7 @@ def test_an_actor_of_the_users_is_loaded_where_its_package_is_allowed(tmp_path):
 
 
 def test_what_the_file_could_not_say_may_be_given(tmp_path):
-    actor = LinearActor(OBS, spaces.Box(-1.0, 1.0, (1,)))
+    actor = LinearActor(OBS, box(1, 1))
     path = written(tmp_path / "p", actor, lambda obs: obs, actor="its argument table is an array")
     with pytest.raises(
         PolicyError,
@@ -231,7 +232,7 @@ def test_a_file_runs_no_command(part, code, allow, actor, tmp_path):
     assert not ran.exists()
 
 
-FROM_POSITION = spaces.Tuple([spaces.Box(-1.0, 1.0, (2,))] * 4)
+FROM_POSITION = spaces.Tuple([box(1, 2)] * 4)
 
 
 @pytest.mark.parametrize("view", [TargetInView(), TargetUpClose()])

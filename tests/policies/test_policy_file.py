@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import safetensors.numpy
-from gymnasium import spaces
+from kit.boxes import box
 from kit.policies import written
 
 from tmrl_like.agents import SquashedGaussianActor
@@ -16,7 +16,7 @@ from tmrl_like.policies.weight_file import read_weights, write_weights
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.wire.spaces import spec_of
 
-SPACES = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-1.0, 1.0, (2,))
+SPACES = box(1, 3), box(1, 2)
 
 
 def doubled(obs):

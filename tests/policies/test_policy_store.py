@@ -2,10 +2,10 @@
 
 import threading
 
-import gymnasium
 import msgspec
 import numpy as np
 import pytest
+from kit.boxes import box
 
 from tmrl_like.base.folders import ROOT_VARIABLE
 from tmrl_like.errors import ConfigError, PolicyError
@@ -14,7 +14,7 @@ from tmrl_like.policies.policy_store import TESTS, PolicyStore, find_policy
 from tmrl_like.policies.weight_file import read_weights
 from tmrl_like.testing.fakes import LinearActor
 
-SPACES = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Box(-1.0, 1.0, (2,))
+SPACES = box(1, 3), box(1, 2)
 ACTOR = LinearActor(*SPACES)
 CARD = describe(ACTOR)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.boxes import box
 
 from tmrl_like import RolloutWorker, partial
 from tmrl_like.policies.stable_baselines import StableBaselinesActor
@@ -29,8 +30,8 @@ class Still(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-BOX = spaces.Box(-1.0, 1.0, (3,))
-BOTH = spaces.Dict({"a": BOX, "b": spaces.Box(-1.0, 1.0, (2, 2))})
+BOX = box(1, 3)
+BOTH = spaces.Dict({"a": BOX, "b": box(1, 2, 2)})
 CASES = [
     ("SAC", "MlpPolicy", BOX, WIDE, SMALL),
     (
@@ -82,7 +83,7 @@ def mean_of(obs, deterministic):
 
 def test_a_model_drives_a_worker_and_a_tuple_is_put_side_by_side():
     model = SimpleNamespace(observation_space=BOX, predict=mean_of)
-    parts = spaces.Tuple((spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-1.0, 1.0, (2,))))
+    parts = spaces.Tuple((box(1, 1), box(1, 2)))
     for observed in (BOX, parts):
         env, actor = partial(Still, observed, WIDE), partial(StableBaselinesActor, model=model)
         with RolloutWorker(env, actor, standalone=True) as worker:

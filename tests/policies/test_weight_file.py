@@ -39,37 +39,37 @@ def test_a_file_that_another_one_replaces_is_read_whole(tmp_path, monkeypatch):
     assert read_weights(path) == ("other", other)
 
 
+def with_header(header, body=0):
+    """Return a file with this header, and zeros as its body."""
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(body)
+
+
 def entry(start, end, **other):
     return {"dtype": "F32", "shape": [2], "data_offsets": [start, end], **other}
 
 
 @pytest.mark.parametrize(
-    ("header", "body"),
-    [
-        ({"a": entry(0, 8), "b": entry(4, 12)}, 12),
-        ({"a": entry(0, 8), "b": entry(12, 20)}, 20),
-        ({"a": entry(0, 8)}, 12),
-        ({"a": entry(0, 8)}, 7),
-        ({"a": entry(0, 4)}, 4),
-        ({"a": entry(0, 8, shape=[2**70])}, 8),
-        ({"a": entry(0, 8, dtype="F33")}, 8),
-        ({"a": entry(0, 8, dtype="U64", shape=[1])}, 8),
-        (["a"], 0),
-        ({"__metadata__": {"tmrl_like": 3}}, 0),
-        ("[" * 100_000, 0),
-        ("{", 0),
-    ],
-)
-def test_a_header_that_does_not_fit_its_file_is_refused(header, body, tmp_path):
-    text = (header if isinstance(header, str) else json.dumps(header)).encode()
-    (tmp_path / "p").write_bytes(len(text).to_bytes(8, "little") + text + bytes(body))
-    with pytest.raises(DamagedPolicyError, match="p is not a safetensors file"):
-        read_weights(tmp_path / "p")
-
-
-@pytest.mark.parametrize(
     "data",
-    [b"", b"1234567", (2**63).to_bytes(8, "little"), b"\x02" + bytes(7) + b"\xff\xff", b"\0" * 8],
+    [
+        with_header({"a": entry(0, 8), "b": entry(4, 12)}, 12),
+        with_header({"a": entry(0, 8), "b": entry(12, 20)}, 20),
+        with_header({"a": entry(0, 8)}, 12),
+        with_header({"a": entry(0, 8)}, 7),
+        with_header({"a": entry(0, 4)}, 4),
+        with_header({"a": entry(0, 8, shape=[2**70])}, 8),
+        with_header({"a": entry(0, 8, dtype="F33")}, 8),
+        with_header({"a": entry(0, 8, dtype="U64", shape=[1])}, 8),
+        with_header(["a"]),
+        with_header({"__metadata__": {"tmrl_like": 3}}),
+        with_header("[" * 100_000),
+        with_header("{"),
+        b"",
+        b"1234567",
+        (2**63).to_bytes(8, "little"),
+        b"\x02" + bytes(7) + b"\xff\xff",
+        b"\0" * 8,
+    ],
 )
 def test_what_is_not_a_weights_file_is_refused(data, tmp_path):
     (tmp_path / "p").write_bytes(data)

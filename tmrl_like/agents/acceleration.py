@@ -132,6 +132,14 @@ def adam_step(optimizer: torch.optim.Adam) -> None:
     )
 
 
+def backward(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Compute the gradients of a loss for an optimiser's step, in place of those of the last
+    step.
+    """
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
 def learning_rate_of(optimizer: str) -> property:
     """Return a property for the learning rate of the agent's optimiser of this name, kept where
     torch keeps it.

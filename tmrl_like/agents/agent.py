@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Protocol
 
 import torch
@@ -108,9 +108,6 @@ class TrainingAgent(Tunable, ABC):
         gradients = [
             p.grad for holder in holders for p in _parameters_of(holder) if p.grad is not None
         ]
-        if len(gradients) == 1:
-            self.ranks.mean(gradients[0])
-            return
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         self.ranks.mean(flat)
         parts = torch.split(flat, [gradient.numel() for gradient in gradients])
@@ -123,15 +120,6 @@ class TrainingAgent(Tunable, ABC):
         """Return the actor whose weights go to the workers. It may share parameters with
         training.
         """
-
-
-def refuse_out_of_range(
-    agent: TrainingAgent, page: Callable[..., object], values: Mapping[str, float]
-) -> None:
-    """Raise ConfigError if a tunable value is out of the range that `page`, the class of the
-    agent's options, allows.
-    """
-    page(**{name: value for name, value in values.items() if name in agent.tunable})
 
 
 def modules_of(agent: TrainingAgent) -> dict[str, torch.nn.Module]:

@@ -26,6 +26,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from tmrl_like.agents.acceleration import backward
 from tmrl_like.agents.observations import Encoder, RunningNorm
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, expect
@@ -61,7 +62,7 @@ class Shown:
         return sorted(set(self.episode.tolist()))
 
     def rows(self, which: Tensor) -> Shown:
-        """Return the steps of these indices, int64 [M]."""
+        """Return the steps of these indices, int64 [M], or of this mask, bool [N]."""
         obs = tree.map_leaves(lambda leaf: leaf[which], self.obs)
         return Shown(obs, self.act[which], self.episode[which], self.past_actions)
 
@@ -73,16 +74,22 @@ class Shown:
             ConfigError: there are fewer than two episodes.
         """
         episodes = torch.tensor(self.episodes, device=self.episode.device)
-        num = len(episodes)
-        expect(
-            num >= 2,
-            "the number of recorded episodes",
-            num,
-            "2 or more, one of them to be held out",
-        )
-        num_held = min(max(1, round(share * num)), num - 1)
-        is_held = torch.isin(self.episode, episodes[torch.randperm(num)[:num_held]])
-        return self.rows((~is_held).nonzero().squeeze(1)), self.rows(is_held.nonzero().squeeze(1))
+        _, held_out = split_at_random(len(episodes), share, "recorded episodes")
+        is_held = torch.isin(self.episode, episodes[held_out])
+        return self.rows(~is_held), self.rows(is_held)
+
+
+def split_at_random(num: int, share: float, what: str) -> tuple[list[int], list[int]]:
+    """Split the numbers 0 to `num` - 1 at random: those to learn from, and a share, one at least,
+    to hold out.
+
+    Raises:
+        ConfigError: there are fewer than two, of what the message calls `what`.
+    """
+    expect(num >= 2, f"the number of {what}", num, "2 or more, one of them to be held out")
+    num_held = min(max(1, round(share * num)), num - 1)
+    order = torch.randperm(num).tolist()
+    return order[num_held:], order[:num_held]
 
 
 @dataclass(frozen=True)
@@ -128,13 +135,9 @@ def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Ite
     optimizer = torch.optim.Adam(actor.parameters(), _LEARNING_RATE)
     for step in range(1, steps + 1):
         drawn = learnt.rows(torch.randint(len(learnt.act), (BATCH,), device=learnt.act.device))
-        obs, act = (
-            tree.map_leaves(_disturbed, drawn.obs, obs_noise),
-            _disturbed(drawn.act, act_noise),
-        )
-        loss = -actor.log_prob(obs, act).mean()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        obs = tree.map_leaves(_disturbed, drawn.obs, obs_noise)
+        act = _disturbed(drawn.act, act_noise)
+        backward(-actor.log_prob(obs, act).mean(), optimizer)
         optimizer.step()
         if step % _LOOK_EVERY == 0 or step == steps:
             yield Likelihood(step, _mean(actor, learnt), _mean(actor, held_out))

@@ -20,8 +20,9 @@ from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, fold
 from tmrl_like.agents.ensemble import MLP
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.sac import Kept, SACAgent, SACOptions, joint_obs, td_target
+from tmrl_like.agents.sac import SACAgent, SACOptions, joint_obs, td_target
 from tmrl_like.agents.sharing import no_grad
+from tmrl_like.agents.shipped import Kept
 from tmrl_like.base.factories import completed
 from tmrl_like.base.functional import cached_property, partial
 from tmrl_like.base.options import AboveZero, NotNegative
@@ -111,10 +112,7 @@ class CrossQAgent(SACAgent):
     ) -> None:
         spaces = self.observation_space, self.action_space
         actor: Any = actor_cls(*spaces)
-        is_plain = type(actor) is SquashedGaussianActor and not actor.norms
-        expect(
-            is_plain, "actor_cls", type(actor).__name__, "SquashedGaussianActor without layer_norm"
-        )
+        _expect_plain("actor_cls", actor, SquashedGaussianActor)
         expect(
             not actor.encoder.images,
             "observation_space",
@@ -123,22 +121,14 @@ class CrossQAgent(SACAgent):
         )
         critic_cls = completed(critic_cls, hidden_sizes=actor.hidden_sizes)
         critic: Any = critic_cls(*spaces, n_critics=self.n_critics)
-        is_plain = type(critic) is EnsembleCritic and not critic.norms and not critic.dropout
-        expect(
-            is_plain,
-            "critic_cls",
-            type(critic).__name__,
-            "EnsembleCritic without layer_norm and dropout",
-        )
+        _expect_plain("critic_cls", critic, EnsembleCritic)
         self.actor_ema, self.critic_target = actor.to_device(self.device), critic.to(self.device)
         self.actor = BatchNormActor(*spaces, **vars(actor.options))
         self.critic = BatchNormCritic(*spaces, **vars(critic.options)).to(self.device)
         self.actor.to_device(self.device)
         self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
-        self._flat_actor_ema, self._flat_critic_target = (
-            Flat(self.actor_ema),
-            Flat(self.critic_target),
-        )
+        self._flat_actor_ema = Flat(self.actor_ema)
+        self._flat_critic_target = Flat(self.critic_target)
         for normed, plain in ((self.actor, self.actor_ema), (self.critic, self.critic_target)):
             fold(normed.network, no_grad(plain))
         self.obs_norm = None
@@ -180,3 +170,9 @@ class CrossQAgent(SACAgent):
 
     def _usual_entropy(self) -> float:
         return 0.5 * super()._usual_entropy()
+
+
+def _expect_plain(name: str, network: MLP, cls: type[MLP]) -> None:
+    is_plain = type(network) is cls and not network.norms and not network.dropout
+    wanted = f"{cls.__name__} without layer_norm and dropout"
+    expect(is_plain, name, type(network).__name__, wanted)

@@ -23,7 +23,6 @@ from tmrl_like.agents.dense import ONE, ZERO, DenseNetwork, Integers, compiled, 
 from tmrl_like.agents.dense_sac import (
     CompiledSAC,
     Drawing,
-    Scaling,
     act,
     policy_errors,
     put_inputs,
@@ -119,7 +118,6 @@ def _critic_gradients(
     drawing: Drawing,
     seen: tuple[Floats, Floats, Floats],
     outcome: tuple[Floats, Floats, Floats],
-    rescale_act: Scaling,
     entropy_coef: float,
 ) -> tuple[float, float, float]:
     """Compute the gradients of `critic_loss` with `td_target`; return the loss, and the means of
@@ -130,7 +128,7 @@ def _critic_gradients(
     drawn = act(plain_actor, drawing, next_obs_BR)
     num_rows, num_inputs = drawn.x_BI.shape
     x_RI = np.empty((2 * num_rows, num_inputs), np.float32)
-    put_inputs(obs_BR, act_BA, drawing[1], rescale_act, x_RI[:num_rows])
+    put_inputs(obs_BR, act_BA, drawing, x_RI[:num_rows])
     x_RI[num_rows:] = drawn.x_BI
     q_NR1, passes = _forward(critics, x_RI)
     d_NR = np.zeros(q_NR1.shape[:2], np.float32)
@@ -156,7 +154,7 @@ def _actor_gradients(
     Arguments as in `dense_sac`.
     """
     _, plain_critics, actor, _ = networks
-    features_SF = scaled(obs_SR, drawing[1])
+    features_SF = scaled(obs_SR, drawing.rescale)
     outputs_1SO, passes = _forward(actor, features_SF)
     d_outputs_SO, loss, entropy = policy_errors(
         plain_critics, drawing, outputs_1SO[0], features_SF, (entropy_coef, of_mean, smoothness)
@@ -191,10 +189,8 @@ def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedP
     passed = []
     for i in range(len(gains)):
         gain = gains[i][n, 0]
-        x, y = (
-            np.empty((len(x_RI), len(gain)), np.float32),
-            np.empty((len(x_RI), len(gain)), np.float32),
-        )
+        x = np.empty((len(x_RI), len(gain)), np.float32)
+        y = np.empty_like(x)
         if i == 0:
             x[:] = x_RI
         else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,14 +35,9 @@ from tmrl_like.agents.dense import (
     share_threads,
 )
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.observations import RunningNorm
+from tmrl_like.agents.observations import Rescale, RunningNorm
 from tmrl_like.policies.layers import Floats
 from tmrl_like.types import Batch, Observation
-
-Drawing: TypeAlias = tuple[Floats, "Scaling", tuple[np.float32, np.float32]]
-"""What actions are drawn with: standard normal noise [B, A], the scaling of observations, and the
-bounds of log std.
-"""
 
 TWO, HALF = np.float32(2.0), np.float32(0.5)
 HORIZON, SMALLEST_VAR = RunningNorm.HORIZON, RunningNorm.FLOOR**2
@@ -55,11 +50,20 @@ class Scaling(NamedTuple):
     shift: Floats
 
 
+class Drawing(NamedTuple):
+    """What actions are drawn with, and what makes the critics' inputs of them."""
+
+    noise_BA: Floats  # standard normal
+    rescale: Scaling  # of observations
+    rescale_act: Scaling  # to [-1, 1]
+    limits: tuple[np.float32, np.float32]  # of log std
+
+
 class Statistics(NamedTuple):
     """The arrays of a `RunningNorm`."""
 
     which: Integers
-    batches: NDArray[np.float64]  # [1], number of batches seen
+    batches: NDArray[np.float64]  # [], number of batches seen
     mean: NDArray[np.float64]
     mean_square: NDArray[np.float64]
     scale: Floats
@@ -70,8 +74,7 @@ class Drawn(NamedTuple):
     """Actions that the actor drew for a batch of observations, and the critics' inputs for them."""
 
     outputs_BO: Floats  # of the actor
-    x_BI: Floats  # features, then actions
-    act_BA: Floats  # tanh(u), in [-1, 1]
+    x_BI: Floats  # features, then actions tanh(u), in [-1, 1]
     std_BA: Floats
     log_prob_B: Floats
 
@@ -89,31 +92,23 @@ class CompiledSAC:
     ) -> None:
         """Use the actor, the critics and their targets, whose parameters stay where they are."""
         self._made_of: tuple[Any, ...] = modules, flats, obs_norm
-        actor, critic, target = modules
-        networks = (
-            network_of(actor, flats[0]),
-            network_of(critic, flats[1]),
-            network_of(target, flats[2]),
-        )
-        self._networks: tuple[NamedTuple, ...] = networks
+        actor, critic, _ = modules
+        self._networks: tuple[NamedTuple, ...] = tuple(map(network_of, modules, flats))
         self._critic_gradients: Callable[..., tuple[float, float, float]] = _critic_gradients
         self._actor_gradients: Callable[..., tuple[float, float]] = _actor_gradients
-        self._encoder, rescale = actor.encoder, actor.encoder.rescale
-        self._rescale = Scaling(rescale.scale.numpy(), rescale.shift.numpy())
+        self._encoder = actor.encoder
+        rescale = _scaling_of(self._encoder.rescale)
         if self._encoder.one_hot is not None:  # the encoder itself scales
             ones = np.ones(self._encoder.size, np.float32)
-            self._rescale = Scaling(ones, 0 * ones)
-        self._rescale_act = Scaling(
-            critic.rescale_act.scale.numpy(), critic.rescale_act.shift.numpy()
-        )
-        self._limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
+            rescale = Scaling(ones, 0 * ones)
+        limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
+        self._scalings = rescale, _scaling_of(critic.rescale_act), limits
         self._num_actions = actor.spec.num_outputs // 2
         self._all = np.arange(critic.n_critics)
         if obs_norm is not None:
-            count = obs_norm.count.view(1)
             buffers = (
                 obs_norm.which,
-                count,
+                obs_norm.count,
                 obs_norm.mean,
                 obs_norm.mean_square,
                 obs_norm.scale,
@@ -150,7 +145,6 @@ class CompiledSAC:
                 batch.terminated.numpy(),
                 np.broadcast_to(np.float32(gamma), len(obs)),
             ),
-            self._rescale_act,
             entropy_coef,
         )
         return {"loss_critic": loss, "q_mean": q, "q_target_mean": target}
@@ -179,10 +173,10 @@ class CompiledSAC:
     def _drawing(self, num_rows: int) -> Drawing:
         noise_BA = torch.empty(num_rows, self._num_actions)
         self.draw(noise_BA)
-        return noise_BA.numpy(), self._rescale, self._limits
+        return Drawing(noise_BA.numpy(), *self._scalings)
 
     def _see(self, obs: Observation) -> Floats:
-        """Return what `_rescale` makes features of: the numbers of observations [B, R], or, with
+        """Return what is rescaled to features: the numbers of observations [B, R], or, with
         categories, the features themselves [B, F].
         """
         encoder = self._encoder
@@ -208,8 +202,12 @@ class CompiledSAC:
         )
 
     def soft_update(self, polyak: float, average: Tensor, parameter: Tensor) -> None:
-        """Do what `sac.soft_update` does."""
+        """Do what `shipped.soft_update` does."""
         move_average(average.detach().numpy(), parameter.detach().numpy(), np.float32(1.0 - polyak))
+
+
+def _scaling_of(rescale: Rescale) -> Scaling:
+    return Scaling(rescale.scale.numpy(), rescale.shift.numpy())
 
 
 @compiled
@@ -219,7 +217,6 @@ def _critic_gradients(
     drawing: Drawing,
     seen: tuple[Floats, Floats, Floats],
     outcome: tuple[Floats, Floats, Floats],
-    rescale_act: Scaling,
     entropy_coef: float,
 ) -> tuple[float, float, float]:
     """Compute the gradients of `critic_loss` with `td_target`; return the loss, and the means of
@@ -231,7 +228,6 @@ def _critic_gradients(
         drawing: what the next actions are drawn with.
         seen: obs, next_obs [B, R], act [B, A].
         outcome: rew, terminated, gamma [B].
-        rescale_act: scaling of actions to [-1, 1].
         entropy_coef: alpha.
     """
     actor, critics, targets = networks
@@ -239,7 +235,7 @@ def _critic_gradients(
     drawn = act(actor, drawing, next_obs_BR)
     next_q_MB, _ = _values(targets, members, drawn.x_BI)
     x_BI = np.empty_like(drawn.x_BI)
-    put_inputs(obs_BR, act_BA, drawing[1], rescale_act, x_BI)
+    put_inputs(obs_BR, act_BA, drawing, x_BI)
     q_NB, passes = _values(critics, np.arange(critics.num_networks), x_BI)
     d_NB, nothing = np.empty_like(q_NB), np.empty((0, 0), np.float32)
     metrics = td_errors(q_NB, next_q_MB, drawn.log_prob_B, outcome, entropy_coef, d_NB)
@@ -302,7 +298,7 @@ def _actor_gradients(
     for which actions are drawn.
     """
     actor, critics, _ = networks
-    features_SF = scaled(obs_SR, drawing[1])
+    features_SF = scaled(obs_SR, drawing.rescale)
     passed = forward(actor, 0, features_SF)
     d_outputs_SO, loss, entropy = policy_errors(
         critics, drawing, passed[-1].y, features_SF, (entropy_coef, of_mean, smoothness)
@@ -325,7 +321,7 @@ def policy_errors(
     `asked` is alpha, whether the critics' mean counts (or their minimum), and the smoothness.
     """
     entropy_coef, of_mean, smoothness = asked
-    noise_BA = drawing[0]
+    noise_BA = drawing.noise_BA
     drawn = draw(outputs_SO[: len(noise_BA)], features_SF[: len(noise_BA)], drawing)
     q_NB, passes = _values(critics, np.arange(critics.num_networks), drawn.x_BI)
     num_critics, num_rows = q_NB.shape
@@ -338,7 +334,7 @@ def policy_errors(
             d_NB[n, b] = -ONE / np.float32(chosen * num_rows) if counts else ZERO
             q_sum += q_NB[n, b] / chosen if counts else 0.0
         log_prob_sum += drawn.log_prob_B[b]
-    d_act_BA, of_one_BA = np.zeros_like(drawn.act_BA), np.empty_like(drawn.act_BA)
+    d_act_BA, of_one_BA = np.zeros_like(noise_BA), np.empty_like(noise_BA)
     for n in range(num_critics):
         backward(critics, n, passes[n], drawn.x_BI, d_NB[n].reshape(-1, 1), of_one_BA)
         d_act_BA += of_one_BA
@@ -376,8 +372,8 @@ def _count(x_BR: Floats, statistics: Statistics) -> None:
     `RunningNorm`.
     """
     which_U, count, mean_U, mean_square_U, scale_R, shift_R = statistics
-    count[0] += 1.0
-    weight = 1.0 / min(count[0], HORIZON)
+    count[()] += 1.0
+    weight = 1.0 / min(float(count[()]), HORIZON)
     for u in range(len(which_U)):
         r, total, total_square = which_U[u], 0.0, 0.0
         for b in range(len(x_BR)):
@@ -401,19 +397,17 @@ def scaled(rows: Floats, scaling: Scaling) -> Floats:
 
 
 @compiled
-def put_inputs(
-    obs_BR: Floats, act_BA: Floats, rescale: Scaling, rescale_act: Scaling, x_BI: Floats
-) -> None:
+def put_inputs(obs_BR: Floats, act_BA: Floats, drawing: Drawing, x_BI: Floats) -> None:
     """Fill in the critics' inputs."""
     num_features = obs_BR.shape[1]
-    x_BI[:, :num_features] = scaled(obs_BR, rescale)
-    x_BI[:, num_features:] = scaled(act_BA, rescale_act)
+    x_BI[:, :num_features] = scaled(obs_BR, drawing.rescale)
+    x_BI[:, num_features:] = scaled(act_BA, drawing.rescale_act)
 
 
 @compiled
 def act(actor: DenseNetwork, drawing: Drawing, obs_BR: Floats) -> Drawn:
     """Draw actions for observations."""
-    features_BF = scaled(obs_BR, drawing[1])
+    features_BF = scaled(obs_BR, drawing.rescale)
     return draw(forward(actor, 0, features_BF)[-1].y, features_BF, drawing)
 
 
@@ -423,16 +417,12 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
 
     log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|)))
     """
-    noise_BA, _, (low, high) = drawing
+    noise_BA, (low, high) = drawing.noise_BA, drawing.limits
     num_rows, num_actions = noise_BA.shape
     num_features = features_BF.shape[1]
     x_BI = np.empty((num_rows, num_features + num_actions), np.float32)
     x_BI[:, :num_features] = features_BF
-    act_BA, std_BA, log_prob_B = (
-        np.empty_like(noise_BA),
-        np.empty_like(noise_BA),
-        np.empty(num_rows, np.float32),
-    )
+    std_BA, log_prob_B = np.empty_like(noise_BA), np.empty(num_rows, np.float32)
     constant = np.float32(num_actions * (2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi)))
     for b in range(num_rows):
         total = -constant
@@ -442,11 +432,10 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
             u = outputs_BO[b, a] + std_BA[b, a] * noise
             small = np.exp(-TWO * abs(u))
             tanh = (ONE - small) / (ONE + small)
-            act_BA[b, a] = tanh if u >= ZERO else -tanh
-            x_BI[b, num_features + a] = act_BA[b, a]
+            x_BI[b, num_features + a] = tanh if u >= ZERO else -tanh
             total += TWO * (abs(u) + np.log(ONE + small)) - log_std - HALF * noise * noise
         log_prob_B[b] = total
-    return Drawn(outputs_BO, x_BI, act_BA, std_BA, log_prob_B)
+    return Drawn(outputs_BO, x_BI, std_BA, log_prob_B)
 
 
 @compiled
@@ -461,11 +450,12 @@ def _back_through_squash(
     actor's outputs; add the result to the first B rows of `d_outputs_SO`.
     """
     outputs_BO = drawn.outputs_BO
-    noise_BA, _, (low, high) = drawing
+    noise_BA, (low, high) = drawing.noise_BA, drawing.limits
     num_rows, num_actions = noise_BA.shape
+    act_BA = drawn.x_BI[:, -num_actions:]
     for b in range(num_rows):
         for a in range(num_actions):
-            act = drawn.act_BA[b, a]
+            act = act_BA[b, a]
             d_u = d_act_BA[b, a] * (ONE - act * act) + TWO * entropy_weight * act
             d_outputs_SO[b, a] += d_u
             inside = low <= outputs_BO[b, num_actions + a] <= high

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,7 +12,7 @@ import numpy as np
 from tmrl_like.agents.space_layout import Space, actor_spec, read_observations
 from tmrl_like.base import tree
 from tmrl_like.errors import MissingExtraError
-from tmrl_like.policies.acting import Actor, OnDisk
+from tmrl_like.policies.acting import Actor, NetworkActor
 from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import GaussianOptions, Network, NetworkOptions
 from tmrl_like.policies.noise import ColouredNoise
@@ -25,15 +23,14 @@ if TYPE_CHECKING:
     from tmrl_like.policies.actor import ActorModule  # which imports torch
 
 
-class NumpyActor(OnDisk):
+class NumpyActor(NetworkActor):
     """An actor in numpy. It takes the arguments, and has the parameters, of the torch actor that it
-    stands for.
+    stands for. Its only state is the noise, which `NumpyIntake` lets all instances share.
 
     Attributes:
         spec: the description of the actor, everything but its parameters, as plain data.
         network: computes the actions.
         device: "cpu".
-        extras: always empty.
     """
 
     page: ClassVar[type[NetworkOptions]]
@@ -42,7 +39,6 @@ class NumpyActor(OnDisk):
     torch_name: ClassVar[str]
     """The name of the torch actor in `tmrl_like.agents`."""
 
-    extras: Mapping[str, Any] = MappingProxyType({})
     device = "cpu"
 
     def __init__(self, observation_space: Space, action_space: Space, **options: Any) -> None:
@@ -61,21 +57,6 @@ class NumpyActor(OnDisk):
         self.spec = actor_spec(layout, action_space, self.page(**options))
         self.network = Network(self.spec)
 
-    @classmethod
-    def torch_class(cls) -> type[ActorModule]:
-        """Return the class in torch. If this imports torch, numpy's generator seeds torch's."""
-        is_new = "torch" not in sys.modules
-        if is_new and importlib.util.find_spec("torch") is None:
-            raise MissingExtraError(
-                "an actor that is not on the CPU needs torch: pip install torch"
-            )
-        found: type[ActorModule] = getattr(
-            importlib.import_module("tmrl_like.agents"), cls.torch_name
-        )
-        if is_new:
-            sys.modules["torch"].manual_seed(np.random.randint(1 << 31))
-        return found
-
     def _parts(self, obs: Observation) -> Sequence[Observation]:
         parts: Sequence[Observation] = obs
         return parts if self._is_flat else [tree.part_at(obs, path) for path in self._paths]
@@ -93,9 +74,6 @@ class NumpyActor(OnDisk):
         """
         return np.concatenate(self._parts(obs), None, dtype=np.float32, casting="unsafe")
 
-    def carry_over(self, previous: object) -> None:
-        """Do nothing: the only state is the noise, which `NumpyIntake` lets all instances share."""
-
     def reset(self) -> None:
         """Begin an episode, with a new sequence of noise if it is correlated over time."""
         if isinstance(self.network.random, ColouredNoise):
@@ -107,7 +85,12 @@ class NumpyActor(OnDisk):
 
     def in_torch(self) -> ActorModule:
         """Return the torch actor, with a copy of the weights."""
-        actor = self.torch_class()(
+        if importlib.util.find_spec("torch") is None:
+            raise MissingExtraError(
+                "an actor that is not on the CPU needs torch: pip install torch"
+            )
+        torch_class = getattr(importlib.import_module("tmrl_like.agents"), self.torch_name)
+        actor: ActorModule = torch_class(
             self.observation_space, self.action_space, **vars(self.spec.options)
         )
         actor.load_weights(self.weights())
@@ -118,29 +101,19 @@ class NumpyActor(OnDisk):
         return self
 
     def manifest(self) -> Manifest:
-        """Return the dtype and shape of each parameter, by name."""
+        """See `Actor.manifest`."""
         return self.network.manifest
 
     def weights(self) -> Weights:
-        """Return a copy of the parameters, as `load_weights` takes them."""
+        """See `Actor.weights`."""
         return weights_of(self.manifest(), self.network.parameters)
 
     def load_weights(self, weights: Weights) -> None:
-        """Replace all parameters. If this raises, nothing has changed.
-
-        Raises:
-            PolicyError: names, shapes or dtypes differ from this actor's (the message says which).
-        """
+        """See `Actor.load_weights`."""
         refuse_misfit(self.torch_name, self.manifest(), weights.manifest)
         new = weights.arrays()
         for name, values in self.network.parameters.items():
             np.copyto(values, new[name])
-
-    def bind(self, parameters: Mapping[str, Floats]) -> None:
-        """Act with these arrays from now on, without a copy. Names, dtypes and shapes must be those
-        of the manifest.
-        """
-        self.network.bind(parameters)
 
 
 class NumpyGaussianActor(NumpyActor):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from msgspec import Meta
@@ -21,18 +21,17 @@ from torch import Tensor
 from tmrl_like.agents.acceleration import (
     Flat,
     Metrics,
-    Step,
     accelerate,
     adam_step,
+    backward,
     learning_rate_of,
 )
-from tmrl_like.agents.agent import Averaging, TrainingAgent, refuse_out_of_range
 from tmrl_like.agents.iqn_network import IQNActor
 from tmrl_like.agents.observations import RunningNorm
-from tmrl_like.agents.sac import Kept, Share, soft_update
 from tmrl_like.agents.sharing import no_grad
+from tmrl_like.agents.shipped import Kept, Share, ShippedAgent, ShippedOptions, soft_update
 from tmrl_like.agents.space_layout import Space
-from tmrl_like.base.options import AboveZero, NotNegative, Options, Positive
+from tmrl_like.base.options import AboveZero, NotNegative, Positive
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
@@ -73,54 +72,40 @@ def quantile_huber_loss(
 
 
 @dataclass(frozen=True, kw_only=True)
-class IQNOptions(Options):
+class IQNOptions(ShippedOptions):
     """Options of implicit quantile networks.
 
     Attributes:
         quantiles: number of quantiles in training, N, drawn from U(0, 1) for each transition.
         target_quantiles: number of quantiles of the target network, M, drawn likewise; the next
             action is chosen by as many.
-        gamma: discount per environment step.
         kappa: differences up to this value, in units of the reward, count squared, larger ones
             linearly.
         cvar: share of the worst returns by which actions are chosen; 1 takes all of them.
-        polyak: share of the target network that each update keeps.
-        actor_polyak: share of the network's moving average that each update keeps. The average goes
-            to the workers, since it acts more steadily than the network in training; 0 uses no
-            average.
         target_interval: number of training steps from one update of the target network to the next.
             For periodic copies, take a polyak of 0 and an interval of thousands.
         epsilon: share of the steps in which a worker takes a random action.
         epsilon_boltzmann: share of the steps in which it adds noise to the values first.
         boltzmann_noise: standard deviation of this noise, in the values' unit.
-        lr: learning rate.
-        betas: decay rates of Adam's two moments.
-        eps: constant that Adam adds to its denominator.
-        weight_decay: decoupled (AdamW).
+        lr: learning rate of AdamW.
         max_gradient_norm: gradients with a larger norm are scaled down to it.
-        acceleration: "auto" replays steps as CUDA graphs on a GPU; "off" does not.
     """
 
     quantiles: Positive = 8
     target_quantiles: Positive = 8
-    gamma: Share = 0.99
     kappa: AboveZero = 1.0
     cvar: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    polyak: Kept = 0.995
     actor_polyak: Kept = 0.0
     target_interval: Positive = 1
     epsilon: Share = 0.05
     epsilon_boltzmann: Share = 0.0
     boltzmann_noise: NotNegative = 0.0
     lr: NotNegative = 3e-4
-    betas: tuple[Kept, Kept] = (0.9, 0.999)
     eps: NotNegative = 1e-4
-    weight_decay: NotNegative = 0.0
     max_gradient_norm: AboveZero = 10.0
-    acceleration: Literal["auto", "off"] = "auto"
 
 
-class IQNAgent(TrainingAgent):
+class IQNAgent(ShippedAgent):
     """Q-learning of whole distributions of returns, for Discrete actions (Dabney et al. 2018,
     algorithm 1).
 
@@ -132,14 +117,12 @@ class IQNAgent(TrainingAgent):
     The workers draw the exploration; see `IQNActor`.
 
     Attributes:
-        actor: the network in training.
-        actor_ema: its moving average, which is the policy; without `actor_polyak` the network in
-            training itself.
         target: the target network.
-        obs_norm: the running statistics by which all of them normalise, or None if they do not.
         updates: number of training steps done.
     """
 
+    actor: IQNActor
+    actor_ema: IQNActor
     takes_time_left = True
     page: ClassVar[type[IQNOptions]] = IQNOptions
     tunable = (
@@ -195,7 +178,7 @@ class IQNAgent(TrainingAgent):
         self._flat_ema = Flat(self.actor_ema, self.actor) if o.actor_polyak else self._flat
         adam = {"lr": o.lr, "betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay}
         self.optimizer = self._flat.adam(torch.optim.AdamW, **adam)
-        self._step: Step = self._update
+        self._step = self._update
         if o.acceleration == "auto":
             self._step = accelerate(self._update, device, [self.optimizer], self._numbers)
         self._explore()
@@ -204,7 +187,6 @@ class IQNAgent(TrainingAgent):
 
     def tune(self, **values: float) -> None:
         """See `Tunable.tune`."""
-        refuse_out_of_range(self, self.page, values)
         super().tune(**values)
         self._explore()
 
@@ -216,11 +198,6 @@ class IQNAgent(TrainingAgent):
         self.updates += 1
         return self._step(batch, self.updates % self.target_interval == 0)
 
-    def join(self, ranks: Averaging) -> None:
-        """See `TrainingAgent.join`."""
-        super().join(ranks)
-        self._step = self._update  # a CUDA graph cannot contain the exchange between ranks
-
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss, always with the same quantiles drawn; see `TrainingAgent.evaluate`."""
@@ -230,11 +207,9 @@ class IQNAgent(TrainingAgent):
         return {"loss_quantiles": quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()}
 
     def get_actor(self) -> ActorModule:
-        """Return the network's moving average, or the network in training if there is none. Its
-        parameters change with each step.
-        """
+        """See `ShippedAgent.get_actor`."""
         self._explore()
-        return self.actor_ema
+        return super().get_actor()
 
     @torch.no_grad()
     def _explore(self) -> None:
@@ -244,21 +219,16 @@ class IQNAgent(TrainingAgent):
             network.behaviour.copy_(torch.tensor(behaviour))
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """See `TrainingAgent.start_from`. All networks take the weights; the running statistics
-        continue from those in the weights.
-        """
-        for network in (self.actor, self.target, self.actor_ema):
-            network.load_weights(weights)
-        if self.obs_norm is not None:
-            self.obs_norm.go_on(training_steps)
+        """See `ShippedAgent.start_from`; the target network takes the weights as well."""
+        super().start_from(weights, training_steps)
+        self.target.load_weights(weights)
 
     def _update(self, batch: Batch, moves_target: bool) -> Metrics:
         if self.obs_norm is not None:
             self.obs_norm.update(self.obs_norm.flatten(batch.obs), self.ranks)
         z_BN, target_BM, tau_BN = self._quantiles(batch)
         loss = quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()
-        self.optimizer.zero_grad(set_to_none=False)
-        loss.backward()  # type: ignore[no-untyped-call]
+        backward(loss, self.optimizer)
         self.average_gradients(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_([self._flat.parameter], self.max_gradient_norm)
         adam_step(self.optimizer)

@@ -105,8 +105,8 @@ class IQNActor(ActorModule):
         self.acting_quantiles = acting_quantiles
         self.encoder = Encoder(observation_space, obs_range, normalize_obs, picture_encoder)
         self.state = nn.Linear(self.encoder.size + 1, width)
-        self.norm = nn.LayerNorm(width) if layer_norm else None
-        self.hidden_norm = nn.LayerNorm(2 * hidden_size) if layer_norm else None
+        self.norm = nn.LayerNorm(width) if layer_norm else nn.Identity()
+        self.hidden_norm = nn.LayerNorm(2 * hidden_size) if layer_norm else nn.Identity()
         self.embedding = nn.Linear(cosines, width)
         # of both heads: the first half for the value, the second for the advantages
         self.hidden = nn.Linear(width, 2 * hidden_size)
@@ -132,7 +132,7 @@ class IQNActor(ActorModule):
             torch.ones_like(x_BF[:, :1]) if time_left is None else 2.0 * time_left[:, None] - 1.0
         )
         x_BD = self.state(torch.cat((x_BF, OBS_RANGE * time_B1), dim=1))
-        return F.relu(x_BD if self.norm is None else self.norm(x_BD), inplace=True)
+        return F.relu(self.norm(x_BD), inplace=True)
 
     def quantiles(self, state_BD: Tensor, tau_BN: Tensor) -> Tensor:
         """Compute Z_tau of each action, [B, N, A]; tau is [B, N], or [1, N] for all states."""
@@ -181,10 +181,7 @@ class IQNActor(ActorModule):
             self.embedding(torch.cos(tau_BN.reshape(-1, 1) * self.frequencies)), inplace=True
         )
         x_BND = state_BD.unsqueeze(1) * phi_RD.view(*tau_BN.shape, -1)
-        hidden = self.hidden(x_BND.flatten(0, 1))
-        hidden = F.relu(
-            hidden if self.hidden_norm is None else self.hidden_norm(hidden), inplace=True
-        )
+        hidden = F.relu(self.hidden_norm(self.hidden(x_BND.flatten(0, 1))), inplace=True)
         return hidden.view(*x_BND.shape[:2], -1)
 
     def _heads(self, hidden: Tensor) -> Tensor:

@@ -22,8 +22,13 @@ from tmrl_like.agents.in_numpy import NumpyActor, NumpyGaussianActor
 from tmrl_like.agents.observations import Encoder, Rescale
 from tmrl_like.agents.space_layout import Space, action_bounds, actor_spec
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.policies.layers import Floats
-from tmrl_like.policies.network import GaussianOptions, GaussianSpec, NetworkOptions, NetworkSpec
+from tmrl_like.policies.network import (
+    GaussianOptions,
+    GaussianSpec,
+    NetworkOptions,
+    NetworkSpec,
+    new_generator,
+)
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.types import Action, Observation
 
@@ -85,7 +90,7 @@ class MLPActor(ActorModule, MLP):
         )
         self.spec = actor_spec(self.encoder.layout, action_space, self.options)
         self.make_layers(self.encoder.size, self.spec.num_outputs, self.options)
-        self.random: Any = TorchRandom()
+        self.random = self.spec.noise(new_generator())
 
     @torch.inference_mode()
     def act(self, obs: Observation, test: bool = False) -> Action:
@@ -115,22 +120,9 @@ class MLPActor(ActorModule, MLP):
         if form is None or self.device != "cpu":
             return None
         twin: NumpyActor = form(self.observation_space, self.action_space, **vars(self.options))
-        twin.bind({name: parameter.numpy() for name, parameter in self.state_dict().items()})
+        parameters = self.state_dict().items()
+        twin.network.bind({name: parameter.numpy() for name, parameter in parameters})
         return twin
-
-
-class TorchRandom:
-    """Draws from torch's global generator, with the methods of `numpy.random.Generator` that actors
-    need.
-    """
-
-    def standard_normal(self, size: int, dtype: type) -> Floats:
-        """Draw float32 [size]."""
-        return torch.randn(size).numpy()
-
-    def standard_exponential(self, size: int, dtype: type) -> Floats:
-        """Draw float32 [size]."""
-        return torch.empty(size).exponential_().numpy()
 
 
 class SquashedGaussianActor(MLPActor, SamplingActor):
@@ -153,9 +145,6 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         self.register_buffer("act_center", torch.tensor(self.spec.center), persistent=False)
         self.register_buffer("act_half", torch.tensor(self.spec.half), persistent=False)
         self._log_half_sum = float(np.log(self.spec.half).sum())
-        if self.options.noise_beta:
-            random = np.random.default_rng(torch.randint(1 << 32, (4,)).numpy())
-            self.random = self.spec.noise(random)
 
     def forward(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Map a structure of [B, ...] to mean and log standard deviation of u, each [B, A]."""

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tmrl_like.agents.acceleration import backward
 from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.agents.images import PictureEncoder
 from tmrl_like.agents.observations import Encoder, encoders_of
@@ -67,8 +68,7 @@ def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iter
             _missing(image, decoder, tree.part_at(obs, path)) for image, decoder, path in parts
         ]
         mean = torch.stack(missing).mean()
-        optimizer.zero_grad()
-        mean.backward()  # type: ignore[no-untyped-call]
+        backward(mean, optimizer)
         optimizer.step()
         yield mean.item()
 

@@ -15,43 +15,38 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import (
     Flat,
     Metrics,
-    Step,
     accelerate,
     adam_step,
+    backward,
     compiled_or_none,
     learning_rate_of,
 )
-from tmrl_like.agents.agent import Averaging, TrainingAgent, refuse_out_of_range
 from tmrl_like.agents.models import EnsembleCritic, SamplingActor, SquashedGaussianActor
 from tmrl_like.agents.observations import Encoder, RunningNorm, encoders_of, share_pictures
 from tmrl_like.agents.pretraining import encoder_of, load_encoder
 from tmrl_like.agents.returns import ReturnScale
 from tmrl_like.agents.sharing import copy_shared, no_grad
+from tmrl_like.agents.shipped import ShippedAgent, ShippedOptions, soft_update
 from tmrl_like.agents.space_layout import Space, action_bounds
 from tmrl_like.base import tree
 from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property
-from tmrl_like.base.options import AboveZero, NotNegative, Options, Positive
+from tmrl_like.base.options import AboveZero, NotNegative, Positive
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch, Observation
 
 if TYPE_CHECKING:
     from tmrl_like.agents.dense_sac import CompiledSAC
-
-Share = Annotated[float, Meta(ge=0, le=1)]
-Kept = Annotated[float, Meta(ge=0, lt=1)]  # share of a moving average that an update keeps
 
 
 def td_target(
@@ -117,29 +112,14 @@ def temperature_loss(
     return log_entropy_coef * (entropy - target_entropy)
 
 
-@torch.no_grad()
-def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
-    """Update an exponential moving average (EMA) in place.
-
-    average <- polyak * average + (1 - polyak) * parameter:  the target's update in algorithm 1,
-    with tau = 1 - polyak.
-    """
-    average.lerp_(parameter, 1.0 - polyak)
-
-
 @dataclass(frozen=True, kw_only=True)
-class SACOptions(Options):
+class SACOptions(ShippedOptions):
     """Options of Soft Actor-Critic.
 
     Attributes:
         n_critics: number of critics, N.
         critics_in_target: number of critics in the target's minimum, drawn afresh in each step;
             None takes all of them.
-        gamma: discount per environment step.
-        polyak: share of the target critics that each update keeps.
-        actor_polyak: share of the actor's moving average that each update keeps. The average goes
-            to the workers, since it acts more steadily than the actor in training; 0 uses no
-            average.
         lr_actor: learning rate of the actor.
         lr_critic: learning rate of the critics.
         lr_entropy: learning rate of the logarithm of the entropy coefficient.
@@ -153,22 +133,15 @@ class SACOptions(Options):
         policy_delay: train the actor in every `policy_delay`-th step.
         smoothness: weight of `smoothness_loss` in the actor's loss, for a `SquashedGaussianActor`;
             0 leaves the loss out.
-        optimizer: "adam" or "adamw", for actor and critics.
-        betas: decay rates of Adam's two moments, for actor and critics.
-        eps: constant that Adam adds to its denominator, for actor and critics.
-        weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
+        optimizer: "adam" or "adamw", for actor and critics. `betas`, `eps` and `weight_decay` are
+            theirs, too.
         amsgrad: divide by the largest second moment so far, for actor and critics.
         picture_encoder: path of a file with initial weights of the picture encoder, as written by
             `tmrl-like trainer --encoder`.
-        acceleration: "auto" takes the fastest training step that this machine can do; "off" takes
-            the losses of this module and autograd.
     """
 
     n_critics: Positive = 2
     critics_in_target: Positive | None = None
-    gamma: Share = 0.99
-    polyak: Kept = 0.995
-    actor_polyak: Kept = 0.995
     lr_actor: NotNegative = 3e-4
     lr_critic: NotNegative = 3e-4
     lr_entropy: NotNegative = 3e-4
@@ -179,12 +152,8 @@ class SACOptions(Options):
     policy_delay: Positive = 1
     smoothness: NotNegative = 0.0
     optimizer: Literal["adam", "adamw"] = "adam"
-    betas: tuple[Kept, Kept] = (0.9, 0.999)
-    eps: NotNegative = 1e-8
-    weight_decay: NotNegative = 0.0
     amsgrad: bool = False
     picture_encoder: str | None = None
-    acceleration: Literal["auto", "off"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -208,7 +177,7 @@ class REDQOptions(SACOptions):
     policy_delay: Positive = 20
 
 
-class SACAgent(TrainingAgent):
+class SACAgent(ShippedAgent):
     """Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905) over an ensemble of critics.
 
     Two critics, both in the target, make SAC. Ten critics, two of them drawn at random for each
@@ -225,14 +194,9 @@ class SACAgent(TrainingAgent):
     has `actor_polyak=0.0`, and False for `normalize_obs`, `layer_norm` and `scale_rewards`.
 
     Attributes:
-        actor: the policy in training.
-        actor_ema: its moving average, which `get_actor` returns; without `actor_polyak` the policy
-            itself.
         critic: the N critics in training.
         critic_target: their moving average.
         return_scale: the estimate by which rewards are divided, or None if they are not.
-        obs_norm: the running statistics by which the built-in networks normalise, or None if none
-            of them does.
         target_entropy: in nats, of the policy over actions scaled to [-1, 1].
         compiled: computes the gradients faster than autograd, or None if autograd computes them.
         updates: number of training steps done.
@@ -306,7 +270,7 @@ class SACAgent(TrainingAgent):
         self.critic_optimizer = self._flat_critic.adam(cls, lr=o.lr_critic, **adam)
         self.temperature_optimizer = self._flat_temperature.adam(torch.optim.Adam, lr=o.lr_entropy)
         self.compiled: CompiledSAC | None = None
-        self._step: Step = self._update
+        self._step = self._update
         if o.acceleration == "auto":
             self.compiled = compiled_or_none(self._compile) if self._is_compilable() else None
             optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
@@ -380,7 +344,7 @@ class SACAgent(TrainingAgent):
             )
         q_NB, target_B = self._values_and_targets(batch)
         loss = critic_loss(q_NB, target_B)
-        _backward(loss, self.critic_optimizer)
+        backward(loss, self.critic_optimizer)
         return {
             "loss_critic": loss.detach(),
             "q_mean": q_NB.detach().mean(),
@@ -436,7 +400,7 @@ class SACAgent(TrainingAgent):
             return metrics | {"entropy_coef": alpha}
         entropy_coef = self.temperature().detach()
         loss, log_prob_B = self._actor_loss(batch, entropy_coef)
-        _backward(loss, self.actor_optimizer)
+        backward(loss, self.actor_optimizer)
         entropy = -log_prob_B.detach().mean()
         return {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
 
@@ -517,26 +481,6 @@ class SACAgent(TrainingAgent):
             "loss_actor": loss,
         }
 
-    def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """See `TrainingAgent.start_from`. The actor and its moving average take the weights; the
-        running statistics continue from those in the weights.
-        """
-        self.actor.load_weights(weights)
-        self.actor_ema.load_weights(weights)
-        if self.obs_norm is not None:
-            self.obs_norm.go_on(training_steps)
-
-    def get_actor(self) -> ActorModule:
-        """Return the actor's moving average, or the actor in training if there is none. Its
-        parameters change with each step.
-        """
-        return self.actor_ema
-
-    def join(self, ranks: Averaging) -> None:
-        """See `TrainingAgent.join`."""
-        super().join(ranks)
-        self._step = self._update  # a CUDA graph cannot contain the exchange between ranks
-
     lr_actor = learning_rate_of("actor_optimizer")
     lr_critic = learning_rate_of("critic_optimizer")
     lr_entropy = learning_rate_of("temperature_optimizer")
@@ -551,7 +495,6 @@ class SACAgent(TrainingAgent):
         self.temperature.set(value)
 
     def tune(self, **values: float) -> None:
-        refuse_out_of_range(self, self.page, values)
         is_learnt, has_average = self.learn_entropy_coef, self.actor_ema is not self.actor
         expect(
             not (is_learnt and "entropy_coef" in values),
@@ -585,11 +528,9 @@ class SACAgent(TrainingAgent):
         self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]
     ) -> None:
         spaces = self.observation_space, self.action_space
-        self.actor: ActorModule = actor_cls(*spaces)
+        self.actor = actor_cls(*spaces)
         self.actor.to_device(self.device)
-        self.actor_ema: ActorModule = (
-            no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
-        )
+        self.actor_ema = no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
         critic_cls = completed(
             critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING)
         )
@@ -674,8 +615,3 @@ class Temperature(nn.Module):
 def joint_obs(batch: Batch) -> Observation:
     """Return observations and next observations in one batch, [2 B, …]."""
     return tree.map_leaves(lambda *both: torch.cat(both), batch.obs, batch.next_obs)
-
-
-def _backward(loss: Tensor, optimizer: torch.optim.Adam) -> None:
-    optimizer.zero_grad(set_to_none=False)
-    loss.backward()  # type: ignore[no-untyped-call]

@@ -154,29 +154,17 @@ def actor_spec(
     Raises:
         ConfigError: the action space is not of the kind that `options` are for.
     """
-    shape = action_space.shape or ()
-    pictures = tuple(picture_spec(box) for _, box in layout.images)
+    common: dict[str, Any] = {
+        "numbers": layout.numbers,
+        "pictures": tuple(picture_spec(box) for _, box in layout.images),
+        "options": options,
+        "shape": action_space.shape or (),
+    }
     if isinstance(options, GaussianOptions):
         center, half = (tuple(values.tolist()) for values in action_bounds(action_space))
-        return GaussianSpec(
-            numbers=layout.numbers,
-            pictures=pictures,
-            options=options,
-            shape=shape,
-            center=center,
-            half=half,
-        )
+        return GaussianSpec(center=center, half=half, **common)
     sizes, first = (tuple(values.tolist()) for values in action_categories(action_space))
-    dtype = str(action_space.dtype)
-    return CategoricalSpec(
-        numbers=layout.numbers,
-        pictures=pictures,
-        options=options,
-        shape=shape,
-        dtype=dtype,
-        sizes=sizes,
-        first=first,
-    )
+    return CategoricalSpec(dtype=str(action_space.dtype), sizes=sizes, first=first, **common)
 
 
 def action_bounds(space: Space) -> tuple[Floats, Floats]:

@@ -18,9 +18,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tmrl_like.agents.acceleration import backward
+from tmrl_like.agents.cloning import split_at_random
 from tmrl_like.agents.images import channels_first, shifted
 from tmrl_like.agents.space_layout import picture_spec
-from tmrl_like.errors import expect
 from tmrl_like.policies.success_model import SuccessSpec
 
 _EACH = 64  # pictures of success in a batch, and as many of anything else
@@ -104,19 +105,11 @@ def split(
     """
     learnt: list[JudgedEpisode] = []
     held_out: list[JudgedEpisode] = []
-    for success, name in ((True, "successes"), (False, "failures")):
+    for success, name in ((True, "labelled as successes"), (False, "labelled as failures")):
         of_kind = [episode for episode in episodes if episode.success is success]
-        num = len(of_kind)
-        expect(
-            num >= 2,
-            f"the number of episodes that are labelled as {name}",
-            num,
-            "2 or more, one to be held out",
-        )
-        num_held = min(max(1, round(share * num)), num - 1)
-        order = torch.randperm(num).tolist()
-        held_out += [of_kind[i] for i in order[:num_held]]
-        learnt += [of_kind[i] for i in order[num_held:]]
+        chosen, others = split_at_random(len(of_kind), share, f"episodes that are {name}")
+        learnt += [of_kind[i] for i in chosen]
+        held_out += [of_kind[i] for i in others]
     return learnt, held_out
 
 
@@ -141,8 +134,7 @@ def train_success(episodes: Sequence[JudgedEpisode], steps: int, last: int) -> S
     for _ in range(steps):
         drawn = [pictures[torch.randint(len(pictures), (_EACH,))] for pictures in (success, other)]
         loss = F.binary_cross_entropy_with_logits(network(torch.cat(drawn), shift=True), target)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        backward(loss, optimizer)
         optimizer.step()
     return network
 

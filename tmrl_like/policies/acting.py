@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self
+from types import MappingProxyType
+from typing import Any
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.layers import Floats
@@ -14,70 +16,70 @@ from tmrl_like.policies.weight_file import Manifest, Weights, read_weights, writ
 from tmrl_like.types import Action, Observation
 
 
-class Actor(Protocol):
-    """An actor, in torch or without it; see `ActorModule`."""
+class Actor(ABC):
+    """An actor, in torch (`ActorModule`) or without it (`NetworkActor`)."""
 
-    extras: Mapping[str, Any]
+    extras: Mapping[str, Any] = MappingProxyType({})
+    """Numbers and arrays about the newest action, which become items of the sample's `info`. Their
+    names, shapes and dtypes must not change. An actor with extras sets this in its constructor, to
+    values of these shapes and dtypes, and to a new dict in each `act`."""
 
+    @abstractmethod
     def act_(self, obs: Observation, test: bool = False) -> Action:
         """Return the action for one raw observation; `test` asks for the best one."""
 
-    def reset(self) -> None:
-        """Begin an episode: forget recurrent state."""
+    def reset(self) -> None:  # noqa: B027 - most actors have no state
+        """Forget recurrent state at the beginning of an episode. The worker calls it before it
+        resets the environment.
+        """
 
-    def carry_over(self, previous: Self) -> None:
-        """Take over recurrent state from the instance that acted until now."""
+    def carry_over(self, previous: Any) -> None:  # noqa: B027 - as `reset`
+        """Take over recurrent state from the instance that acted until now (new weights take effect
+        in mid-episode).
 
+        Before that, the worker has called `act(obs, test=True)` on this instance with a few probe
+        observations.
+        """
+
+    @abstractmethod
     def manifest(self) -> Manifest:
         """Return the dtype and shape of each parameter, by name."""
 
+    @abstractmethod
     def weights(self) -> Weights:
-        """Return a copy of the parameters."""
+        """Return a copy of the parameters, as `load_weights` takes them."""
 
+    @abstractmethod
     def load_weights(self, weights: Weights) -> None:
-        """Replace the parameters. Raise PolicyError if these do not fit."""
+        """Replace all parameters. If this raises, nothing has changed.
 
+        Raises:
+            PolicyError: names, shapes or dtypes differ from this actor's (the message says which).
+        """
+
+    @abstractmethod
     def in_torch(self) -> Any:
         """Return an `ActorModule` that does the same: self, if it is one."""
 
+    @abstractmethod
     def to_device(self, device: str) -> Actor:
         """Return an actor that computes on `device`. Raise ConfigError if there is no such
         device.
         """
 
     def in_numpy(self) -> NetworkActor | None:
-        """Return an actor that does the same without torch (self, if it is one), or None."""
-
-
-class NetworkActor(Actor, Protocol):
-    """An actor that computes by a `Network`, and makes the network's input from raw
-    observations.
-    """
-
-    spec: NetworkSpec
-    network: Network
-
-    def bind(self, parameters: Mapping[str, Floats]) -> None:
-        """Act with these arrays from now on, without a copy. Names, dtypes and shapes must be those
-        of the manifest.
+        """Return an actor that does the same without torch on the same memory (self, if it is one),
+        or None.
         """
+        return None
 
-    def flatten(self, obs: Observation) -> Floats:
-        """Return a raw observation as the network sees it, float32 [R + P]; see `Network`."""
-
-
-class OnDisk:
-    """Mixin that saves the weights of an actor to a file and loads them. It needs the actor's
-    `weights`, `load_weights` and `to_device`.
-    """
-
-    def save(self: Actor, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the weights atomically: a process that is killed leaves the whole old file or the
         whole new one.
         """
         write_weights(Path(path), self.weights())
 
-    def load(self: Actor, path: str | os.PathLike[str], device: str = "cpu") -> Actor:
+    def load(self, path: str | os.PathLike[str], device: str = "cpu") -> Actor:
         """Load weights that `save` wrote, and return what `to_device(device)` returns.
 
         Raises:
@@ -90,3 +92,16 @@ class OnDisk:
         except PolicyError as error:
             raise PolicyError(f"{path}: {error}") from None
         return self.to_device(device)
+
+
+class NetworkActor(Actor):
+    """An actor that computes by a `Network`, and makes the network's input from raw
+    observations.
+    """
+
+    spec: NetworkSpec
+    network: Network
+
+    @abstractmethod
+    def flatten(self, obs: Observation) -> Floats:
+        """Return a raw observation as the network sees it, float32 [R + P]; see `Network`."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from types import MappingProxyType
+from abc import abstractmethod
 from typing import Any, Self
 
 import gymnasium
@@ -15,7 +13,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.acting import NetworkActor, OnDisk
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit
 from tmrl_like.policies.weights import copied, manifest_of, tensors_of
 from tmrl_like.types import Action, Observation
@@ -24,7 +22,7 @@ from tmrl_like.wire.spaces import Space
 _SPACES = "observation_space", "action_space"
 
 
-class ActorModule(OnDisk, torch.nn.Module, ABC):
+class ActorModule(Actor, torch.nn.Module):
     """Base class of policies. Subclass it and call `super().__init__(observation_space,
     action_space)` first.
 
@@ -34,11 +32,6 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
 
     made_with: dict[str, Any]
     """The arguments that the class was called with, by name, without the two spaces."""
-
-    extras: Mapping[str, Any] = MappingProxyType({})
-    """Numbers and arrays about the newest action, which become items of the sample's `info`. Their
-    names, shapes and dtypes must not change. An actor with extras sets this in its constructor, to
-    values of these shapes and dtypes, and to a new dict in each `act`."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Create the actor, and keep the arguments for its policy file."""
@@ -112,19 +105,6 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
             action = self.act(to_batch_of_one(obs, self.device), test)
         return fit_action(action, self.action_space)
 
-    def reset(self) -> None:
-        """Forget recurrent state at the beginning of an episode. The worker calls it before it
-        resets the environment.
-        """
-
-    def carry_over(self, previous: ActorModule) -> None:
-        """Take over recurrent state from the instance that acted until now (new weights take effect
-        in mid-episode).
-
-        Before that, the worker has called `act(obs, test=True)` on this instance with a few probe
-        observations.
-        """
-
     def to_device(self, device: str) -> ActorModule:
         """Move parameters and future observations to `device`, and return self. Raise ConfigError
         if torch has no such device.
@@ -136,10 +116,6 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
     def manifest(self) -> Manifest:
         """Return the dtype and shape of each parameter and buffer, by name."""
         return manifest_of(self.state_dict())
-
-    def in_numpy(self) -> NetworkActor | None:
-        """Return an actor that does the same without torch on the same memory, or None."""
-        return None
 
     def in_torch(self) -> ActorModule:
         """Return self."""

@@ -129,9 +129,7 @@ def _described(part: Any, name: str) -> Any:
 
 def _actor_of(code: Code, allow: Sequence[str]) -> Callable[..., Actor]:
     factory, target = _factory_of(code, allow, without_torch)
-    if not (
-        isinstance(target, type) and hasattr(target, "act_") and hasattr(target, "load_weights")
-    ):
+    if not (isinstance(target, type) and issubclass(target, Actor)):
         raise PolicyError(f"{code.class_path} is no actor: expected a subclass of ActorModule")
     return factory
 

@@ -128,11 +128,9 @@ class _ActorSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     options: NetworkOptions
     shape: tuple[int, ...]  # of an action; () for a number
 
-    def noise(self, random: np.random.Generator) -> ColouredNoise | None:
-        """Return the exploration noise that is correlated over time, or None for independent
-        draws.
-        """
-        return None
+    def noise(self, random: np.random.Generator) -> Any:
+        """Return what draws the exploration noise from `random`: itself, or a `ColouredNoise`."""
+        return random
 
 
 class GaussianSpec(_ActorSpec, frozen=True, kw_only=True, tag="gaussian"):
@@ -152,10 +150,10 @@ class GaussianSpec(_ActorSpec, frozen=True, kw_only=True, tag="gaussian"):
         limits = self.options.log_std_min, self.options.log_std_max
         return [np.array(values, np.float32) for values in (self.center, self.half, *limits)]
 
-    def noise(self, random: np.random.Generator) -> ColouredNoise | None:
-        """Return the coloured noise, or None if `noise_beta` is 0."""
+    def noise(self, random: np.random.Generator) -> Any:
+        """Return the coloured noise, or `random` if `noise_beta` is 0."""
         beta, steps = self.options.noise_beta, self.options.noise_steps
-        return ColouredNoise(beta, steps, len(self.center), random) if beta else None
+        return ColouredNoise(beta, steps, len(self.center), random) if beta else random
 
     def action(self, outputs: Floats, random: Any) -> Floats:
         """Return the action, a new array, for mean and log standard deviation, [2 A]. Without
@@ -205,6 +203,11 @@ NetworkSpec: TypeAlias = GaussianSpec | CategoricalSpec
 """The description of a built-in actor: everything but its parameters."""
 
 
+def new_generator() -> np.random.Generator:
+    """Return a generator that is seeded from numpy's global one."""
+    return np.random.default_rng(np.random.randint(0, 1 << 32, 4, np.uint32))
+
+
 def input_size(spec: NetworkSpec | None) -> int:
     """Return the size of the network's input, R + P, or 0 without a network."""
     return (
@@ -223,14 +226,13 @@ class Network:
         parameters: the arrays, by these names.
         input: float32 [R + P], the flat observation that `act` reads. May be replaced by a view of
             other memory.
-        random: draws the noise that `act` explores with; a Generator or `ColouredNoise`, seeded
-            from numpy's global generator.
+        random: draws the noise that `act` explores with.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
         """Build the network, with parameters like those of an untrained torch actor."""
         numbers, options = spec.numbers, spec.options
-        random = np.random.default_rng(np.random.randint(0, 1 << 32, 4, np.uint32))
+        random = new_generator()
         self._spec = spec
         self.input = np.zeros(input_size(spec), np.float32)
         self._scale, self._shift, is_unbounded = numbers.scaling(options.obs_range)
@@ -263,7 +265,7 @@ class Network:
             name: ("F32", values.shape) for name, values in parameters.items()
         }
         self.bind(parameters)
-        self.random: Any = spec.noise(random) or random
+        self.random = spec.noise(random)
 
     def bind(self, parameters: Mapping[str, Floats]) -> None:
         """Compute with these arrays from now on, without a copy. Names, dtypes and shapes must be

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -125,12 +125,8 @@ class PictureNetwork:
 
     def __init__(self, spec: PictureSpec) -> None:
         """Build the encoder without parameters; `bind` sets them."""
-        self._spec = spec
         self._layers, _ = spec.convolutions()
-        height, width = spec.averaged()
-        scale, self._shift = (np.float32(value) for value in spec.scaling())
-        self._rows = _averaging(spec.form[1], height, spec.factor)
-        self._columns = _averaging(spec.form[2], width, spec.factor).T * scale
+        self._average = Averaging(spec, spec.factor)
 
     def bind(self, parameters: Mapping[str, Floats], name: str) -> None:
         """Compute with these arrays from now on, without a copy. Their names begin with `name`."""
@@ -141,8 +137,7 @@ class PictureNetwork:
 
     def __call__(self, pixels: Floats) -> Floats:
         """Encode pixels, float32 [P] as the environment gives them, to features [F]."""
-        x: Any = self._rows @ (channels_first(pixels, self._spec) @ self._columns) + self._shift
-        x = convolved(x, self._kernels)
+        x = convolved(self._average(pixels), self._kernels)
         weight, bias = self._project
         x = weight.dot(x.reshape(-1)) + bias
         normalise(x, self._norm)
@@ -150,21 +145,31 @@ class PictureNetwork:
         return features
 
 
-def channels_first(pixels: Floats, spec: PictureSpec) -> Floats:
-    """Rearrange pixels [P] to [C, height, width]."""
-    x = pixels.reshape(spec.shape)
-    if spec.channels_are_last:
-        x = np.moveaxis(x, -1, -3)
-    return x.reshape(spec.form)
+class Averaging:
+    """Averages pixels down by a factor, and scales them to [-1/2, 1/2]."""
+
+    def __init__(self, spec: PictureSpec, factor: int) -> None:
+        """Rows and columns left over are ignored."""
+        self._spec = spec
+        _, height, width = spec.form
+        scale, self._shift = (np.float32(value) for value in spec.scaling())
+        self._rows = _averaging(height, factor)
+        self._columns = _averaging(width, factor).T * scale
+
+    def __call__(self, pixels: Floats) -> Floats:
+        """Map float32 [P], as the environment gives them, to [C, height, width]."""
+        x = pixels.reshape(self._spec.shape)
+        if self._spec.channels_are_last:
+            x = np.moveaxis(x, -1, -3)
+        averages: Floats = self._rows @ (x.reshape(self._spec.form) @ self._columns) + self._shift
+        return averages
 
 
-def _averaging(side: int, averaged: int, factor: int) -> Floats:
+def _averaging(side: int, factor: int) -> Floats:
     """Return the matrix [averaged, side] that averages `factor` neighbours."""
-    matrix = np.zeros((averaged, side), np.float32)
-    matrix[:, : averaged * factor] = (
-        np.repeat(np.eye(averaged, dtype=np.float32), factor, axis=1) / factor
-    )
-    return matrix
+    averaged = side // factor
+    matrix = np.repeat(np.eye(averaged, dtype=np.float32), factor, axis=1) / factor
+    return np.pad(matrix, ((0, 0), (0, side - averaged * factor)))
 
 
 def shapes_of(layers: Sequence[Convolution]) -> Shapes:

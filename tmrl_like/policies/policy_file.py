@@ -92,18 +92,13 @@ def describe(
     """Return the card of an actor, with the arguments that it was made with."""
     return PolicyCard(
         actor=_said(_code_of, type(actor), actor.made_with),
-        obs_preprocessor=None if obs_preprocessor is None else code_of(obs_preprocessor),
+        obs_preprocessor=(
+            None if obs_preprocessor is None else _said(_code_of_object, obs_preprocessor)
+        ),
         observation_space=_said(spec_of, actor.observation_space),
         action_space=_said(spec_of, actor.action_space),
         run=run,
     )
-
-
-def code_of(value: object) -> Code | str:
-    """Return the `Code` of a function, a partial of one, or an object; or text that says why it
-    cannot be written down.
-    """
-    return _said(_code_of_object, value)
 
 
 def write_policy(path: Path, weights: Weights, card: PolicyCard) -> None:

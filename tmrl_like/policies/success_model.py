@@ -13,11 +13,11 @@ from gymnasium import spaces
 from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.layers import Floats, layer_of
+from tmrl_like.policies.layers import layer_of
 from tmrl_like.policies.pictures import (
+    Averaging,
     Convolution,
     PictureSpec,
-    channels_first,
     convolved,
     kernels_of,
     shapes_of,
@@ -108,6 +108,7 @@ class SuccessModel:
             ) from None
         refuse_misfit("this model of success", self.spec.manifest(), weights.manifest)
         refuse_not_finite(weights)
+        self._average = Averaging(self.spec.picture, self.spec.factor)
         self._place = _place_of(self.spec.picture.shape, observation_space, file)
         arrays = weights.arrays()
         self._kernels = kernels_of(arrays, self.spec.layers)
@@ -121,20 +122,10 @@ class SuccessModel:
         picture = np.asarray(tree.part_at(obs, self._place))
         if picture.shape != self.spec.picture.shape:
             picture = picture[-1]
-        x = convolved(self._averaged(picture), self._kernels)
+        x = convolved(self._average(picture.astype(np.float32)), self._kernels)
         weight, bias = self._head
         logit = float(weight[0].dot(x.max(axis=(1, 2))) + bias[0])
         return 0.5 + 0.5 * math.tanh(0.5 * logit)
-
-    def _averaged(self, picture: Floats) -> Floats:
-        """Average a uint8 picture, as the environment gives it, to float32 [C, height, width] in
-        [-1/2, 1/2].
-        """
-        x, size = channels_first(picture.astype(np.float32), self.spec.picture), self.spec.factor
-        channels, height, width = x.shape[0], x.shape[1] // size, x.shape[2] // size
-        cells = x[:, : height * size, : width * size].reshape(channels, height, size, width, size)
-        averages: Floats = cells.mean(axis=(2, 4)) / np.float32(255.0) - np.float32(0.5)
-        return averages
 
 
 def _place_of(shape: tuple[int, ...], space: Space, file: str) -> tree.Path:

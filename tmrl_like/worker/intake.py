@@ -87,7 +87,7 @@ class NumpyIntake(PolicyIntake):
         self._actors = [make_actor() for _ in slots.slots]
         for weights, other in zip(slots.slots, self._actors, strict=True):
             other.network.input, other.network.random = actor.network.input, actor.network.random
-            other.bind(weights.arrays())
+            other.network.bind(weights.arrays())
 
     def take(self, acting: Actor) -> Ready | None:
         if not self.has_new:

@@ -1,0 +1,102 @@
+"""What the agents that ship have in common: options, a step that is accelerated, and an actor that
+is a moving average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from tmrl_like.agents.acceleration import Step
+from tmrl_like.agents.agent import Averaging, TrainingAgent
+from tmrl_like.agents.observations import RunningNorm
+from tmrl_like.base.options import NotNegative, Options
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.weight_file import Weights
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Kept = Annotated[float, Meta(ge=0, lt=1)]  # share of a moving average that an update keeps
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShippedOptions(Options):
+    """Options of all agents that ship.
+
+    Attributes:
+        gamma: discount per environment step.
+        polyak: share of the target networks that each update keeps.
+        actor_polyak: share of the actor's moving average that each update keeps. The average goes
+            to the workers, since it acts more steadily than the actor in training; 0 uses no
+            average.
+        betas: decay rates of Adam's two moments.
+        eps: constant that Adam adds to its denominator.
+        weight_decay: an L2 term with Adam, decoupled with AdamW.
+        acceleration: "auto" takes the fastest training step that this machine can do; "off" takes
+            the losses as they are written, and autograd.
+    """
+
+    gamma: Share = 0.99
+    polyak: Kept = 0.995
+    actor_polyak: Kept = 0.995
+    betas: tuple[Kept, Kept] = (0.9, 0.999)
+    eps: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    acceleration: Literal["auto", "off"] = "auto"
+
+
+class ShippedAgent(TrainingAgent):
+    """Base class of the agents that ship.
+
+    Attributes:
+        actor: the policy in training.
+        actor_ema: its moving average, which `get_actor` returns; without `actor_polyak` the policy
+            itself.
+        obs_norm: the running statistics by which the built-in networks normalise, or None if none
+            of them does.
+    """
+
+    page: ClassVar[type[Any]]  # `ShippedOptions`, or a subclass
+    actor: ActorModule
+    actor_ema: ActorModule
+    obs_norm: RunningNorm | None
+    _update: Step  # does one training step
+    _step: Step  # `_update`, or an accelerated form of it
+
+    def join(self, ranks: Averaging) -> None:
+        """See `TrainingAgent.join`."""
+        super().join(ranks)
+        self._step = self._update  # a CUDA graph cannot contain the exchange between ranks
+
+    def tune(self, **values: float) -> None:
+        """See `Tunable.tune`."""
+        self.page(**{name: value for name, value in values.items() if name in self.tunable})
+        super().tune(**values)
+
+    def start_from(self, weights: Weights, training_steps: int = 0) -> None:
+        """See `TrainingAgent.start_from`. The actor and its moving average take the weights; the
+        running statistics continue from those in the weights.
+        """
+        self.actor.load_weights(weights)
+        self.actor_ema.load_weights(weights)
+        if self.obs_norm is not None:
+            self.obs_norm.go_on(training_steps)
+
+    def get_actor(self) -> ActorModule:
+        """Return the actor's moving average, or the actor in training if there is none. Its
+        parameters change with each step.
+        """
+        return self.actor_ema
+
+
+@torch.no_grad()
+def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
+    """Update an exponential moving average (EMA) in place.
+
+    average <- polyak * average + (1 - polyak) * parameter:  the target's update in SAC's algorithm
+    1, with tau = 1 - polyak.
+    """
+    average.lerp_(parameter, 1.0 - polyak)

@@ -193,10 +193,9 @@ class ReplayMemory(MemoryDataloading):
                 self._originals.update(zip(range(row, row + n), originals, strict=True))
             if STEPS_TO_END in self.columns:
                 self._count_down(table, row, n)
-            if self.options.n_steps > 1:
-                if self.options.greedy_only:
-                    begins = begins | (table.numbers(item("greedy"), row, n) == 0)
-                self._index.count_steps(row, begins)
+            if self.options.greedy_only:
+                begins = begins | (table.numbers(item("greedy"), row, n) == 0)
+            self._index.count_steps(row, begins)
             start += n
 
     def _count_down(self, table: Table, row: int, n: int) -> None:

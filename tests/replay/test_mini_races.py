@@ -54,13 +54,13 @@ def filled(steps, **options):
     ids=["plain", "preprocessor", "crc"],
 )
 def test_batches_are_those_of_the_definition_bit_for_bit(further):
-    races = MiniRaces(steps=STEPS, start_share=0.2, final_share=0.3, final_steps=2)
+    races = MiniRaces(steps=STEPS)
     steps = ActionBufferEnv(1, 2, frame_stack=3).take(400)
     memory = filled(steps, shaping=SHAPING, mini_races=races, **further)
     memory.seed(3)
     batch, rng = memory.sample(), np.random.default_rng(3)
     items = rng.integers(0, len(memory), memory.batch_size)
-    draws = races.draw(rng, items.shape, STEPS).tolist()
+    draws = rng.integers(1, STEPS + 1, items.shape).tolist()
     place = {
         tuple(step.original[0][0].tolist()): row
         for row, step in enumerate(steps)
@@ -81,38 +81,13 @@ def test_batches_are_those_of_the_definition_bit_for_bit(further):
             assert np.array_equal(tensor[k].numpy(), leaf)
 
 
-@pytest.mark.parametrize(
-    ("races", "least", "shares"),
-    [
-        (MiniRaces(steps=4), 1, [0.25, 0.25, 0.25, 0.25]),
-        (MiniRaces(steps=4, start_share=1.0), 4, [0, 0, 0, 1]),
-        (MiniRaces(steps=4, final_share=1.0, final_steps=2), 1, [0.5, 0.5, 0, 0]),
-        (MiniRaces(steps=4, final_share=1.0, final_steps=9), 1, [0.25, 0.25, 0.25, 0.25]),
-        (
-            MiniRaces(steps=4, start_share=0.4, final_share=0.4, final_steps=1),
-            1,
-            [0.45, 0.05, 0.05, 0.45],
-        ),
-    ],
-)
-def test_how_often_each_moment_of_a_race_is_drawn(races, least, shares):
-    left = races.draw(np.random.default_rng(0), 40_000, 4)
-    assert (left.min(), left.max() <= 4) == (least, True)
-    assert np.bincount(left, minlength=5)[1:] / 40_000 == pytest.approx(shares, abs=0.01)
-
-
 def test_how_many_steps_a_race_has():
     assert MiniRaces(seconds=7.0).length(0.06) == 117
     assert MiniRaces(seconds=0.01).length(0.06) == 1
     assert MiniRaces(seconds=7.0, steps=3).length(None) == 3
     with pytest.raises(ConfigError, match="mini-races of 7 s need the environment's time-step"):
         ReplayMemory(gamma=1.0, mini_races=MiniRaces())
-    for wrong in (
-        {"steps": 0},
-        {"seconds": 0.0},
-        {"start_share": 1.1},
-        {"start_share": 0.6, "final_share": 0.6},
-    ):
+    for wrong in ({"steps": 0}, {"seconds": 0.0}):
         with pytest.raises(ConfigError):
             MiniRaces(**wrong)
     with pytest.raises(ConfigError, match="mini-races the memory needs the agent's gamma"):

@@ -276,11 +276,8 @@ class ReplayMemory(MemoryDataloading):
         assert self._rebuilder is not None
         rows = among.rows.take(items).astype(np.intp)
         weights = self.gamma or 0.0, self.shaping or 0.0
-        left = (
-            None
-            if self.mini_races is None
-            else self.mini_races.draw(rng, rows.shape, self._race_steps)
-        )
+        race_steps = self._race_steps
+        left = rng.integers(1, race_steps + 1, rows.shape) if race_steps else None
         batches = self._rebuilder.batches(rows, self.device, *weights, left)
         preprocessors = [
             f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None

@@ -67,8 +67,6 @@ def test_what_the_policy_does_never_overwrites_a_demonstration():
     for _ in range(5):
         memory.append(arrived(OWN))
     assert len(memory.demonstrations) == before
-    sizes = [made.demonstrations.memory_size for made in (memory, make(demonstrations_size=7))]
-    assert sizes == [100, 7]
 
 
 def test_a_stream_stays_with_the_demonstrations_when_a_safe_action_drives():

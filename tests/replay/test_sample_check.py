@@ -87,7 +87,9 @@ TEXTS = {
 def test_text_is_refused_where_the_spaces_hold_numbers(memory, sample):
     check = SampleCheck(*SPACES, memory())
     check.structure(schema_of(GOOD))
-    with pytest.raises(MemoryContractError, match=r"(act|obs|rew)\S* is .*; expected numbers"):
+    with pytest.raises(
+        MemoryContractError, match=r"(act|obs|rew)\S* is .*; expected arrays and numbers"
+    ):
         check.structure(schema_of(sample))
 
 

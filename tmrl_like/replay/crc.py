@@ -78,9 +78,7 @@ def first_difference(one: Observation, other: Observation, name: str) -> Differe
         return _difference_of_arrays(np.asarray(one), np.asarray(other), name)
     if not isinstance(one, tuple | list | dict):
         return None if one == other else (name, repr(one), repr(other))
-    if isinstance(one, dict) and [(type(key), key) for key in one] != [
-        (type(key), key) for key in other
-    ]:
+    if isinstance(one, dict) and list(one) != list(other):
         return (name, f"the keys {list(one)}", f"the keys {list(other)}")
     if len(one) != len(other):
         return (name, f"{len(one)} items", f"{len(other)} items")

@@ -4,6 +4,7 @@ one by one.
 
 import numpy as np
 import pytest
+from kit.memories import steps_of_return
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory
@@ -25,22 +26,11 @@ def by_the_definition(steps, left, potential):
     return rew, GAMMA**k, over, flags.truncated, left / STEPS, (left - k) / STEPS
 
 
-def following(steps, row, most):
-    """Return the steps that make up a return from `row` on."""
-    taken = [steps[row]]
-    for after in steps[row + 1 : row + most]:
-        last = taken[-1].sample
-        if after.is_reset or last.terminated or last.truncated or not after.sample.info["greedy"]:
-            break
-        taken.append(after)
-    return taken
-
-
 def filled(steps, **options):
     memory = ReplayMemory(
         act_buf_len=2, frame_stack={1: 3}, n_steps=4, gamma=GAMMA, greedy_only=True, **options
     )
-    memory.append(packed(steps, "w", lambda sample: DropHistory(2, {1: 3})(*sample)))
+    memory.append(packed(steps, "w", DropHistory(2, {1: 3})))
     return memory
 
 
@@ -68,7 +58,7 @@ def test_batches_are_those_of_the_definition_bit_for_bit(further):
     }
     for k, (item, left) in enumerate(zip(items.tolist(), draws, strict=True)):
         row = place[tuple(memory.get_transition(item).last_obs[0].tolist())]
-        taken = following(steps, row, min(4, left))
+        taken = steps_of_return(steps, row, min(4, left))
         before = steps[row - 1].sample.info.get("potential", 0.0)
         expected = by_the_definition(taken, left, float(before))
         found = (
@@ -85,10 +75,6 @@ def test_how_many_steps_a_race_has():
     assert MiniRaces(seconds=7.0).length(0.06) == 117
     assert MiniRaces(seconds=0.01).length(0.06) == 1
     assert MiniRaces(seconds=7.0, steps=3).length(None) == 3
-    with pytest.raises(ConfigError, match="mini-races of 7 s need the environment's time-step"):
-        ReplayMemory(gamma=1.0, mini_races=MiniRaces())
     for wrong in ({"steps": 0}, {"seconds": 0.0}):
         with pytest.raises(ConfigError):
             MiniRaces(**wrong)
-    with pytest.raises(ConfigError, match="mini-races the memory needs the agent's gamma"):
-        ReplayMemory(mini_races=MiniRaces(steps=3))

@@ -204,8 +204,8 @@ class MemoryContract:
 
     def compress(self, *sample: Any) -> Sequence[Any]:
         """Return what the worker sends of a sample, given its six items."""
-        stacks = {1: self.frame_stack} if self.frame_stack else 0
-        return DropHistory(self.act_buf_len, stacks)(*sample)
+        frames = self.frame_stack
+        return DropHistory(self.act_buf_len, {1: frames} if frames else 0)(*sample)
 
     def test_every_transition_is_what_the_environment_produced_and_few_are_missing(self) -> None:
         steps = self._produce(1)

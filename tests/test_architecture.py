@@ -109,12 +109,14 @@ def _modules():
 
 
 def _imports(file):
-    """Yield the names of the modules that a file imports, also inside functions."""
+    """Return the names, within the package, of what a file imports of it, also inside functions."""
+    found = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return [name.removeprefix("tmrl_like.") for name in found if name.startswith("tmrl_like.")]
 
 
 def _is_in(module, room):
@@ -122,8 +124,7 @@ def _is_in(module, room):
 
 
 def _rooms_imported(file):
-    ours = (imported for imported in _imports(file) if imported.startswith("tmrl_like."))
-    return {_room_of(imported.removeprefix("tmrl_like.")) for imported in ours}
+    return set(map(_room_of, _imports(file)))
 
 
 def _room_of(module):
@@ -170,16 +171,16 @@ def test_no_files_import_each_other_in_a_circle():
 def _imports_within(room):
     """Return, for each module of a room (or of all), the modules there that it imports."""
     files = {name: file for name, file in _modules() if not room or _is_in(name, room)}
-    graph = {}
-    for name, file in files.items():
-        parts = [imported.removeprefix("tmrl_like.").split(".") for imported in _imports(file)]
-        prefixes = [[".".join(part[:n]) for n in range(len(part), 0, -1)] for part in parts]
-        found = (
-            next((prefix for prefix in longest_first if prefix in files), name)
-            for longest_first in prefixes
-        )
-        graph[name] = set(found) - {name}
-    return graph
+    return {
+        name: {_longest_in(files, imported.split(".")) for imported in _imports(file)} - {name, ""}
+        for name, file in files.items()
+    }
+
+
+def _longest_in(files, parts):
+    """Return the name of the module that an import loads, or "" if it is not among the files."""
+    prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in files), "")
 
 
 def test_an_environment_knows_the_machinery_and_the_machinery_no_environment():

@@ -14,59 +14,58 @@ STEPS, GAMMA, SHAPING = 6, 0.9, 0.5
 
 
 def by_the_definition(steps, left, potential):
-    """Return (reward, discount, terminated, truncated, time left, next time left) of a
-    transition.
-    """
+    """Return the numbers of a transition by their names in a batch; `left` None: no race."""
     k = len(steps)
-    flags = steps[-1].sample
-    over = bool(flags.terminated) or k == left
+    last = steps[-1].sample
+    over = bool(last.terminated) or k == left
     rew = sum(GAMMA**i * float(step.sample.rew) for i, step in enumerate(steps))
-    after = 0.0 if over else GAMMA**k * float(flags.info["potential"])
-    rew += SHAPING * (after - potential)
-    return rew, GAMMA**k, over, flags.truncated, left / STEPS, (left - k) / STEPS
+    after = 0.0 if over else GAMMA**k * float(last.info["potential"])
+    numbers = {
+        "rew": rew + SHAPING * (after - potential),
+        "discount": GAMMA**k,
+        "terminated": over,
+        "truncated": last.truncated,
+    }
+    if left is not None:
+        numbers |= {"time_left": left / STEPS, "next_time_left": (left - k) / STEPS}
+    return numbers
 
 
-def filled(steps, **options):
-    memory = ReplayMemory(
-        act_buf_len=2, frame_stack={1: 3}, n_steps=4, gamma=GAMMA, greedy_only=True, **options
-    )
-    memory.append(packed(steps, "w", DropHistory(2, {1: 3})))
-    return memory
+RACES = {"mini_races": MiniRaces(steps=STEPS)}
 
 
 @pytest.mark.parametrize(
-    "further",
+    ("n_steps", "options"),
     [
-        {"batch_size": 64},
-        {"obs_preprocessor": lambda obs: obs},
-        {"crc_debug": True},
+        (4, {"batch_size": 64, **RACES}),
+        (4, {"obs_preprocessor": lambda obs: obs, **RACES}),
+        (4, {"crc_debug": True, **RACES}),
+        (4, {}),
+        (1, {}),
     ],
-    ids=["plain", "preprocessor", "crc"],
+    ids=["races", "races, preprocessor", "races, crc", "no races", "one step"],
 )
-def test_batches_are_those_of_the_definition_bit_for_bit(further):
-    races = MiniRaces(steps=STEPS)
+def test_batches_are_those_of_the_definition_bit_for_bit(n_steps, options):
     steps = ActionBufferEnv(1, 2, frame_stack=3).take(400)
-    memory = filled(steps, shaping=SHAPING, mini_races=races, **further)
+    history = {"act_buf_len": 2, "frame_stack": {1: 3}}
+    returns = {"n_steps": n_steps, "gamma": GAMMA, "greedy_only": True, "shaping": SHAPING}
+    memory = ReplayMemory(**history, **returns, **options)
+    memory.append(packed(steps, "w", DropHistory(**history)))
     memory.seed(3)
     batch, rng = memory.sample(), np.random.default_rng(3)
     items = rng.integers(0, len(memory), memory.batch_size)
     draws = rng.integers(1, STEPS + 1, items.shape).tolist()
-    place = {
-        tuple(step.original[0][0].tolist()): row
-        for row, step in enumerate(steps)
-        if not step.is_reset
-    }
+    row_of = {tuple(step.sample.obs[0].tolist()): row for row, step in enumerate(steps)}
     for k, (item, left) in enumerate(zip(items.tolist(), draws, strict=True)):
-        row = place[tuple(memory.get_transition(item).last_obs[0].tolist())]
-        taken = steps_of_return(steps, row, min(4, left))
-        before = steps[row - 1].sample.info.get("potential", 0.0)
-        expected = by_the_definition(taken, left, float(before))
-        found = (
-            *(batch.rew, batch.discount, batch.terminated, batch.truncated),
-            *(batch.time_left, batch.next_time_left),
-        )
-        assert [tensor[k].item() for tensor in found] == [float(np.float32(x)) for x in expected]
-        observations = (*steps[row].original[0], *taken[-1].sample.obs)
+        before = row_of[tuple(memory.get_transition(item).last_obs[0].tolist())]
+        left = left if "mini_races" in options else None
+        taken = steps_of_return(steps, before + 1, min(n_steps, left or n_steps))
+        potential = float(steps[before].sample.info.get("potential", 0.0))
+        for name, number in by_the_definition(taken, left, potential).items():
+            tensor = getattr(batch, name)
+            assert tensor is not None or (n_steps, name) == (1, "discount")
+            assert tensor is None or tensor[k].item() == float(np.float32(number)), name
+        observations = (*steps[before].sample.obs, *taken[-1].sample.obs)
         for tensor, leaf in zip((*batch.obs, *batch.next_obs), observations, strict=True):
             assert np.array_equal(tensor[k].numpy(), leaf)
 

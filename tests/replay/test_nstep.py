@@ -48,28 +48,6 @@ def test_crc_debugging_finds_a_wrong_step_inside_a_return():
         [memory[item] for item in range(len(memory))]
 
 
-@pytest.mark.parametrize("end", ["terminated", "truncated"])
-@pytest.mark.parametrize("n_steps", [1, 3])
-def test_potentials_of_both_states_shape_the_reward(n_steps, end):
-    """Each step adds w (gamma phi' - phi) to its reward; phi' is 0 after termination, and w is
-    0.5.
-    """
-    potentials, rewards = [3.0, -1.0, 2.0, 7.0, 5.0, 4.0], [1.0, 2.0, 4.0, 8.0, 16.0]
-    memory = filled(episode(rewards, end=end, potentials=potentials), n_steps=n_steps, shaping=0.5)
-    after = [*potentials[1:5], 0.0 if end == "terminated" else 4.0]
-    shaped = [
-        rew + 0.5 * (GAMMA * new - old)
-        for rew, old, new in zip(rewards, potentials, after, strict=False)
-    ]
-    batch = gather(memory, np.arange(5))
-    for k in range(5):
-        for found, of_steps in ((batch.rew[k], shaped), (memory.get_transition(k).rew, rewards)):
-            expected = sum(GAMMA**i * rew for i, rew in enumerate(of_steps[k : k + n_steps]))
-            assert float(found) == pytest.approx(expected, rel=1e-6)
-    assert batch.columns["potential"].tolist() == potentials[1:]
-    assert (batch.discount is None) is (n_steps == 1)
-
-
 def test_gamma_and_the_weight_of_potentials_change_without_a_refill():
     samples = episode([1.0] * 40, potentials=range(41))
     memory, other = filled(samples, shaping=0.0), filled(samples, shaping=2.0, gamma=0.5)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
+import random
+import sys
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
@@ -76,3 +78,14 @@ def place_of(error: BaseException) -> str:
     ]
     own = [place for place in places if not place.startswith("<frozen")]
     return f" ({own[-1]})" if own else ""
+
+
+def seed_generators(seed: int | None) -> None:
+    """Seed the generators of Python, numpy and, if it is loaded, torch; None: do nothing."""
+    if seed is not None:
+        import numpy as np
+
+        random.seed(seed)
+        np.random.seed(seed)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(seed)

@@ -1,9 +1,9 @@
 import errno
 import gc
 import math
-import os
 from functools import partial
 from itertools import pairwise
+from unittest.mock import MagicMock
 
 import gymnasium
 import numpy as np
@@ -302,15 +302,27 @@ def test_arguments_that_cannot_be_are_refused(wrong, message):
         ReplayMemory(**wrong)
 
 
-def test_a_memory_that_is_larger_than_the_machine_is_one_line(monkeypatch):
-    def too_large(*_):
-        raise MemoryError("Unable to allocate 25.7 GiB")
-
-    monkeypatch.setattr("tmrl_like.replay.table.Column", too_large)
-    with pytest.raises(
-        ConfigError, match=r"memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB"
-    ):
-        filled(memory_size=1000)
+@pytest.mark.parametrize(
+    ("failing_call", "error", "message"),
+    [
+        (
+            "Column",
+            MemoryError("Unable to allocate 25.7 GiB"),
+            "memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB",
+        ),
+        (
+            "allocate",
+            OSError(errno.ENOSPC, "No space left on device"),
+            "scratch_dir does not take memory_size 1,000: .*No space left",
+        ),
+    ],
+)
+def test_columns_that_are_larger_than_ram_or_disk_are_one_line(
+    failing_call, error, message, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(f"tmrl_like.replay.table.{failing_call}", MagicMock(side_effect=error))
+    with pytest.raises(ConfigError, match=message):
+        filled(memory_size=1000, scratch_dir=str(tmp_path))
 
 
 # -- the compressor, and stacks --------------------------------------------------------------------
@@ -390,18 +402,6 @@ def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_scratch_folder_may_be_in_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
-    (tmp_path / "scratch").mkdir()
+def test_a_scratch_folder_may_be_in_the_home_folder(own_home):
+    (own_home / "scratch").mkdir(parents=True)
     assert len(filled(scratch_dir="~/scratch")) == len(filled())
-
-
-def test_a_scratch_disk_that_is_full_is_one_clear_line(tmp_path, monkeypatch):
-    def full(file, size):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("tmrl_like.replay.table.allocate", full)
-    with pytest.raises(
-        ConfigError, match=r"scratch_dir does not take memory_size 7: .*No space left"
-    ):
-        filled(memory_size=7, scratch_dir=str(tmp_path))

@@ -58,20 +58,11 @@ class DropHistory:
                 "action buffer the observation is a tuple; say which item is the stack, e.g. {0: 4}"
             )
 
-    def __call__(
-        self,
-        act: Action,
-        obs: Observation,
-        rew: object,
-        terminated: bool,
-        truncated: bool,
-        info: dict[str, object],
-        /,
-    ) -> Sequence[object]:
+    def __call__(self, act: Action, obs: Observation, /, *others: Any) -> Sequence[Any]:
         """Return the sample with its observation reduced to what is new. Raises as `reduced`
         does.
         """
-        return act, self.reduced(obs), rew, terminated, truncated, info
+        return act, self.reduced(obs), *others
 
     def reduced(self, obs: Observation) -> Observation:
         """Return what is new in an observation.

@@ -26,12 +26,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.types import Buffer, Info, Sample
+from tmrl_like.types import Buffer, Info, Sample, StepTiming
 
 log = logging.getLogger("tmrl_like.replay")
 
 _REMEMBERED_STREAMS = 256
 _MAX_HELD = 4096  # samples, of all streams
+NO_TIMING = StepTiming(0.0, 0.0, 0.0, 0)  # of samples that no worker made
 _DATA_SET = "\0data set"  # no stream has this name
 
 

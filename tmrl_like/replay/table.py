@@ -32,8 +32,8 @@ from tmrl_like.replay.sample_check import (
     refuse_missing,
     refuse_no_number,
 )
-from tmrl_like.replay.streams import info_of
-from tmrl_like.types import Block, Buffer, Observation, StepTiming
+from tmrl_like.replay.streams import NO_TIMING, info_of
+from tmrl_like.types import Block, Buffer, Observation
 from tmrl_like.wire.packet import PacketWriter
 from tmrl_like.wire.schema import (
     ArrayForm,
@@ -50,7 +50,6 @@ STEPS_TO_END = "steps_to_end"  # a column that is computed
 NOT_FINISHED = 2**31 - 1
 _STEPS_TO_END = LeafForm(0, STEPS_TO_END, ScalarLeaf("<i4"))
 _SINGLE_NUMBERS = {*NUMBERS, item("greedy"), item("potential")}  # rewards depend on them
-_NO_TIMING = StepTiming(0.0, 0.0, 0.0, 0)
 
 Places: TypeAlias = dict[str, list[int]]
 """For each field, the places of its leaves in a sample; items of info may be missing."""
@@ -87,7 +86,7 @@ def _block_of(buffer: Buffer, columns: Sequence[str]) -> Block:
     for sample in buffer.memory:
         info = info_of(sample)
         kept = {name: sample.info[name] for name in columns if name in sample.info}
-        writer.append((*sample[:5], kept), _NO_TIMING, info.is_reset, info.episode)
+        writer.append((*sample[:5], kept), NO_TIMING, info.is_reset, info.episode)
     return writer.rows().block()
 
 

@@ -15,6 +15,7 @@ from kit.pythons import python
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tmrl_like"
 _GROUND = ("types", "errors", "base")
+_LINKED = (*_GROUND, "config", "wire", "transport", "session", "delivery")
 _PAGES = ("engine.options", "server.options", "trainer.options", "worker.options")
 MAY_IMPORT = {  # all rooms, from the ground floor up; these imports are allowed, and no others
     "errors": (),
@@ -49,38 +50,34 @@ MAY_IMPORT = {  # all rooms, from the ground floor up; these imports are allowed
     "replay": (*_GROUND, "wire", "delivery"),
     "server": ("errors", "base", "config", "wire", "transport", "engine", "engine.options"),
     "worker": (
-        *(*_GROUND, "config", "wire", "transport", "session", "delivery", "delivery.options"),
-        *("envs", "policies", "rollouts", "worker.action_chain"),
+        *_LINKED,
+        "delivery.options",
+        "envs",
+        "policies",
+        "rollouts",
+        "worker.action_chain",
     ),
     "trainer": (
-        *(
-            *_GROUND,
-            "config",
-            "metrics",
-            "wire",
-            "transport",
-            "session",
-            "delivery",
-            "policies",
-            "agents",
-            "replay",
-        ),
-        *("engine", "engine.options"),
+        *_LINKED,
+        "metrics",
+        "policies",
+        "agents",
+        "replay",
+        "engine",
+        "engine.options",
     ),
     "page": ("errors", "base", "types", "metrics", "wire", "session", "delivery"),
     "in_process": (*_GROUND, "wire", "policies", "trainer", "worker", "worker.options"),
     "experiment": (
-        *(
-            "errors",
-            "base",
-            "config",
-            "policies",
-            "in_process",
-            "server",
-            "worker",
-            "trainer",
-            "trainer.options",
-        ),
+        "errors",
+        "base",
+        "config",
+        "policies",
+        "in_process",
+        "server",
+        "worker",
+        "trainer",
+        "trainer.options",
     ),
 }
 EVERY_ROOM = ("cli", "testing")  # these may import all rooms
@@ -212,30 +209,26 @@ assert main(["server", "config/drone.yaml", "--server.port", "0"]) == 130
 
 
 WATCHED = {  # import names of the package's dependencies, and of what is slow to import
-    *(
-        "torch",
-        "numpy",
-        "gymnasium",
-        "rtgym",
-        "zmq",
-        "tlspyo",
-        "cryptography",
-        "cv2",
-        "wandb",
-        "msgspec",
-        "filelock",
-    ),
-    *(
-        "nats",
-        "nkeys",
-        "safetensors",
-        "zstandard",
-        "psutil",
-        "yaml",
-        "rich",
-        "matplotlib",
-        "asyncio",
-    ),
+    "torch",
+    "numpy",
+    "gymnasium",
+    "rtgym",
+    "zmq",
+    "tlspyo",
+    "cryptography",
+    "cv2",
+    "wandb",
+    "msgspec",
+    "filelock",
+    "nats",
+    "nkeys",
+    "safetensors",
+    "zstandard",
+    "psutil",
+    "yaml",
+    "rich",
+    "matplotlib",
+    "asyncio",
 }
 OF_A_SERVER = {"cryptography", "msgspec", "yaml", "zmq"}
 OF_A_TRAINER = WATCHED - {"cv2", "wandb", "tlspyo", "rtgym", "matplotlib", "nats", "nkeys"}

@@ -244,9 +244,16 @@ def test_the_leader_arm_drives_while_somebody_moves_it(arm_tutorial, monkeypatch
 
 def test_joints_behind_ros_2_are_read_at_their_own_rate_and_stand_in_the_end(monkeypatch):
     ros = MagicMock(Float64MultiArray=SimpleNamespace)
-    for name in ("rclpy", "rclpy.executors", "rclpy.qos", "sensor_msgs", "std_msgs"):
+    for name in (
+        "rclpy",
+        "rclpy.executors",
+        "rclpy.qos",
+        "sensor_msgs",
+        "sensor_msgs.msg",
+        "std_msgs",
+        "std_msgs.msg",
+    ):
         monkeypatch.setitem(sys.modules, name, ros)
-        monkeypatch.setitem(sys.modules, f"{name}.msg", ros)
     state = SimpleNamespace(
         name=["elbow", "gripper", "shoulder"], position=[2.0, 9.0, 1.0], velocity=[0.2, 0.9, 0.1]
     )

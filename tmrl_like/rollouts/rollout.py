@@ -167,7 +167,7 @@ def _name(path: tree.Path) -> str:
 
 
 def rollout_of(steps: deque[Step], **more: Any) -> Rollout:
-    """Put the steps of an episode into columns; the first one is its reset.
+    """Put the steps of an episode into columns; the first one is its reset. Empties `steps`.
 
     Args:
         steps: two or more.
@@ -177,37 +177,41 @@ def rollout_of(steps: deque[Step], **more: Any) -> Rollout:
         ValueError: the actions or observations are not arrays of one shape.
     """
     reset, *taken = steps
+    steps.clear()
     began_s, first_obs = reset[5:]
     parts: list[list[Any]] = [[step[place] for step in taken] for place in range(len(reset))]
     acts, rewards, infos, versions, sources, times, observations = parts
     info = {name: _number_column([info.get(name) for info in infos]) for name in infos[0]}
     return Rollout(
         actions=_columns(acts),
-        rewards=_column(rewards).astype(np.float64),
+        rewards=_columns(rewards).astype(np.float64),
         info={name: column for name, column in info.items() if column is not None},
-        policy_versions=_column(versions).astype(np.int64),
-        sources=_column(sources).astype(np.int64),
-        times_s=_column(times) - began_s,
+        policy_versions=_columns(versions).astype(np.int64),
+        sources=_columns(sources).astype(np.int64),
+        times_s=_columns(times) - began_s,
         observations=None if first_obs is None else _columns([first_obs, *observations]),
         **more,
     )
 
 
 def _columns(values: list[Any]) -> Any:
-    """Return values of one structure as that structure, with a column for each leaf."""
-    rows = [list(tree.leaves(value)) for value in values]
-    leaves = ([row[place] for row in rows] for place in range(len(rows[0])))
-    return tree.fill(values[0], map(_column, leaves))
+    """Return values of one structure as that structure, with an array [T, ...] for each leaf; raise
+    ValueError if its values have no common shape.
+    """
+    starts = range(0, len(values), _PIECE)  # other threads can run between two pieces
+    pieces = [tree.map_leaves(_array, *values[start : start + _PIECE]) for start in starts]
+    return tree.map_leaves(_joined, *pieces)
 
 
-def _column(values: list[Any]) -> NDArray[Any]:
-    """Return values of one shape as an array [T, ...]; raise ValueError if they are none."""
-    # other threads can run between two pieces
-    pieces = [np.array(values[start : start + _PIECE]) for start in range(0, len(values), _PIECE)]
-    column = np.concatenate(pieces)
-    if column.dtype == object:
+def _array(*values: Any) -> NDArray[Any]:
+    array = np.array(values)
+    if array.dtype == object:
         raise ValueError(f"no array of one form: {values[0]!r:.80}")
-    return column
+    return array
+
+
+def _joined(*pieces: NDArray[Any]) -> NDArray[Any]:
+    return np.concatenate(pieces)
 
 
 def _number_column(values: list[Any]) -> NDArray[Any] | None:
@@ -215,7 +219,7 @@ def _number_column(values: list[Any]) -> NDArray[Any] | None:
     if not isinstance(values[0], np.ndarray | np.generic | int | float):
         return None
     try:
-        column = _column(values)
+        column: NDArray[Any] = _columns(values)
     except ValueError:
         return None
     return column if column.dtype.kind in "biuf" else None

@@ -72,14 +72,14 @@ class RowIndex:
         `training`.
         """
         n, first = len(is_reset), self.written % self.capacity
-        rows = np.arange(first, first + n)
+        rows, new = np.arange(first, first + n), slice(first, first + n)
         shortened = self._overwrite(rows)
         before = rows - 1
         before[0] = self._newest.get(stream, first) % self.capacity
-        self.parent[rows] = before
+        self.parent[new] = before
         self.following[before] = rows
-        self.older_frame[rows] = np.where(is_reset, rows, before)
-        self.is_reset[rows] = is_reset
+        self.older_frame[new] = np.where(is_reset, rows, before)
+        self.is_reset[new] = is_reset
         self.written += n
         self._newest[stream] = self.written - 1
         if len(shortened):
@@ -95,9 +95,10 @@ class RowIndex:
 
         `begins`, bool [n], marks steps that are part of no earlier transition.
         """
+        new = slice(row, row + len(begins))
+        self._begins[new] = begins
+        self.steps[new] = 1
         rows: Rows = np.arange(row, row + len(begins))
-        self._begins[rows] = begins
-        self.steps[rows] = 1
         for count in range(2, self._n_steps + 1):
             rows = rows[~self._begins[rows]]
             before = self.parent[rows].astype(np.intp)

@@ -26,7 +26,7 @@ help:
 	@echo "make test-long  tests that take minutes of real time, and each benchmark for less than one"
 	@echo "make learn      agents must solve their tasks (two hours)"
 	@echo "make chaos      parts are killed, frozen and cut hundreds of times (an hour)"
-	@echo "make mutants    code is broken on purpose, to find what no test notices (half an hour)"
+	@echo "make mutants    code is broken on purpose, to find what no test notices (hours)"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make audit      known holes in the versions of constraints.txt (asks PyPI's advisories)"
 	@echo "make release    wheel, source, bill of materials and their hashes, in dist"
@@ -71,9 +71,10 @@ learn: $(VENV)/.installed
 chaos: $(VENV)/.installed
 	$(BIN)/pytest -m chaos
 
-# MUTANTS='--per-module 0': all of them; MUTANTS=relay: of one module; see tests/mutants.py --help
+# MUTANTS='tmrl_like.server.relay*': those of one module; `mutmut show NAME` shows a mutant
 mutants: $(VENV)/.installed
-	$(BIN)/python tests/mutants.py $(MUTANTS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mutmut run $(MUTANTS)
+	$(BIN)/mutmut results
 
 docs: $(VENV)/.installed
 	$(BIN)/sphinx-build -W -q docs docs/_build/html

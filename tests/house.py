@@ -50,9 +50,8 @@ class House:
 
     def worker(self, env_cls=CountingEnv, actor_cls=LinearActor, **options):
         self._need_server()
-        options.setdefault("model_path", None)
-        options.setdefault("link_process", False)  # a process takes a moment to start
-        options = with_worker_options(options)
+        # a process takes a moment to start
+        options = with_worker_options({"model_path": None, "link_process": False} | options)
         worker = self._stack.enter_context(
             RolloutWorker(
                 env_cls,
@@ -83,20 +82,14 @@ class House:
             "held_out_share": 0.0,
             "max_training_steps_per_env_step": 1.0,
         } | (training or {})
-        for name, default in {
-            "sinks": [],
-            "model_path": None,
-            "checkpoint_path": None,
-            "policies_path": None,
-        }.items():
-            options.setdefault(name, default)
+        unsaved = dict.fromkeys(("model_path", "checkpoint_path", "policies_path"))
         return self._stack.enter_context(
             Trainer(
                 partial(TrainingOffline, **fields),
                 server_ip="127.0.0.1",
                 server_port=self.port,
                 transport=self.transport,
-                **options,
+                **{"sinks": []} | unsaved | options,
             )
         )
 

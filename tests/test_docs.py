@@ -1,7 +1,8 @@
-"""The documentation is correct: its code runs, its links lead somewhere, and nothing is missing."""
+"""The documentation is correct: its code runs, its links lead somewhere, and nothing is missing.
+`sphinx-build -W` checks the API reference and that every page is in a table of contents.
+"""
 
 import ast
-import importlib
 import inspect
 import json
 import math
@@ -163,14 +164,6 @@ def test_python_on_a_page_is_python(path):
         ast.parse(code)
 
 
-def test_names_in_the_api_reference_exist():
-    names = re.findall(r"^\.\. auto(?:class|function):: (\S+)", page("api.md"), re.M)
-    assert len(names) > 20
-    for name in names:
-        module, _, attribute = name.rpartition(".")
-        assert hasattr(importlib.import_module(module), attribute), name
-
-
 # -- links -----------------------------------------------------------------------------------------
 
 
@@ -186,15 +179,6 @@ def test_links_lead_somewhere(path):
         assert linked.is_relative_to(ROOT), f"{path.name}: {target}"
         if anchor:
             assert anchor in anchors(read(linked)), f"{path.name}: {target}"
-
-
-def test_every_page_is_in_the_table_of_contents():
-    tables = page("index.md") + page("benchmarks.md")
-    listed = re.findall(r"^([\w/]+)$", tables, re.M)
-    pages = {
-        str(p.relative_to(DOCS).with_suffix("").as_posix()) for p in PAGES if DOCS in p.parents
-    }
-    assert set(listed) == pages - {"index"}
 
 
 # -- metrics ---------------------------------------------------------------------------------------

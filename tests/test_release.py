@@ -27,6 +27,7 @@ def run(*command, cwd, **env):
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
+    return done.stdout
 
 
 @pytest.mark.long
@@ -41,11 +42,8 @@ def test_a_release_is_the_same_bytes_each_time_and_lists_what_it_brings(tmp_path
     sums = dict(line.split()[::-1] for line in made.pop("SHA256SUMS").decode().splitlines())
     assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in made.items()}
 
-    time = subprocess.run(
-        ["git", "log", "-1", "--format=%ct"], cwd=second, capture_output=True, text=True, check=True
-    )
     fixed = {
-        "SOURCE_DATE_EPOCH": time.stdout.strip(),
+        "SOURCE_DATE_EPOCH": run("git", "log", "-1", "--format=%ct", cwd=second).strip(),
         "PIP_CONSTRAINT": str(second / "constraints.txt"),
     }
     run(first / ".venv" / "bin" / "python", "-m", "build", "-o", "dist", cwd=second, **fixed)

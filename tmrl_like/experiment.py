@@ -11,14 +11,13 @@ import dataclasses
 import enum
 import functools
 import os
-import random
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tmrl_like.base.factories import completed, fitted, signature_of, taken_apart
+from tmrl_like.base.functional import seed_generators
 from tmrl_like.config.components import make_page, resolve_component
 from tmrl_like.config.document import Document
 from tmrl_like.config.loading import (
@@ -218,16 +217,10 @@ class Experiment(Settings):
                 self.trainer.refuse_finished(head.epoch, head.elapsed_s)
 
     def seed_generators(self) -> None:
-        """Seed the generators of Python, numpy and, if it is loaded, torch. Does nothing without a
+        """Seed the generators of Python, numpy and, if it is loaded, torch; do nothing without a
         seed.
         """
-        if self.seed is not None:
-            import numpy as np
-
-            random.seed(self.seed)
-            np.random.seed(self.seed)
-            if "torch" in sys.modules:
-                sys.modules["torch"].manual_seed(self.seed)
+        seed_generators(self.seed)
 
     def make_server(self, **more: Any) -> Server:
         """Return the server, already listening; `more` adds or replaces arguments of `Server`."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
-import torch
-
 from tmrl_like.base import clocks
+from tmrl_like.base.functional import seed_generators
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.trainer.connecting import LinkParts
@@ -65,10 +62,7 @@ def run_in_process(
         ConfigError: the environment runs in real time, or the ratio is not a finite number.
         EnvironmentFaultError: the environment fails again and again.
     """
-    if seed is not None:
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
+    seed_generators(seed)
 
     def make_trainer(**how: Any) -> Trainer:
         made = Trainer(training_cls, **how, **(trainer or {}))

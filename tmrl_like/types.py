@@ -67,6 +67,9 @@ class Transition(NamedTuple):
     info: dict[str, Any]  # the `info` of the newer sample: the same object that the buffer held
 
 
+_BESIDE_THE_SIX = ("discount", "time_left", "next_time_left", "columns")
+
+
 class _BatchFields(NamedTuple):
     obs: Any
     act: Any
@@ -101,50 +104,27 @@ class Batch(_BatchFields):
     next_time_left: Any = None
     columns: dict[str, Any] | None = None
 
-    def __new__(
-        cls,
-        *six: Any,
-        discount: Any = None,
-        time_left: Any = None,
-        next_time_left: Any = None,
-        columns: dict[str, Any] | None = None,
-        **named: Any,
-    ) -> Batch:
+    def __new__(cls, *six: Any, **named: Any) -> Batch:
         """Take the six by position or by name, and the rest by name."""
+        beside = {name: named.pop(name) for name in _BESIDE_THE_SIX if name in named}
         batch = super().__new__(cls, *six, **named)
-        batch.discount, batch.columns = discount, columns
-        batch.time_left, batch.next_time_left = time_left, next_time_left
+        vars(batch).update(beside)
         return batch
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """The six and all optional values as one structure, with None for each value that is
-        absent.
-        """
-        return (*self, self.discount, self.time_left, self.next_time_left, self.columns)
+        """The six, and the values beside them by name, as one structure."""
+        return (*self, vars(self))
 
     def map(self, call: Callable[..., Any], *others: Batch) -> Batch:
         """Return a batch with each tensor replaced by `call` of it and its counterparts in
         `others`.
         """
-        parts = tree.map_leaves(
+        *six, beside = tree.map_leaves(
             lambda *leaves: None if leaves[0] is None else call(*leaves),
-            self.parts,
-            *(other.parts for other in others),
+            *(batch.parts for batch in (self, *others)),
         )
-        return Batch.of(parts)
-
-    @classmethod
-    def of(cls, parts: Sequence[Any]) -> Batch:
-        """Build a batch from `parts`, as `parts` returns them."""
-        *six, discount, time_left, next_time_left, columns = parts
-        return cls(
-            *six,
-            discount=discount,
-            time_left=time_left,
-            next_time_left=next_time_left,
-            columns=columns,
-        )
+        return Batch(*six, **beside)
 
     def _replace(self, **changes: Any) -> Batch:
         """Return a copy with some of the six changed."""
@@ -335,16 +315,21 @@ class Delivery:
     ahead_s: float = 0.0
 
 
+def check_items(what: str, value: object, names: tuple[str, ...]) -> None:
+    """Raise MemoryContractError unless a value has one item for each of these names; `what` is the
+    beginning of the message.
+    """
+    count = len(value) if isinstance(value, tuple | list) else 0
+    if count == len(names):
+        return
+    found = f"{count} items" if count else f"a {type(value).__name__}"
+    is_old = count == len(names) - 1
+    hint = ": the old `done` is split into `terminated` and `truncated`" if is_old else ""
+    raise MemoryContractError(f"{what} {found}; expected ({', '.join(names)}){hint}")
+
+
 def _as_sample(row: Sequence[Any]) -> Sample:
-    if len(row) != len(Sample._fields):
-        split = (
-            ": the old `done` is split into `terminated` and `truncated`"
-            if len(row) == len(Sample._fields) - 1
-            else ""
-        )
-        raise MemoryContractError(
-            f"a sample has {len(row)} items; expected ({', '.join(Sample._fields)}){split}"
-        )
+    check_items("a sample has", row, Sample._fields)
     act, obs, rew, terminated, truncated, info = row
     return Sample(act, obs, rew, terminated, truncated, Info(info) if type(info) is dict else info)
 

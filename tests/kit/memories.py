@@ -29,6 +29,18 @@ def arriving(workers, sizes, seed, count=100, first=0, **env):
     return interleaved(streams, seed=seed)
 
 
+def steps_of_return(steps, row, most, greedy_only=True):
+    """Return the up to `most` steps of a stream that make up the return that begins in a row."""
+    taken = [steps[row]]
+    for after in steps[row + 1 : row + most]:
+        last = taken[-1].sample
+        explores = greedy_only and not after.is_reset and not after.sample.info["greedy"]
+        if after.is_reset or last.terminated or last.truncated or explores:
+            break
+        taken.append(after)
+    return taken
+
+
 def assert_a_batch_is_what_the_items_are(memory):
     """Compare bit by bit; return the batch of all items, or None for an empty memory."""
     if not len(memory):

@@ -1,5 +1,4 @@
 import logging
-import os
 
 import numpy as np
 import pytest
@@ -206,9 +205,6 @@ def test_a_memory_without_trainable_transition_is_not_ready_and_says_so():
     memory.sample()
 
 
-# -- CRC debugging ---------------------------------------------------------------------------------
-
-
 # -- several workers -------------------------------------------------------------------------------
 
 
@@ -273,17 +269,12 @@ def test_the_context_length_can_be_set_on_class_and_instance():
 # -- data sets -------------------------------------------------------------------------------------
 
 
-def test_a_data_set_is_read_by_folder_or_file(tmp_path):
-    assert write_data_set(tmp_path / "set", [Buffer(samples(60), "a")]) == 60
-    (file,) = (tmp_path / "set").glob("*.log")
-    for path in (tmp_path / "set", file, str(file)):
+def test_a_data_set_is_read_by_folder_or_file(own_home):
+    folder = own_home / "set"
+    assert write_data_set(folder, [Buffer(samples(60), "a")]) == 60
+    (file,) = folder.glob("*.log")
+    for path in (folder, file, str(file), "~/set"):
         assert held_by(ListMemory(dataset_path=path)) == held_by(filled(60))
-
-
-def test_a_data_set_is_found_in_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
-    write_data_set(tmp_path / "set", [Buffer(samples(60), "a")])
-    assert held_by(ListMemory(dataset_path="~/set")) == held_by(filled(60))
 
 
 def test_a_long_buffer_is_written_as_packets_of_moderate_size(tmp_path):

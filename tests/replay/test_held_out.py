@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 from kit.memories import arriving, gather
 
-from tmrl_like.errors import ConfigError
 from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, cut, packed
@@ -23,7 +22,7 @@ def packets_of(workers=3, steps=400):
 def filled(packets, **arguments):
     memory = ReplayMemory(**HISTORY | {"held_out": 0.25, "batch_size": 32, **arguments})
     for stream, steps in packets:
-        memory.append(packed(steps, stream, lambda sample: DropHistory(2, {1: 3})(*sample)))
+        memory.append(packed(steps, stream, DropHistory(**HISTORY)))
     return memory
 
 
@@ -91,11 +90,6 @@ def test_batches_of_both_kinds_are_drawn_beside_each_other(arguments):
     assert memory.sample_held_out().rew.tolist() == other.sample_held_out().rew.tolist()
 
 
-def test_a_share_is_below_one():
-    with pytest.raises(ConfigError, match="held_out is 1"):
-        ReplayMemory(held_out=1.0)
-
-
 def test_data_sets_have_numbers_whoever_wrote_them(tmp_path):
     steps = ActionBufferEnv(1, 2).take(300)
     packets = [packed(part, "w", with_originals=False) for part in cut(steps, (50,))]
@@ -112,6 +106,6 @@ def test_of_demonstrations_nothing_is_held_out():
     memory = WithDemonstrations(partial(ReplayMemory, batch_size=12, **HISTORY), held_out=0.25)
     for one in (memory.own, memory.demonstrations):
         for stream, steps in packets_of():
-            one.append(packed(steps, stream, lambda sample: DropHistory(2, {1: 3})(*sample)))
+            one.append(packed(steps, stream, DropHistory(**HISTORY)))
     assert memory.demonstrations.sample_held_out() is None
     assert len(memory.sample_held_out().rew) == 12

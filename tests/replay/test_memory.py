@@ -1,8 +1,9 @@
 import errno
 import gc
-import os
+import math
 from functools import partial
 from itertools import pairwise
+from unittest.mock import MagicMock
 
 import gymnasium
 import numpy as np
@@ -10,13 +11,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.memories import arriving, assert_a_batch_is_what_the_items_are, gather
+from kit.memories import (
+    arriving,
+    assert_a_batch_is_what_the_items_are,
+    gather,
+    steps_of_return,
+)
 from list_memory import ListMemory
 
 from tmrl_like.base import tree
 from tmrl_like.base.files import allocate
 from tmrl_like.errors import ConfigError, EncodingError, MemoryContractError, PipelineMismatchError
-from tmrl_like.replay import DropHistory, ReplayMemory, check_transition, compressor_of
+from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, check_transition, compressor_of
 from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import Buffer, Info, Sample
@@ -25,13 +31,11 @@ LENGTH = 3
 GAMMA = 0.9
 
 
-def dropped(sample):
-    return DropHistory(LENGTH)(*sample)
-
-
 def filled(steps=200, **options):
     memory = ReplayMemory(**{"act_buf_len": LENGTH, "batch_size": 50, **options})
-    memory.append(packed(ActionBufferEnv(1, LENGTH).take(steps), "w", dropped, memory.crc_debug))
+    memory.append(
+        packed(ActionBufferEnv(1, LENGTH).take(steps), "w", DropHistory(LENGTH), memory.crc_debug)
+    )
     return memory
 
 
@@ -74,15 +78,9 @@ def n_step_returns(arrived, n_steps, greedy_only):
     for stream, step in arrived:
         of_streams.setdefault(stream, []).append(step)
     for steps in of_streams.values():
-        for i, step in enumerate(steps):
-            taken = [step]
-            for after in steps[i + 1 : i + n_steps]:
-                ended = taken[-1].sample.terminated or taken[-1].sample.truncated
-                if after.is_reset or ended or (greedy_only and not after.sample.info["greedy"]):
-                    break
-                taken.append(after)
+        for row, step in enumerate(steps):
             if not step.is_reset:
-                expected[begin_of(step)] = taken
+                expected[begin_of(step)] = steps_of_return(steps, row, n_steps, greedy_only)
     return expected
 
 
@@ -125,7 +123,7 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
             breaks[worker] += 1
             continue
         stream = f"w{worker}/{breaks[worker]}"
-        memory.append(packed(steps, stream, lambda sample: compress(*sample)))
+        memory.append(packed(steps, stream, compress))
         arrived += [(stream, step) for step in steps]
     expected = n_step_returns(arrived, options["n_steps"], options["greedy_only"])
     batch, found = assert_a_batch_is_what_the_items_are(memory), []
@@ -172,7 +170,7 @@ def test_new_samples_another_batch_size_and_another_seed_hold_from_the_next_batc
     for _ in range(2):  # by then a third batch has been drawn ahead
         memory.sample()
     for one in (memory, other):
-        one.append(packed(ActionBufferEnv(2, LENGTH).take(300), "v", dropped))
+        one.append(packed(ActionBufferEnv(2, LENGTH).take(300), "v", DropHistory(LENGTH)))
     assert 2.0 in memory.sample().next_obs[0][:, 0]
     memory.batch_size = other.batch_size = 30
     assert len(memory.sample().rew) == 30
@@ -288,6 +286,14 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ({"frame_stack": {"a": 1.5}}, "frame_stack"),
         ({"act_buf_len": 1, "frame_stack": 2}, "which item"),
         ({"frame_padding": "edge"}, "frame_padding"),
+        ({"n_steps": 0}, "n_steps is"),
+        ({"n_steps": 3}, "there is no gamma"),
+        ({"gamma": 1.5}, "gamma is"),
+        ({"shaping": 1.0}, "there is no gamma"),
+        ({"gamma": 0.9, "shaping": math.nan}, "shaping is nan; expected a finite number"),
+        ({"mini_races": MiniRaces()}, "mini-races the memory needs the agent's gamma"),
+        ({"gamma": 1.0, "mini_races": MiniRaces()}, "mini-races of 7 s need the environment's"),
+        ({"held_out": 1.0}, "held_out is 1"),
         ({"scratch_dir": "/nowhere"}, "there is no folder .*nowhere, which scratch_dir names"),
     ],
 )
@@ -296,15 +302,27 @@ def test_arguments_that_cannot_be_are_refused(wrong, message):
         ReplayMemory(**wrong)
 
 
-def test_a_memory_that_is_larger_than_the_machine_is_one_line(monkeypatch):
-    def too_large(*_):
-        raise MemoryError("Unable to allocate 25.7 GiB")
-
-    monkeypatch.setattr("tmrl_like.replay.table.Column", too_large)
-    with pytest.raises(
-        ConfigError, match=r"memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB"
-    ):
-        filled(memory_size=1000)
+@pytest.mark.parametrize(
+    ("failing_call", "error", "message"),
+    [
+        (
+            "Column",
+            MemoryError("Unable to allocate 25.7 GiB"),
+            "memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB",
+        ),
+        (
+            "allocate",
+            OSError(errno.ENOSPC, "No space left on device"),
+            "scratch_dir does not take memory_size 1,000: .*No space left",
+        ),
+    ],
+)
+def test_columns_that_are_larger_than_ram_or_disk_are_one_line(
+    failing_call, error, message, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(f"tmrl_like.replay.table.{failing_call}", MagicMock(side_effect=error))
+    with pytest.raises(ConfigError, match=message):
+        filled(memory_size=1000, scratch_dir=str(tmp_path))
 
 
 # -- the compressor, and stacks --------------------------------------------------------------------
@@ -384,18 +402,6 @@ def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_scratch_folder_may_be_in_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
-    (tmp_path / "scratch").mkdir()
+def test_a_scratch_folder_may_be_in_the_home_folder(own_home):
+    (own_home / "scratch").mkdir(parents=True)
     assert len(filled(scratch_dir="~/scratch")) == len(filled())
-
-
-def test_a_scratch_disk_that_is_full_is_one_clear_line(tmp_path, monkeypatch):
-    def full(file, size):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("tmrl_like.replay.table.allocate", full)
-    with pytest.raises(
-        ConfigError, match=r"scratch_dir does not take memory_size 7: .*No space left"
-    ):
-        filled(memory_size=7, scratch_dir=str(tmp_path))

@@ -4,6 +4,7 @@ one by one.
 
 import numpy as np
 import pytest
+from kit.memories import steps_of_return
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory
@@ -13,107 +14,66 @@ STEPS, GAMMA, SHAPING = 6, 0.9, 0.5
 
 
 def by_the_definition(steps, left, potential):
-    """Return (reward, discount, terminated, truncated, time left, next time left) of a
-    transition.
-    """
+    """Return the numbers of a transition by their names in a batch; `left` None: no race."""
     k = len(steps)
-    flags = steps[-1].sample
-    over = bool(flags.terminated) or k == left
+    last = steps[-1].sample
+    over = bool(last.terminated) or k == left
     rew = sum(GAMMA**i * float(step.sample.rew) for i, step in enumerate(steps))
-    after = 0.0 if over else GAMMA**k * float(flags.info["potential"])
-    rew += SHAPING * (after - potential)
-    return rew, GAMMA**k, over, flags.truncated, left / STEPS, (left - k) / STEPS
+    after = 0.0 if over else GAMMA**k * float(last.info["potential"])
+    numbers = {
+        "rew": rew + SHAPING * (after - potential),
+        "discount": GAMMA**k,
+        "terminated": over,
+        "truncated": last.truncated,
+    }
+    if left is not None:
+        numbers |= {"time_left": left / STEPS, "next_time_left": (left - k) / STEPS}
+    return numbers
 
 
-def following(steps, row, most):
-    """Return the steps that make up a return from `row` on."""
-    taken = [steps[row]]
-    for after in steps[row + 1 : row + most]:
-        last = taken[-1].sample
-        if after.is_reset or last.terminated or last.truncated or not after.sample.info["greedy"]:
-            break
-        taken.append(after)
-    return taken
-
-
-def filled(steps, **options):
-    memory = ReplayMemory(
-        act_buf_len=2, frame_stack={1: 3}, n_steps=4, gamma=GAMMA, greedy_only=True, **options
-    )
-    memory.append(packed(steps, "w", lambda sample: DropHistory(2, {1: 3})(*sample)))
-    return memory
+RACES = {"mini_races": MiniRaces(steps=STEPS)}
 
 
 @pytest.mark.parametrize(
-    "further",
+    ("n_steps", "options"),
     [
-        {"batch_size": 64},
-        {"obs_preprocessor": lambda obs: obs},
-        {"crc_debug": True},
+        (4, {"batch_size": 64, **RACES}),
+        (4, {"obs_preprocessor": lambda obs: obs, **RACES}),
+        (4, {"crc_debug": True, **RACES}),
+        (4, {}),
+        (1, {}),
     ],
-    ids=["plain", "preprocessor", "crc"],
+    ids=["races", "races, preprocessor", "races, crc", "no races", "one step"],
 )
-def test_batches_are_those_of_the_definition_bit_for_bit(further):
-    races = MiniRaces(steps=STEPS, start_share=0.2, final_share=0.3, final_steps=2)
+def test_batches_are_those_of_the_definition_bit_for_bit(n_steps, options):
     steps = ActionBufferEnv(1, 2, frame_stack=3).take(400)
-    memory = filled(steps, shaping=SHAPING, mini_races=races, **further)
+    history = {"act_buf_len": 2, "frame_stack": {1: 3}}
+    returns = {"n_steps": n_steps, "gamma": GAMMA, "greedy_only": True, "shaping": SHAPING}
+    memory = ReplayMemory(**history, **returns, **options)
+    memory.append(packed(steps, "w", DropHistory(**history)))
     memory.seed(3)
     batch, rng = memory.sample(), np.random.default_rng(3)
     items = rng.integers(0, len(memory), memory.batch_size)
-    draws = races.draw(rng, items.shape, STEPS).tolist()
-    place = {
-        tuple(step.original[0][0].tolist()): row
-        for row, step in enumerate(steps)
-        if not step.is_reset
-    }
+    draws = rng.integers(1, STEPS + 1, items.shape).tolist()
+    row_of = {tuple(step.sample.obs[0].tolist()): row for row, step in enumerate(steps)}
     for k, (item, left) in enumerate(zip(items.tolist(), draws, strict=True)):
-        row = place[tuple(memory.get_transition(item).last_obs[0].tolist())]
-        taken = following(steps, row, min(4, left))
-        before = steps[row - 1].sample.info.get("potential", 0.0)
-        expected = by_the_definition(taken, left, float(before))
-        found = (
-            *(batch.rew, batch.discount, batch.terminated, batch.truncated),
-            *(batch.time_left, batch.next_time_left),
-        )
-        assert [tensor[k].item() for tensor in found] == [float(np.float32(x)) for x in expected]
-        observations = (*steps[row].original[0], *taken[-1].sample.obs)
+        before = row_of[tuple(memory.get_transition(item).last_obs[0].tolist())]
+        left = left if "mini_races" in options else None
+        taken = steps_of_return(steps, before + 1, min(n_steps, left or n_steps))
+        potential = float(steps[before].sample.info.get("potential", 0.0))
+        for name, number in by_the_definition(taken, left, potential).items():
+            tensor = getattr(batch, name)
+            assert tensor is not None or (n_steps, name) == (1, "discount")
+            assert tensor is None or tensor[k].item() == float(np.float32(number)), name
+        observations = (*steps[before].sample.obs, *taken[-1].sample.obs)
         for tensor, leaf in zip((*batch.obs, *batch.next_obs), observations, strict=True):
             assert np.array_equal(tensor[k].numpy(), leaf)
-
-
-@pytest.mark.parametrize(
-    ("races", "least", "shares"),
-    [
-        (MiniRaces(steps=4), 1, [0.25, 0.25, 0.25, 0.25]),
-        (MiniRaces(steps=4, start_share=1.0), 4, [0, 0, 0, 1]),
-        (MiniRaces(steps=4, final_share=1.0, final_steps=2), 1, [0.5, 0.5, 0, 0]),
-        (MiniRaces(steps=4, final_share=1.0, final_steps=9), 1, [0.25, 0.25, 0.25, 0.25]),
-        (
-            MiniRaces(steps=4, start_share=0.4, final_share=0.4, final_steps=1),
-            1,
-            [0.45, 0.05, 0.05, 0.45],
-        ),
-    ],
-)
-def test_how_often_each_moment_of_a_race_is_drawn(races, least, shares):
-    left = races.draw(np.random.default_rng(0), 40_000, 4)
-    assert (left.min(), left.max() <= 4) == (least, True)
-    assert np.bincount(left, minlength=5)[1:] / 40_000 == pytest.approx(shares, abs=0.01)
 
 
 def test_how_many_steps_a_race_has():
     assert MiniRaces(seconds=7.0).length(0.06) == 117
     assert MiniRaces(seconds=0.01).length(0.06) == 1
     assert MiniRaces(seconds=7.0, steps=3).length(None) == 3
-    with pytest.raises(ConfigError, match="mini-races of 7 s need the environment's time-step"):
-        ReplayMemory(gamma=1.0, mini_races=MiniRaces())
-    for wrong in (
-        {"steps": 0},
-        {"seconds": 0.0},
-        {"start_share": 1.1},
-        {"start_share": 0.6, "final_share": 0.6},
-    ):
+    for wrong in ({"steps": 0}, {"seconds": 0.0}):
         with pytest.raises(ConfigError):
             MiniRaces(**wrong)
-    with pytest.raises(ConfigError, match="mini-races the memory needs the agent's gamma"):
-        ReplayMemory(mini_races=MiniRaces(steps=3))

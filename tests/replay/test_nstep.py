@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -42,34 +40,12 @@ def test_an_endless_reward_after_the_end_does_not_spoil_the_sum():
 def test_crc_debugging_finds_a_wrong_step_inside_a_return():
     memory = ReplayMemory(n_steps=3, gamma=GAMMA, crc_debug=True)
     steps = ActionBufferEnv(1, 0).take(100)
-    wrong = next(step.sample for step in steps[50:] if not step.is_reset)
+    wrong = next(step.sample.obs for step in steps[50:] if not step.is_reset)
     memory.append(
-        packed(steps, "w", lambda sample: sample._replace(rew=sample.rew + (sample is wrong)))
+        packed(steps, "w", lambda act, obs, rew, *others: (act, obs, rew + (obs is wrong), *others))
     )
     with pytest.raises(PipelineMismatchError, match="rew"):
         [memory[item] for item in range(len(memory))]
-
-
-@pytest.mark.parametrize("end", ["terminated", "truncated"])
-@pytest.mark.parametrize("n_steps", [1, 3])
-def test_potentials_of_both_states_shape_the_reward(n_steps, end):
-    """Each step adds w (gamma phi' - phi) to its reward; phi' is 0 after termination, and w is
-    0.5.
-    """
-    potentials, rewards = [3.0, -1.0, 2.0, 7.0, 5.0, 4.0], [1.0, 2.0, 4.0, 8.0, 16.0]
-    memory = filled(episode(rewards, end=end, potentials=potentials), n_steps=n_steps, shaping=0.5)
-    after = [*potentials[1:5], 0.0 if end == "terminated" else 4.0]
-    shaped = [
-        rew + 0.5 * (GAMMA * new - old)
-        for rew, old, new in zip(rewards, potentials, after, strict=False)
-    ]
-    batch = gather(memory, np.arange(5))
-    for k in range(5):
-        for found, of_steps in ((batch.rew[k], shaped), (memory.get_transition(k).rew, rewards)):
-            expected = sum(GAMMA**i * rew for i, rew in enumerate(of_steps[k : k + n_steps]))
-            assert float(found) == pytest.approx(expected, rel=1e-6)
-    assert batch.columns["potential"].tolist() == potentials[1:]
-    assert (batch.discount is None) is (n_steps == 1)
 
 
 def test_gamma_and_the_weight_of_potentials_change_without_a_refill():
@@ -98,21 +74,6 @@ def test_what_is_beside_the_six_of_a_batch_is_kept_and_mapped_with_them():
     joined = batch.map(lambda *parts: torch.cat(parts), batch)
     found = (joined.rew, joined.time_left, joined.columns["greedy"])
     assert [tensor.tolist() for tensor in found] == [[3, 3], [7, 7], [8, 8]]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"n_steps": 0}, "n_steps is"),
-        ({"n_steps": 3}, "there is no gamma"),
-        ({"gamma": 1.5}, "gamma is"),
-        ({"shaping": 1.0}, "there is no gamma"),
-        ({"gamma": 0.9, "shaping": math.nan}, "shaping is nan; expected a finite number"),
-    ],
-)
-def test_steps_gamma_and_shaping_that_cannot_be_are_refused(wrong, message):
-    with pytest.raises(ConfigError, match=message):
-        ReplayMemory(**wrong)
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated", None])

@@ -86,7 +86,9 @@ TEXTS = {
 def test_text_is_refused_where_the_spaces_hold_numbers(memory, sample):
     check = SampleCheck(*SPACES, memory())
     check.values(block(GOOD))
-    with pytest.raises(MemoryContractError, match=r"(act|obs|rew)\S* is .*; expected numbers"):
+    with pytest.raises(
+        MemoryContractError, match=r"(act|obs|rew)\S* is .*; expected arrays and numbers"
+    ):
         check.values(block(sample))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from kit.failing import failing
 
+from tmrl_like.base import tree
 from tmrl_like.base.files import disk
 from tmrl_like.errors import ConfigError
 from tmrl_like.rollouts import Rollout
@@ -59,27 +60,26 @@ def test_each_column_has_a_row_per_action_and_a_file_holds_all_of_it(count, tmp_
     file = tmp_path / "deep" / "rollout.npz"
     made.save(file)
     t = np.arange(1, count + 1)
+    expected = {
+        "actions": {"a": np.stack([t, -t], axis=1), "b": (t,)},
+        "rewards": 0.25 * t,
+        "info": {
+            "progress": t.astype(np.float32),
+            "a/b": np.broadcast_to((t % 256).astype(np.uint8)[:, None, None], (count, 2, 3)),
+        },
+        "policy_versions": t,
+        "sources": np.ones(count, np.int64),
+        "times_s": t / 2,
+        "observations": np.outer(np.arange(count + 1), [1.0, 2.0]),
+    }
     for rollout in (made, Rollout.load(file)):
-        assert len(rollout) == count
-        assert np.array_equal(rollout.actions["a"], np.stack([t, -t], 1))
-        assert np.array_equal(rollout.actions["b"][0], t)
-        assert np.array_equal(rollout.rewards, 0.25 * t)
-        assert rollout.return_ == 0.25 * t.sum()
-        assert np.array_equal(rollout.info["progress"], t)
-        assert (rollout.info["progress"].dtype, rollout.info["a/b"].dtype) == (np.float32, np.uint8)
-        assert rollout.info["a/b"].shape == (count, 2, 3)
-        assert np.array_equal(rollout.policy_versions, t)
-        assert set(rollout.sources) == {1}
-        assert np.array_equal(rollout.times_s, t / 2)
-        assert np.array_equal(
-            rollout.observations, np.stack([np.arange(count + 1), 2.0 * np.arange(count + 1)], 1)
-        )
-        assert (rollout.worker, rollout.test, rollout.fault, rollout.experiment) == (
-            "w",
-            True,
-            "f",
-            "",
-        )
+        assert (len(rollout), rollout.return_) == (count, 0.25 * t.sum())
+        columns = {name: getattr(rollout, name) for name in expected}
+        for path, found, column in tree.walk(columns, expected):
+            assert found.dtype == column.dtype, path
+            assert np.array_equal(found, column), path
+        assert (rollout.worker, rollout.fault, rollout.experiment) == ("w", "f", "")
+        assert rollout.test
     with np.load(file, allow_pickle=False) as arrays:
         assert {"rewards", "info['a/b']", "actions['b'][0]"} <= set(arrays)
         assert json.loads(str(arrays["card"]))["worker"] == "w"

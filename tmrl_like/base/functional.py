@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import random
+import sys
 import traceback
 import weakref
 from collections.abc import Callable
@@ -71,3 +73,14 @@ def place_of(error: BaseException) -> str:
     ]
     own = [place for place in places if not place.startswith("<frozen")]
     return f" ({own[-1]})" if own else ""
+
+
+def seed_generators(seed: int | None) -> None:
+    """Seed the generators of Python, numpy and, if it is loaded, torch; None: do nothing."""
+    if seed is not None:
+        import numpy as np
+
+        random.seed(seed)
+        np.random.seed(seed)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(seed)

@@ -58,20 +58,11 @@ class DropHistory:
                 "action buffer the observation is a tuple; say which item is the stack, e.g. {0: 4}"
             )
 
-    def __call__(
-        self,
-        act: Action,
-        obs: Observation,
-        rew: object,
-        terminated: bool,
-        truncated: bool,
-        info: dict[str, object],
-        /,
-    ) -> Sequence[object]:
+    def __call__(self, act: Action, obs: Observation, /, *others: Any) -> Sequence[Any]:
         """Return the sample with its observation reduced to what is new. Raises as `reduced`
         does.
         """
-        return act, self.reduced(obs), rew, terminated, truncated, info
+        return act, self.reduced(obs), *others
 
     def reduced(self, obs: Observation) -> Observation:
         """Return what is new in an observation.
@@ -96,8 +87,8 @@ class DropHistory:
     def _with_newest_items(self, obs: Observation, stacks: Mapping[str | int, int]) -> Observation:
         if type(obs) is not tuple and type(obs) is not dict:
             raise MemoryContractError(
-                f"frame_stack names the items {list(stacks)}, but the observation is a "
-                f"{type(obs).__name__}, no tuple or dict"
+                f"frame_stack names the items {list(stacks)}, but the observation is "
+                f"{_describe(obs)}, no tuple or dict"
             )
         items: Any = dict(obs) if type(obs) is dict else list(obs)
         for key, size in stacks.items():
@@ -124,15 +115,14 @@ def compressor_of(memory_cls: Callable[..., object]) -> SampleCompressor | None:
 
 def _newest(stack: Observation, size: int, name: str) -> Observation:
     if type(stack) is not np.ndarray or stack.shape[:1] != (size,):
-        found = (
-            f"an array {stack.shape}" if type(stack) is np.ndarray else f"a {type(stack).__name__}"
-        )
         raise MemoryContractError(
             f"frame_stack says that {name} is a stack of {size} frames, [{size}, ...]; it is "
-            f"{found}"
+            f"{_describe(stack)}"
         )
     return stack[-1]
 
 
-def _describe(obs: Observation) -> str:
-    return f"a tuple of {len(obs)}" if type(obs) is tuple else f"a {type(obs).__name__}"
+def _describe(value: Observation) -> str:
+    if type(value) is np.ndarray:
+        return f"an array {value.shape}"
+    return f"a tuple of {len(value)}" if type(value) is tuple else f"a {type(value).__name__}"

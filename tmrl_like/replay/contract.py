@@ -33,13 +33,13 @@ from tmrl_like.types import (
     SampleCompressor,
     SamplePreprocessor,
     Transition,
+    check_items,
 )
 
 log = logging.getLogger("tmrl_like.replay")
 
 _SIX = Transition._fields[:6]
-_TRIES_PER_TRANSITION = 100
-_TRIES_AT_LEAST = 1000
+_MOST_DRAWS = 1000  # for one batch
 _LOG_EVERY = 10_000
 
 
@@ -254,27 +254,17 @@ class MemoryDataloading(Tunable, ABC):
     # ---- from `get_transition` to a batch
 
     def _draw(self) -> Iterator[Six]:
-        """Yield transitions to train on. Raises MemoryContractError if too many draws in a row find
-        none.
-        """
-        failures = 0
-        limit = _TRIES_AT_LEAST + _TRIES_PER_TRANSITION * self.batch_size
-        while failures < limit:
-            if not len(self):
-                raise MemoryContractError(
-                    "there is no transition in the memory yet: wait until `memory.ready`"
-                )
-            failures += 1
-            for item in self.sample_indices():
-                transition = self._transition_of(item)
-                if transition is None:
-                    failures += 1
-                else:
-                    failures = 0
-                    yield transition
+        """Yield transitions to train on. Raises MemoryContractError if there seem to be none."""
+        if not len(self):
+            raise MemoryContractError(
+                "there is no transition in the memory yet: wait until `memory.ready`"
+            )
+        for _ in range(_MOST_DRAWS):
+            drawn = map(self._transition_of, self.sample_indices())
+            yield from (transition for transition in drawn if transition is not None)
         raise MemoryContractError(
-            f"{limit} transitions in a row, drawn at random from {len(self)}, all end in a reset "
-            "or in context: there is nothing to train on yet; wait until `memory.ready`"
+            f"of {len(self)} transitions, nearly all end in a reset or in context: there is "
+            "nothing to train on yet; wait until `memory.ready`"
         )
 
     def _transition_of(self, item: int) -> Six | None:
@@ -306,7 +296,7 @@ class MemoryDataloading(Tunable, ABC):
         info does not tell.
         """
         name = type(self).__name__
-        _check_number(f"{name}.get_transition", transition, Transition._fields)
+        check_items(f"{name}.get_transition returned", transition, Transition._fields)
         info = transition[-1]
         if isinstance(info, Info):
             return not (info.is_reset or info.is_context)
@@ -327,13 +317,13 @@ class MemoryDataloading(Tunable, ABC):
         if self.sample_preprocessor is None:
             return six
         found = self.sample_preprocessor(*six)
-        _check_number("sample_preprocessor", found, _SIX)
+        check_items("sample_preprocessor returned", found, _SIX)
         return tuple(found)
 
     def _batch_of(self, transitions: list[Six]) -> Batch:
         """Collate with this memory's own `collate`."""
         batch = self.collate(transitions, self.device)
-        _check_number(f"{type(self).__name__}.collate", batch, Batch._fields)
+        check_items(f"{type(self).__name__}.collate returned", batch, Batch._fields)
         return batch if isinstance(batch, Batch) else Batch(*batch)
 
     def _load_data_set(self, path: Path) -> None:
@@ -354,17 +344,3 @@ class MemoryDataloading(Tunable, ABC):
 def _check_sizes(**sizes: float) -> None:
     for name, size in sizes.items():
         expect(size >= 1 and size % 1 == 0, name, size, "a whole number, 1 or more")
-
-
-def _check_number(who: str, value: object, expected: tuple[str, ...]) -> None:
-    """Raise MemoryContractError unless a value has one item for each of these names."""
-    count = len(value) if isinstance(value, tuple | list) else 0
-    if count == len(expected):
-        return
-    found = f"{count} items" if count else f"a {type(value).__name__}"
-    hint = (
-        ": the old `done` is split into `terminated` and `truncated`"
-        if count == len(expected) - 1
-        else ""
-    )
-    raise MemoryContractError(f"{who} returned {found}; expected ({', '.join(expected)}){hint}")

@@ -71,36 +71,38 @@ def first_difference(one: Observation, other: Observation, name: str) -> Differe
     1, 1.0 and True differ, and so do -0.0 and 0.0; NaNs are equal if all their bits are. Subclasses
     of dict count as dict.
     """
-    kinds = {dict if isinstance(value, dict) else type(value) for value in (one, other)}
-    if len(kinds) > 1:
-        return (name, *(f"{type(value)}, {value!r:.80}" for value in (one, other)))
+    form, other_form = _form_of(one), _form_of(other)
+    if form != other_form:
+        return name, f"{form}, {one!r:.80}", f"{other_form}, {other!r:.80}"
+    if isinstance(one, tuple | list | dict):
+        keys = one if isinstance(one, dict) else range(len(one))
+        differences = (first_difference(one[key], other[key], f"{name}[{key!r}]") for key in keys)
+        return next(filter(None, differences), None)
     if isinstance(one, np.ndarray | np.generic | float):
         return _difference_of_arrays(np.asarray(one), np.asarray(other), name)
-    if not isinstance(one, tuple | list | dict):
-        return None if one == other else (name, repr(one), repr(other))
-    if isinstance(one, dict) and [(type(key), key) for key in one] != [
-        (type(key), key) for key in other
-    ]:
-        return (name, f"the keys {list(one)}", f"the keys {list(other)}")
-    if len(one) != len(other):
-        return (name, f"{len(one)} items", f"{len(other)} items")
-    keys = one if isinstance(one, dict) else range(len(one))
-    differences = (first_difference(one[key], other[key], f"{name}[{key!r}]") for key in keys)
-    return next(filter(None, differences), None)
+    return None if one == other else (name, repr(one), repr(other))
+
+
+def _form_of(value: Observation) -> str:
+    """Describe what must be equal before the contents of two values can be compared."""
+    if isinstance(value, dict):
+        return f"a dict with the keys {list(value)}"
+    kind = type(value)
+    if isinstance(value, tuple | list):
+        return f"{kind} of {len(value)} items"
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{kind} {value.dtype.str} {value.shape}"
+    return str(kind)
 
 
 def _difference_of_arrays(one: Array, other: Array, name: str) -> Difference | None:
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return (name, *(f"{array.dtype.str} {array.shape}" for array in (one, other)))
+    """Return where two arrays of one form first differ in bits."""
     if one.tobytes() == other.tobytes():
         return None
     differ = [
         place for place in np.ndindex(one.shape) if one[place].tobytes() != other[place].tobytes()
     ]
-    where = (
-        f"{name} at element {differ[0]} ({len(differ)} of {one.size} elements differ)"
-        if one.shape
-        else name
-    )
+    if one.shape:
+        name += f" at element {differ[0]} ({len(differ)} of {one.size} elements differ)"
     found = (array[differ[0]] for array in (one, other))
-    return (where, *(f"{value!r} (bytes {value.tobytes().hex()})" for value in found))
+    return (name, *(f"{value!r} (bytes {value.tobytes().hex()})" for value in found))

@@ -5,6 +5,7 @@ data sets.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,14 +27,14 @@ from tmrl_like.delivery.segments import incarnations_in, segments_of
 from tmrl_like.delivery.source import Source
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.replay.minari import episodes_of, find_minari
-from tmrl_like.replay.streams import info_of
-from tmrl_like.types import Buffer, Sample, StepTiming
+from tmrl_like.replay.streams import NO_TIMING, info_of
+from tmrl_like.types import Buffer, Sample
 from tmrl_like.wire.messages import WireVersionError
 from tmrl_like.wire.packet import Compressor, PacketWriter
 
 _PACKET_BYTES = 256 << 10
 _PACKET_SAMPLES = 2000
-_FILE_BYTES = 16 << 20
+_FILE_PACKETS = 64
 
 Packet = tuple[bytes, int]  # message, number of samples
 
@@ -75,9 +76,11 @@ class _Stream:
         info = info_of(sample)
         self.episode += info.is_reset and not self.was_reset
         self.was_reset = info.is_reset
-        timing = info.timing or StepTiming(0.0, 0.0, 0.0, 0)
         writer.append(
-            (*sample[:5], dict(sample.info or {})), timing, info.is_reset, max(0, self.episode)
+            (*sample[:5], dict(sample.info or {})),
+            info.timing or NO_TIMING,
+            info.is_reset,
+            max(0, self.episode),
         )
 
     def packet(self, writer: PacketWriter) -> Packet:
@@ -115,16 +118,9 @@ def _packets_of(buffers: Iterable[Buffer]) -> Iterator[Packet]:
             yield stream.packet(writer)
 
 
-def _files_of(packets: Iterable[Packet]) -> Iterator[list[Packet]]:
-    file: list[Packet] = []
-    size_bytes = 0
-    for packet in packets:
-        file.append(packet)
-        size_bytes += len(packet[0])
-        if size_bytes >= _FILE_BYTES:
-            yield file
-            file, size_bytes = [], 0
-    yield file
+def _files_of(packets: Iterator[Packet]) -> Iterator[list[Packet]]:
+    while file := list(itertools.islice(packets, _FILE_PACKETS)):
+        yield file
 
 
 def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:

@@ -69,7 +69,6 @@ class WithDemonstrations(MemoryDataloading):
         memory: Callable[..., MemoryDataloading],
         share: float = 0.5,
         demonstrations_path: str | os.PathLike[str] = "",
-        demonstrations_size: int | None = None,
         held_out: float = 0.0,
         takeovers: bool = True,
         observation_space: Space | None = None,
@@ -83,8 +82,6 @@ class WithDemonstrations(MemoryDataloading):
                 its batch_size is that of both together.
             share: 0 to 1; with 0.5, half of each batch is demonstrations.
             demonstrations_path: a data set of demonstrations (see `MemoryDataloading`); "": none.
-            demonstrations_size: number of samples of demonstrations to keep; None: as many as of
-                the others.
             held_out: share of the policy's episodes that is never drawn for training (see
                 `ReplayMemory`).
             takeovers: whether the steps of takeovers are demonstrations.
@@ -103,10 +100,7 @@ class WithDemonstrations(MemoryDataloading):
         memory = completed(memory, observation_space=observation_space, action_space=action_space)
         own: MemoryDataloading = completed(memory, held_out=held_out)(**options)
         self.own = own
-        size = own.memory_size if demonstrations_size is None else demonstrations_size
-        self.demonstrations = memory(
-            **options | {"memory_size": size, "dataset_path": demonstrations_path}
-        )
+        self.demonstrations = memory(**options | {"dataset_path": demonstrations_path})
         self.share = float(share)
         self.gamma, self.shaping = own.gamma, own.shaping
         self.columns, self.mini_races, self.held_out = own.columns, own.mini_races, own.held_out
@@ -211,12 +205,10 @@ class WithDemonstrations(MemoryDataloading):
         demonstrated = round(self.share * self.batch_size) if self.own.ready else self.batch_size
         if not self.demonstrations.ready:
             demonstrated = 0
-        parts = ((self.own, self.batch_size - demonstrated), (self.demonstrations, demonstrated))
-        batches = []
-        for memory, count in parts:
-            if count:
-                memory.batch_size = count
-                batches.append(memory.sample())
+        self.own.batch_size = self.batch_size - demonstrated
+        self.demonstrations.batch_size = demonstrated
+        memories = self.own, self.demonstrations
+        batches = [memory.sample() for memory in memories if memory.batch_size]
         if len(batches) == 1:
             return batches[0]
         import torch  # here, where tensors are made: see `collate`

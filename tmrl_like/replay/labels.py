@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from tmrl_like.base import tree
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import ConfigError
-from tmrl_like.replay.shown import recorded_episodes
-from tmrl_like.replay.streams import info_of
+from tmrl_like.replay.streams import info_of, recorded_episodes
 from tmrl_like.types import Buffer, Observation
 
-_HEAD = ["episode", "success"]
-_WORDS = {"true": True, "1": True, "false": False, "0": False}
+_HEAD = "episode,success"
+_LINE = re.compile(r"\s*(\d+)\s*,\s*(true|1|false|0)\s*", re.IGNORECASE)
 _SMALLEST_SIDE = 8
 
 
@@ -41,6 +40,7 @@ def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
         ConfigError: there are no steps or no pictures, or pictures of several shapes.
     """
     place: tree.Path | None = None
+    shapes: set[tuple[int, ...]] = set()
     episodes: list[Pictured] = []
     for samples in recorded_episodes(buffers):
         steps = [sample for sample in samples if not info_of(sample).is_reset]
@@ -49,9 +49,7 @@ def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
         if place is None:
             place = _place_of_picture(steps[0].obs)
         pictures = [tree.part_at(step.obs, place) for step in steps]
-        shapes = {picture.shape for picture in pictures} | {
-            episodes[0].pictures.shape[1:] for _ in episodes[:1]
-        }
+        shapes.update(picture.shape for picture in pictures)
         if len(shapes) > 1:
             raise ConfigError(
                 f"the data set has pictures of several shapes, {sorted(shapes)}: record them alike"
@@ -84,12 +82,9 @@ def write_labels(file: Path, labels: Mapping[int, bool]) -> None:
     """Write a line for each episode that has a label. Raises ConfigError if the file cannot be
     written.
     """
-    lines = [
-        ",".join(_HEAD),
-        *(f"{episode},{str(labels[episode]).lower()}" for episode in sorted(labels)),
-    ]
+    lines = [f"{episode},{str(labels[episode]).lower()}" for episode in sorted(labels)]
     try:
-        write_atomically(file, "\n".join([*lines, ""]).encode())
+        write_atomically(file, "\n".join([_HEAD, *lines, ""]).encode())
     except OSError as error:
         raise ConfigError(f"cannot write the labels to {file}: {error}") from None
 
@@ -101,22 +96,18 @@ def read_labels(file: Path, num_episodes: int) -> dict[int, bool]:
         ConfigError: the file cannot be read, or a line is wrong; the message names the line.
     """
     try:
-        rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        head, *lines = file.read_text(encoding="utf-8").splitlines() or [""]
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the labels {file} cannot be read: {error}") from None
-    if not rows or rows[0] != _HEAD:
-        raise ConfigError(
-            f"{file}, line 1: expected {','.join(_HEAD)}, then a line for each episode: 0,true"
-        )
+    if head != _HEAD:
+        raise ConfigError(f"{file}, line 1: expected {_HEAD}, then a line for each episode: 0,true")
     labels: dict[int, bool] = {}
-    for number, row in enumerate(rows[1:], 2):
+    for number, line in enumerate(lines, 2):
         where = f"{file}, line {number}"
-        word = row[1].strip().lower() if len(row) == len(_HEAD) else ""
-        if word not in _WORDS or not row[0].strip().isdecimal():
-            raise ConfigError(
-                f"{where}: {','.join(row)!r}; expected an episode's number, and true or false"
-            )
-        episode = int(row[0])
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise ConfigError(f"{where}: {line!r}; expected an episode's number, and true or false")
+        episode = int(found[1])
         if episode >= num_episodes:
             raise ConfigError(
                 f"{where}: there is no episode {episode}, the data set has 0 to "
@@ -124,5 +115,5 @@ def read_labels(file: Path, num_episodes: int) -> dict[int, bool]:
             )
         if episode in labels:
             raise ConfigError(f"{where}: episode {episode} has a label already")
-        labels[episode] = _WORDS[word]
+        labels[episode] = found[2].lower() in ("true", "1")
     return labels

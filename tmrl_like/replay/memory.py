@@ -193,10 +193,9 @@ class ReplayMemory(MemoryDataloading):
                 self._originals.update(zip(range(row, row + n), originals, strict=True))
             if STEPS_TO_END in self.columns:
                 self._count_down(table, row, n)
-            if self.options.n_steps > 1:
-                if self.options.greedy_only:
-                    begins = begins | (table.numbers(item("greedy"), row, n) == 0)
-                self._index.count_steps(row, begins)
+            if self.options.greedy_only:
+                begins = begins | (table.numbers(item("greedy"), row, n) == 0)
+            self._index.count_steps(row, begins)
             start += n
 
     def _count_down(self, table: Table, row: int, n: int) -> None:
@@ -277,11 +276,8 @@ class ReplayMemory(MemoryDataloading):
         assert self._rebuilder is not None
         rows = among.rows.take(items).astype(np.intp)
         weights = self.gamma or 0.0, self.shaping or 0.0
-        left = (
-            None
-            if self.mini_races is None
-            else self.mini_races.draw(rng, rows.shape, self._race_steps)
-        )
+        race_steps = self._race_steps
+        left = rng.integers(1, race_steps + 1, rows.shape) if race_steps else None
         batches = self._rebuilder.batches(rows, self.device, *weights, left)
         preprocessors = [
             f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import CheckpointError, MissingExtraError
-from tmrl_like.replay.streams import info_of
+from tmrl_like.replay.streams import info_of, recorded_episodes
 from tmrl_like.types import Buffer, Info, Observation, Sample
 from tmrl_like.wire.rows import EPISODES
 from tmrl_like.wire.spaces import Space
@@ -164,16 +164,11 @@ def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
 
 
 def _whole_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
-    """Yield the samples of each whole episode, from its reset to its end."""
-    begun: dict[str, list[Sample]] = {}
-    for buffer in buffers:
-        for sample in buffer.memory:
-            if info_of(sample).is_reset:
-                begun[buffer.stream] = [sample]
-            elif buffer.stream in begun:
-                begun[buffer.stream].append(sample)
-                if sample.terminated or sample.truncated:
-                    yield begun.pop(buffer.stream)
+    """Yield the samples of each whole episode, from the last one of its reset to its end."""
+    for samples in recorded_episodes(buffers):
+        resets = sum(info_of(sample).is_reset for sample in samples)
+        if resets and (samples[-1].terminated or samples[-1].truncated):
+            yield samples[resets - 1 :]
 
 
 def _stacked(values: Sequence[Observation]) -> Columns:
@@ -189,8 +184,9 @@ def _space_of(columns: Columns) -> Space:
         return spaces.Dict({key: _space_of(item) for key, item in columns.items()})
     if isinstance(columns, tuple | list):
         return spaces.Tuple([_space_of(item) for item in columns])
-    if columns.dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, columns.shape[1:], columns.dtype.type)
-    limits = np.iinfo(columns.dtype) if columns.dtype.kind in "iu" else None
-    low, high = (0, 1) if limits is None else (limits.min, limits.max)
+    low, high = -np.inf, np.inf
+    if columns.dtype.kind == "b":
+        low, high = 0, 1
+    elif columns.dtype.kind in "iu":
+        low, high = np.iinfo(columns.dtype).min, np.iinfo(columns.dtype).max
     return spaces.Box(low, high, columns.shape[1:], columns.dtype.type)

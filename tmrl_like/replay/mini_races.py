@@ -1,8 +1,8 @@
 """Mini-races: a view of the memory in which each transition is at some moment of a race of T steps.
 
 Nothing of it is stored. When a transition is drawn, so is u, the number of steps left in its race,
-1 to T. Of the k rewards that an n-step transition sums up (see `transitions`), those beyond the end
-of the race are left out:
+uniformly from 1 to T. Of the k rewards that an n-step transition sums up (see `transitions`), those
+beyond the end of the race are left out:
 
     k' = min(k, u)
     y  = r(1) + gamma r(2) + ... + gamma^(k'-1) r(k') + gamma^k' (1 - d) V(obs(k'), (u - k') / T)
@@ -22,11 +22,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from tmrl_like.base.options import AboveZero, NotNegative, Options, Positive
-from tmrl_like.errors import ConfigError, expect
-from tmrl_like.replay.row_set import Rows
+from tmrl_like.base.options import AboveZero, Options, Positive
+from tmrl_like.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,25 +35,10 @@ class MiniRaces(Options):
             memory).
         steps: length of a race in environment steps, T; takes precedence over `seconds`. None:
             `seconds` applies.
-        start_share: share of the transitions drawn that is put at the start of a race, where
-            workers act (u = T).
-        final_share: share that is put into a race's last `final_steps`, with u drawn from them
-            uniformly: the values on which all others are built.
-        final_steps: see `final_share`.
     """
 
     seconds: AboveZero = 7.0
     steps: Positive | None = None
-    start_share: NotNegative = 0.0
-    final_share: NotNegative = 0.0
-    final_steps: Positive = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        shares = self.start_share, self.final_share
-        expect(
-            sum(shares) <= 1, "start_share, final_share", shares, "0 or more, together at most 1"
-        )
 
     def length(self, time_step_duration: float | None) -> int:
         """Return T. Raises ConfigError if `seconds` applies and the time-step is unknown."""
@@ -68,15 +50,3 @@ class MiniRaces(Options):
                 "known here: give the memory time_step_duration, in seconds, or MiniRaces steps"
             )
         return max(1, round(self.seconds / time_step_duration))
-
-    def draw(self, rng: np.random.Generator, shape: tuple[int, ...], length: int) -> Rows:
-        """Draw how many steps are left of a race of T = `length`, for transitions: int of this
-        shape, 1 to T.
-        """
-        left = rng.integers(1, length + 1, shape)
-        if self.start_share or self.final_share:
-            chance = rng.random(shape)
-            final = rng.integers(1, min(self.final_steps, length) + 1, shape)
-            left = np.where(chance < self.start_share, length, left)
-            left = np.where(chance >= 1.0 - self.final_share, final, left)
-        return left

@@ -34,37 +34,31 @@ class RowIndex:
         written: number of samples ever stored; the next one goes to row `written % capacity`.
         parent: int32 [capacity], the row before in the stream; the row itself where a stream
             begins.
-        following: int32 [capacity], the next row of the stream, if there is one; empty if
-            transitions have one step.
+        following: int32 [capacity], the next row of the stream, if there is one; else any row.
         is_reset: bool [capacity].
-        older_frame: as `parent`, but the row itself at each reset; `parent` itself if there are no
-            stacks.
+        older_frame: as `parent`, but the row itself at each reset.
         steps: int [capacity], how many steps, 1 to n, the transition that begins with the step to a
-            row has so far; empty if all have one.
+            row has so far.
         training: the rows that whole transitions end in, without those in `held_out`.
         held_out: the rows that whole transitions of held-out episodes end in; never trained on.
     """
 
     def __init__(self, capacity: int, options: ReplayOptions) -> None:
         """Make an empty index; memory is taken up as rows are written."""
-        self._actions, self._frames = max(1, options.act_buf_len), options.frames
+        self._actions, self._frames = max(1, options.act_buf_len), max(1, options.frames)
         self._longest = max(self._actions, self._frames)
         self._n_steps = options.n_steps
         self.capacity = capacity
         self.written = 0
         self.parent = np.zeros(capacity, np.int32)
+        self.following = np.zeros(capacity, np.int32)
+        self.older_frame = np.zeros(capacity, np.int32)
         self.is_reset = np.zeros(capacity, np.bool_)
-        self.older_frame = np.zeros(capacity, np.int32) if self._frames > 1 else self.parent
-        ahead = capacity if self._n_steps > 1 else 0
-        self.following = np.zeros(ahead, np.int32)
-        self.steps = np.zeros(ahead, np.min_scalar_type(self._n_steps))
-        self._begins = np.zeros(ahead, np.bool_)
+        self.steps = np.zeros(capacity, np.min_scalar_type(self._n_steps))
+        self._begins = np.zeros(capacity, np.bool_)
         self.training = RowSet(capacity)
         self.held_out = RowSet(capacity)
-        # the sequence number of each stream's newest row, in ascending order
-        self._newest: dict[str, int] = {}
-        # rows after which a stream does not continue in the next row, and where it continues
-        self._jumps: dict[int, int] = {}
+        self._newest: dict[str, int] = {}  # the sequence number of each stream's newest row
 
     @property
     def room(self) -> int:
@@ -80,16 +74,11 @@ class RowIndex:
         n, first = len(is_reset), self.written % self.capacity
         rows, new = np.arange(first, first + n), slice(first, first + n)
         shortened = self._overwrite(rows)
-        previous = self._newest.pop(stream, None)
         before = rows - 1
-        before[0] = first if previous is None else previous % self.capacity
+        before[0] = self._newest.get(stream, first) % self.capacity
         self.parent[new] = before
-        if previous is not None and previous + 1 < self.written:
-            self._jumps[previous % self.capacity] = first
-        if self._n_steps > 1:
-            self.following[before] = rows
-        if self._frames > 1:
-            self.older_frame[new] = np.where(is_reset, rows, before)
+        self.following[before] = rows
+        self.older_frame[new] = np.where(is_reset, rows, before)
         self.is_reset[new] = is_reset
         self.written += n
         self._newest[stream] = self.written - 1
@@ -106,9 +95,10 @@ class RowIndex:
 
         `begins`, bool [n], marks steps that are part of no earlier transition.
         """
+        new = slice(row, row + len(begins))
+        self._begins[new] = begins
+        self.steps[new] = 1
         rows: Rows = np.arange(row, row + len(begins))
-        self._begins[rows] = begins
-        self.steps[rows] = 1
         for count in range(2, self._n_steps + 1):
             rows = rows[~self._begins[rows]]
             before = self.parent[rows].astype(np.intp)
@@ -132,27 +122,19 @@ class RowIndex:
             return rows[:0]
         self._take_out(rows)
         oldest = self.written + len(rows) - self.capacity
-        while self._newest and self._newest[stream := next(iter(self._newest))] < oldest:
-            del self._newest[stream]
-        ends = [row for row in rows[:-1].tolist() if row in self._jumps] + [int(rows[-1])]
-        shortened: set[int] = set()
-        for row in ends:
-            for _ in range(self._longest):
-                row = self._jumps.get(row, (row + 1) % self.capacity)
-                shortened.add(row)
-        for end in ends:
-            self._jumps.pop(end, None)
-        return np.array(sorted(shortened.difference(rows.tolist())), np.intp)
+        self._newest = {name: at for name, at in self._newest.items() if at >= oldest}
+        later = follow(self.following, rows, self._longest)
+        return np.unique(later[(later < rows[0]) | (later > rows[-1])])
 
     def _are_whole(self, rows: Rows) -> Flags:
         """Return which of n rows end a transition whose history is present: bool [n]."""
         walk = follow(self.parent, rows, self._longest)
         age = self._age(walk)
         is_there = age[1:] > age[:-1]
-        whole: Flags = ~self.is_reset[rows] & is_there[: self._actions].all(axis=0)
-        if self._frames > 1:
-            is_there[1:] |= np.logical_or.accumulate(self.is_reset[walk[1:-1]], axis=0)
-            whole &= is_there[: self._frames].all(axis=0)
+        has_actions = is_there[: self._actions].all(axis=0)
+        is_there[1:] |= np.logical_or.accumulate(self.is_reset[walk[1:-1]], axis=0)
+        has_frames = is_there[: self._frames].all(axis=0)
+        whole: Flags = ~self.is_reset[rows] & has_actions & has_frames
         return whole
 
     def _age(self, rows: _RowOrRows) -> _RowOrRows:

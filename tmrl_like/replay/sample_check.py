@@ -59,8 +59,9 @@ class LeafForm(NamedTuple):
         if numbers is None:
             assert isinstance(self.leaf, PlainLeaf)
             raise MemoryContractError(
-                f"{self.path} is a Python {self.leaf.kind}; ReplayMemory stores arrays and "
-                "numbers: drop it in the sample_compressor"
+                f"{self.path} is a Python {self.leaf.kind}; expected arrays and numbers: drop it "
+                "in the sample_compressor (a memory of your own that takes text where the spaces "
+                "hold numbers sets takes_text = True)"
             )
         return numbers
 
@@ -205,14 +206,11 @@ class SampleCheck:
     def _checked(self, schema: Node) -> list[LeafForm]:
         """Check a structure; return its leaves that hold floats and must be finite."""
         parts = parts_of(schema)
-        for _, path, leaf in _leaves_in(parts, self._numeric):
-            if isinstance(leaf, PlainLeaf) and leaf.kind in ("str", "bytes"):
-                raise MemoryContractError(
-                    f"{path} is {leaf}; expected numbers, as in the trainer's spaces (a memory "
-                    "that takes text where they hold numbers sets takes_text = True)"
-                )
-        for kept in _leaves_in(parts, self._items):
-            _ = kept.numbers
+        for leaf in _leaves_in(parts, self._numeric):
+            if leaf.leaf != PlainLeaf("none"):  # a compressor of the user's own may drop anything
+                _ = leaf.numbers
+        for leaf in _leaves_in(parts, self._items):
+            _ = leaf.numbers
         refuse_other_shapes(parts, self._shapes)
         return [found for found in _leaves_in(parts, self._finite) if _is_float(found.leaf)]
 

@@ -10,8 +10,8 @@ from tmrl_like.base.factories import taken_apart
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.demonstrations import WithDemonstrations
-from tmrl_like.replay.streams import info_of
-from tmrl_like.types import Action, Buffer, Observation, Sample
+from tmrl_like.replay.streams import recorded_episodes
+from tmrl_like.types import Action, Buffer, Observation
 from tmrl_like.wire.spaces import Space
 
 _NOT_NEEDED = {"dataset_path": "", "demonstrations_path": "", "held_out": 0.0}
@@ -75,16 +75,3 @@ def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:
                 act,
                 episode,
             )
-
-
-def recorded_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
-    """Yield the samples of each episode, those of its reset first."""
-    under_way: dict[str, list[Sample]] = {}
-    for buffer in buffers:
-        samples = under_way.setdefault(buffer.stream, [])
-        for sample in buffer:
-            if info_of(sample).is_reset and samples and not info_of(samples[-1]).is_reset:
-                yield samples
-                samples = under_way[buffer.stream] = []
-            samples.append(sample)
-    yield from filter(None, under_way.values())

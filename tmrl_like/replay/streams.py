@@ -23,15 +23,16 @@ and any other stream begins with a switch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.types import Buffer, Info, Sample
+from tmrl_like.types import Buffer, Info, Sample, StepTiming
 
 log = logging.getLogger("tmrl_like.replay")
 
 _REMEMBERED_STREAMS = 256
 _MAX_HELD = 4096  # samples, of all streams
+NO_TIMING = StepTiming(0.0, 0.0, 0.0, 0)  # of samples that no worker made
 _DATA_SET = "\0data set"  # no stream has this name
 
 
@@ -135,3 +136,16 @@ def as_context(sample: Sample) -> Sample:
     return sample._replace(
         info=Info(info, info.is_reset, True, info.timing, info.original, info.episode)
     )
+
+
+def recorded_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
+    """Yield the samples of each episode, those of its reset first."""
+    under_way: dict[str, list[Sample]] = {}
+    for buffer in buffers:
+        samples = under_way.setdefault(buffer.stream, [])
+        for sample in buffer:
+            if info_of(sample).is_reset and samples and not info_of(samples[-1]).is_reset:
+                yield samples
+                samples = under_way[buffer.stream] = []
+            samples.append(sample)
+    yield from filter(None, under_way.values())

@@ -9,6 +9,7 @@ import mmap
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -31,8 +32,8 @@ from tmrl_like.replay.sample_check import (
     refuse_missing,
     refuse_no_number,
 )
-from tmrl_like.replay.streams import info_of
-from tmrl_like.types import Block, Buffer, Observation, StepTiming
+from tmrl_like.replay.streams import NO_TIMING, info_of
+from tmrl_like.types import Block, Buffer, Observation
 from tmrl_like.wire.packet import PacketWriter
 from tmrl_like.wire.schema import (
     ArrayForm,
@@ -49,8 +50,6 @@ STEPS_TO_END = "steps_to_end"  # a column that is computed
 NOT_FINISHED = 2**31 - 1
 _STEPS_TO_END = LeafForm(0, STEPS_TO_END, ScalarLeaf("<i4"))
 _SINGLE_NUMBERS = {*NUMBERS, item("greedy"), item("potential")}  # rewards depend on them
-_NO_TIMING = StepTiming(0.0, 0.0, 0.0, 0)
-_MOST_STRUCTURES = 256
 
 Places: TypeAlias = dict[str, list[int]]
 """For each field, the places of its leaves in a sample; items of info may be missing."""
@@ -87,7 +86,7 @@ def _block_of(buffer: Buffer, columns: Sequence[str]) -> Block:
     for sample in buffer.memory:
         info = info_of(sample)
         kept = {name: sample.info[name] for name in columns if name in sample.info}
-        writer.append((*sample[:5], kept), _NO_TIMING, info.is_reset, info.episode)
+        writer.append((*sample[:5], kept), NO_TIMING, info.is_reset, info.episode)
     return writer.block()
 
 
@@ -154,7 +153,7 @@ class Table:
         self.capacity = capacity
         self._scratch_folder = options.scratch_folder
         self._items = [item(name) for name in options.kept if name != STEPS_TO_END]
-        self._known: dict[tuple[Node, bool], Places] = {}
+        self._places = lru_cache(maxsize=256)(self._find_places)
         parts = parts_of(first)
         if options.act_buf_len and not isinstance(parts["obs"].node, TupleNode):
             raise MemoryContractError(
@@ -210,13 +209,10 @@ class Table:
             self._places(segment.schema, only_resets) for segment, only_resets in arrival.segments
         ]
 
-    def _places(self, schema: Node, only_resets: bool) -> Places:
+    def _find_places(self, schema: Node, only_resets: bool) -> Places:
         """Return where samples of one structure hold the values of the columns. Those of resets may
         be cast, because no transition ends there.
         """
-        known = self._known.get((schema, only_resets))
-        if known is not None:
-            return known
         parts = parts_of(schema)
         for name in ("act", "obs", *self._items):
             if not only_resets:
@@ -227,15 +223,11 @@ class Table:
                 )
         for name in NUMBERS:
             refuse_no_number(parts[name])
-        places = {
+        return {
             name: [leaf.place for leaf in parts[name].leaves]
             for name in self.fields
             if name in parts
         }
-        if len(self._known) >= _MOST_STRUCTURES:
-            self._known.clear()
-        self._known[schema, only_resets] = places
-        return places
 
     def numbers(self, field: str, row: int, n: int) -> Array:
         """Return the numbers of a field in n rows, from `row` on: [n]."""

@@ -187,8 +187,6 @@ class Rebuilder:
         """Return the rows that the steps from `rows` on lead to, int [n, *rows.shape], and k, how
         many of them count.
         """
-        if self.options.n_steps == 1:
-            return rows[None], np.ones(rows.shape, np.intp)
         ahead = follow(self.index.following, rows, self.options.n_steps - 1)
         return ahead, self.index.steps.take(rows).astype(np.intp)
 

@@ -25,7 +25,7 @@ in `Sample`, an action and what followed it.
 """
 
 _COLUMNS = ("actions", "rewards", "info", "policy_versions", "sources", "times_s", "observations")
-_PIECE = 64  # steps that are put into columns in one call, during which no other thread runs
+_PIECE = 64  # values that become an array in one call, during which no other thread runs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -176,37 +176,31 @@ def rollout_of(steps: deque[Step], **more: Any) -> Rollout:
     Raises:
         ValueError: the actions or observations are not arrays of one shape.
     """
-    began_s, first = steps.popleft()[5:]
-    pieces: list[tuple[Any, ...]] = []
-    while steps:  # other threads can run between two pieces
-        piece = [steps.popleft() for _ in range(min(_PIECE, len(steps)))]
-        acts, rewards, infos, versions, sources, times, observations = zip(*piece, strict=True)
-        names = [name for name in infos[0] if all(name in info for info in infos)]
-        pieces.append(
-            (
-                tree.map_leaves(_array, *acts),
-                np.array(rewards, np.float64),
-                {name: _numbers([info[name] for info in infos]) for name in names},
-                np.array(versions, np.int64),
-                np.array(sources, np.int64),
-                np.array(times, np.float64) - began_s,
-                None if first is None else tree.map_leaves(_array, *observations),
-            )
-        )
-    actions, rewards, infos, versions, sources, times, observations = zip(*pieces, strict=True)
-    columns = {name: _joined([info.get(name) for info in infos]) for name in infos[0]}
-    if first is not None:
-        observations = tree.map_leaves(_array, first), *observations
+    reset, *taken = steps
+    steps.clear()
+    began_s, first_obs = reset[5:]
+    parts: list[list[Any]] = [[step[place] for step in taken] for place in range(len(reset))]
+    acts, rewards, infos, versions, sources, times, observations = parts
+    info = {name: _number_column([info.get(name) for info in infos]) for name in infos[0]}
     return Rollout(
-        actions=tree.map_leaves(_whole, *actions),
-        rewards=np.concatenate(rewards),
-        info={name: column for name, column in columns.items() if column is not None},
-        policy_versions=np.concatenate(versions),
-        sources=np.concatenate(sources),
-        times_s=np.concatenate(times),
-        observations=None if first is None else tree.map_leaves(_whole, *observations),
+        actions=_columns(acts),
+        rewards=_columns(rewards).astype(np.float64),
+        info={name: column for name, column in info.items() if column is not None},
+        policy_versions=_columns(versions).astype(np.int64),
+        sources=_columns(sources).astype(np.int64),
+        times_s=_columns(times) - began_s,
+        observations=None if first_obs is None else _columns([first_obs, *observations]),
         **more,
     )
+
+
+def _columns(values: list[Any]) -> Any:
+    """Return values of one structure as that structure, with an array [T, ...] for each leaf; raise
+    ValueError if its values have no common shape.
+    """
+    starts = range(0, len(values), _PIECE)  # other threads can run between two pieces
+    pieces = [tree.map_leaves(_array, *values[start : start + _PIECE]) for start in starts]
+    return tree.map_leaves(_joined, *pieces)
 
 
 def _array(*values: Any) -> NDArray[Any]:
@@ -216,22 +210,16 @@ def _array(*values: Any) -> NDArray[Any]:
     return array
 
 
-def _whole(*pieces: NDArray[Any]) -> NDArray[Any]:
+def _joined(*pieces: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate(pieces)
 
 
-def _numbers(values: list[Any]) -> NDArray[Any] | None:
-    """Return an item of `info` as an array, or None if it is not numbers of one shape."""
+def _number_column(values: list[Any]) -> NDArray[Any] | None:
+    """Return an item of `info` as a column, or None if it is not numbers of one shape."""
     if not isinstance(values[0], np.ndarray | np.generic | int | float):
         return None
     try:
-        array = np.array(values)
+        column: NDArray[Any] = _columns(values)
     except ValueError:
         return None
-    return array if array.dtype.kind in "biuf" else None
-
-
-def _joined(pieces: list[NDArray[Any] | None]) -> NDArray[Any] | None:
-    found = [piece for piece in pieces if piece is not None]
-    fits = len(found) == len(pieces) and len({piece.shape[1:] for piece in found}) == 1
-    return np.concatenate(found) if fits else None
+    return column if column.dtype.kind in "biuf" else None

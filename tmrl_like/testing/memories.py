@@ -8,7 +8,7 @@ Test a memory of your own::
         def make_memory(self, **kwargs):
             return MyMemory(act_buf_len=4, **kwargs)
 
-        def compress(self, sample):
+        def compress(self, *sample):
             return my_compressor(*sample)
 
 Each method is one test. The samples come from `ActionBufferEnv`, whose action buffer behaves as
@@ -150,14 +150,14 @@ TIMING = StepTiming(1.0, 0.001, 0.0, 1)
 def packed(
     steps: Sequence[Step],
     stream: str = "",
-    compress: Callable[[Sample], Sequence[Any]] | None = None,
+    compress: Callable[..., Sequence[Any]] | None = None,
     with_originals: bool = True,
     timing: StepTiming = TIMING,
 ) -> Buffer:
     """Return the steps as the trainer receives them: as the columns of a packet."""
     writer = PacketWriter()
     for step in steps:
-        sample = tuple(step.sample if compress is None else compress(step.sample))
+        sample = tuple(step.sample if compress is None else compress(*step.sample))
         writer.append(
             (*sample, step.original) if with_originals else sample,
             timing,
@@ -202,11 +202,10 @@ class MemoryContract:
         """Return the memory under test; pass `kwargs` (sizes, `crc_debug`) to its constructor."""
         raise NotImplementedError
 
-    def compress(self, sample: Sample) -> Sequence[Any]:
-        """Return what the worker sends of a sample."""
-        return DropHistory(self.act_buf_len, {1: self.frame_stack} if self.frame_stack else 0)(
-            *sample
-        )
+    def compress(self, *sample: Any) -> Sequence[Any]:
+        """Return what the worker sends of a sample, given its six items."""
+        frames = self.frame_stack
+        return DropHistory(self.act_buf_len, {1: frames} if frames else 0)(*sample)
 
     def test_every_transition_is_what_the_environment_produced_and_few_are_missing(self) -> None:
         steps = self._produce(1)
@@ -271,7 +270,9 @@ class MemoryContract:
         memory = self._filled([workers[0][:100]], [50])
         before = self._identities(memory)
         fits = packed(workers[0][100:150], "w0", self.compress)
-        misfit = packed(workers[0][150:200], "w0", lambda sample: sample._replace(obs="nothing"))
+        misfit = packed(
+            workers[0][150:200], "w0", lambda act, obs, *others: (act, "nothing", *others)
+        )
         try:
             memory.append(Buffer(stream="w0", blocks=[*fits.blocks, *misfit.blocks]))
         except MemoryContractError:

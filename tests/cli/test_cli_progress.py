@@ -99,23 +99,18 @@ def test_whether_it_learns_is_said_alike_on_the_page_and_the_console(progress, l
 @pytest.mark.parametrize(
     ("fields", "left_s"),
     [
-        ({"epochs": 1, "max_minutes": 100}, 50.0),  # 5,000 steps at 100 a second
-        ({"epochs": 10, "max_minutes": 2}, 60.0),
-        ({"epochs": math.inf, "max_minutes": 2}, 60.0),
+        ({"epochs": 1}, 60.0),  # half of the rounds took a minute
+        ({"epochs": 10, "max_minutes": 3}, 120.0),
+        ({"epochs": math.inf, "max_minutes": 3}, 120.0),
         ({"epochs": math.inf}, None),
-        ({"epochs": 1, "max_training_steps_per_env_step": 4}, 65.0),  # 1,300 samples at 20 a second
-        # by the samples, at the ratio of steps to samples so far
-        ({"epochs": 1, "sample_uses": 256}, 59.0),
     ],
 )
-def test_time_left_is_by_the_clock_or_by_steps_and_samples(fields, left_s):
-    section = TrainerSection(
-        **{"rounds": 10, "steps": 1000, "max_training_steps_per_env_step": 100} | fields
-    )
+def test_time_left_is_by_the_clock_or_by_the_rounds_so_far(fields, left_s):
+    section = TrainerSection(rounds=10, steps=1000, **fields)
     progress = Progress(Settings(trainer=section), now=Clock(1000.0))
     assert progress.left_s() is None
     progress.add(ROUND)
-    assert progress.left_s() == (None if left_s is None else pytest.approx(left_s, abs=1.0))
+    assert progress.left_s() == left_s
     progress.finish()
     assert progress.left_s() is None
     assert progress.times() == "1:00 of training"
@@ -124,9 +119,7 @@ def test_time_left_is_by_the_clock_or_by_steps_and_samples(fields, left_s):
 def test_sparklines_are_drawn_between_lowest_and_highest():
     assert sparkline([0, 7]) == "▁█"
     assert sparkline([1, 1]) == "▁▁"
-    assert sparkline([]) == sparkline([math.nan]) == ""
-    assert len(sparkline(range(1000), 40)) == 40
-    assert sparkline(range(1000), 40) == "".join(sorted(sparkline(range(1000), 40)))
+    assert sparkline(range(1000)) == "▁▁▁▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇▇███"
 
 
 @pytest.mark.parametrize("make_view", [PlainView, LiveView])
@@ -173,7 +166,6 @@ def test_means_and_deviations_are_the_samples_own():
     both = episodes(1.0, terminated=True) + episodes(3.0)
     assert summary_row("x", both) == ["x", "2", "2.000 ± 1.414", "50%", "10.0"]
     assert summary_row("x", episodes(3.0))[2] == "3.000"  # one value has no spread
-    assert summary_row("x", []) == ["x", "0", "-", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -182,22 +174,18 @@ def test_means_and_deviations_are_the_samples_own():
         ([-10, -11, -9], [-1, -2, -1], True),
         ([-10, 0, -20], [-5, 5, -15], False),
         ([-10, -10, -10], [-9, -9, -9], True),
-        ([-10, -11, -9], [-1, -2], False),
     ],
 )
 def test_a_proof_holds_only_if_the_mean_is_better_by_the_margin(untrained, trained, passed):
-    verdict = proof.judge(episodes(*untrained), episodes(*trained), ProofSection(episodes=3))
-    assert verdict.passed is passed
+    is_better, _ = proof.judge(episodes(*untrained), episodes(*trained), ProofSection(episodes=3))
+    assert is_better is passed
 
 
-def test_a_proof_asks_for_the_share_of_terminal_states_and_is_saved(tmp_path):
+def test_a_proof_asks_for_the_share_of_terminal_states_and_is_saved(tmp_path, capsys):
     untrained = episodes(-10.0, -11.0)
     trained = episodes(-1.0, terminated=True) + episodes(-1.1)
-    assert proof.judge(
-        untrained, trained, ProofSection(episodes=2, min_terminated_share=0.5)
-    ).passed
-    verdict = proof.judge(untrained, trained, ProofSection(episodes=2, min_terminated_share=0.6))
-    assert not verdict.passed
-    assert "a terminal state in 50% of the episodes, 60% are asked for" in verdict.reason
-    proof.save(tmp_path / "a" / "proof.json", untrained, trained, verdict)
-    assert json.loads((tmp_path / "a" / "proof.json").read_text())["trained"][0]["return"] == -1.0
+    assert proof.judge(untrained, trained, ProofSection(min_terminated_share=0.5))[0]
+    assert not proof.prove(untrained, trained, ProofSection(min_terminated_share=0.6), tmp_path)
+    missing = "a terminal state in 50% of the episodes, 60% are asked for"
+    assert missing in capsys.readouterr().out
+    assert json.loads((tmp_path / "proof.json").read_text())["trained"][0]["return"] == -1.0

@@ -16,7 +16,7 @@ class PlainView:
     """Prints plain lines, for files and pipes."""
 
     def __init__(self, title: str) -> None:
-        self._shown: tuple[Any, ...] = ()
+        self._shown = ""
         self._shown_at = -_PLAIN_EVERY_S
         self._state = ""
         self._print(f"run {title}")
@@ -32,16 +32,13 @@ class PlainView:
         if state != self._state:
             self._state = state
             self._print(state)
-        newest = progress.last_round or progress.warm_up
-        news = (
-            len(progress.tests),
-            newest.get("training_steps_total", newest.get("env_steps_total")),
-        )
-        if not newest or news == self._shown or time.monotonic() - self._shown_at < _PLAIN_EVERY_S:
+        rows = "; ".join(f"{name} {' '.join(value.split())}" for name, value in progress.rows())
+        has_begun = progress.last_round or progress.warm_up
+        is_early = time.monotonic() - self._shown_at < _PLAIN_EVERY_S
+        if not has_begun or rows == self._shown or is_early:
             return
-        self._shown, self._shown_at = news, time.monotonic()
-        values = "; ".join(f"{name} {' '.join(value.split())}" for name, value in progress.rows())
-        self._print(f"{progress.times()}: {values}")
+        self._shown, self._shown_at = rows, time.monotonic()
+        self._print(f"{progress.times()}: {rows}")
 
     def close(self) -> None:
         """Do nothing: plain lines need no cleaning up."""

@@ -36,7 +36,7 @@ def labels_of(data):
 ENDS = [f"{episode},{'true' if episode % 2 else 'false'}" for episode in range(8)]
 
 
-def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed, tmp_path, caplog):
+def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed):
     assert "success: 4, failure: 4, no label: 0" in typed("label", data, "--terminated").out
     assert labels_of(data) == ENDS
     out = typed("success-model", data, "--out lamp.safetensors", SHORT).out
@@ -59,14 +59,13 @@ def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed
     assert "check passed" in typed("check task.yaml --delay-steps 0").out
 
 
-def test_who_loads_a_model_says_how_often_it_was_right(data, typed, caplog):
+def test_who_loads_a_model_says_how_often_it_was_right(data, typed, capsys):
     typed("label", data, "--terminated")
     typed("success-model", data, "--out lamp.safetensors", SHORT)
-    with caplog.at_level("INFO"):
-        model = SuccessModel("lamp.safetensors", Lamp.observation_space)
+    model = SuccessModel("lamp.safetensors", Lamp.observation_space)
     assert (
         "lamp.safetensors: 2 held-out episodes, 3 frames in a row: 100.0% right at 0.5 (0 false"
-        in caplog.text
+        in capsys.readouterr().err
     )
     env = SuccessEnv(lambda: Lamp(ends=False), model, frames=2)
     for is_success in (False, True):

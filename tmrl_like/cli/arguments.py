@@ -71,6 +71,7 @@ class Arguments(argparse.Namespace):
 
     Attributes:
         command: the command.
+        log_level: which log lines to show.
         reads: whether the command reads an experiment.
         place: the first argument as it was typed; None if it is optional and was left out.
         overrides: keys and values (as text) that replace the experiment's.
@@ -78,6 +79,7 @@ class Arguments(argparse.Namespace):
     """
 
     command: str
+    log_level: str
     reads = False
     place: str | None = None
     overrides: Sequence[tuple[tuple[Any, ...], str]] = ()

@@ -72,7 +72,7 @@ def main(arguments: Arguments) -> int:
     Stopper(arguments.supervised)
     if arguments.timing:
         return _measure(arguments)
-    experiment = prepare(arguments, "check", _PARTS)
+    experiment = prepare(arguments, _PARTS)
     watched = partial(WatchedEnv, experiment.env, experiment.obs_preprocessor is None)
     experiment = dataclasses.replace(experiment, crc_debug=True)
     longest = min(experiment.worker.max_samples_per_episode, _LONGEST_EPISODE)
@@ -106,7 +106,7 @@ def main(arguments: Arguments) -> int:
 
 def _measure(arguments: Arguments) -> int:
     """Measure time-steps without collecting samples, and show percentiles."""
-    with prepare(arguments, "check", TO_DRIVE).make_standalone() as worker:
+    with prepare(arguments, TO_DRIVE).make_standalone() as worker:
         env = worker.loop.env
         times = worker.measure(arguments.timing)
         durations = {

@@ -27,7 +27,7 @@ def main(arguments: Arguments) -> int:
     expect(file.suffix == ".safetensors", "--out", str(file), "a name that ends in .safetensors")
     spaces = "spaces" if arguments.experiment.document.data.get("spaces") else "env"
     experiment = prepare(
-        arguments, "trainer", ("actor", "agent", "memory", "obs_preprocessor", spaces)
+        arguments, ("actor", "agent", "memory", "obs_preprocessor", spaces), trains=True
     )
     tune_process()
     training = experiment.training()

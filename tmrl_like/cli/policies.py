@@ -9,7 +9,6 @@ from tmrl_like.base.files import write_atomically
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import one_line, suggestion
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import print_table
 from tmrl_like.errors import ConfigError, PolicyError, expect
 from tmrl_like.policies.export import write_onnx
@@ -22,7 +21,6 @@ _COLUMNS = ["version", "tags", "published", "training steps", "return", "test ep
 
 def main(arguments: Arguments) -> int:
     """Carry out one action."""
-    set_up_logging("policies", arguments.log_level)
     try:
         if arguments.place is None:
             return _list_all()

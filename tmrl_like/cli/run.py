@@ -13,7 +13,6 @@ import msgspec
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
-from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, INTERRUPTED, Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family
@@ -72,7 +71,6 @@ def main(arguments: Arguments) -> int:
             "trainer learns from workers of its own; for one worker start one trainer, with a "
             "larger batch_size"
         )
-    set_up_logging("run", arguments.log_level)
     stopper = Stopper(
         arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None
     )

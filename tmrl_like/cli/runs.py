@@ -10,7 +10,6 @@ import yaml
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.places import find_place
 from tmrl_like.cli.tables import print_table
 from tmrl_like.config.paths import RunPaths
@@ -29,7 +28,6 @@ _READ_BYTES = 1 << 20  # how much is read of a metrics file, from its end
 
 def main(arguments: Arguments) -> int:
     """List runs, the newest last, or plot them."""
-    set_up_logging("runs", arguments.log_level)
     runs = data_folder() / "runs"
     found = [find_place(typed).folder() for typed in arguments.places]
     if arguments.plot:

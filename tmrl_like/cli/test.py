@@ -43,7 +43,7 @@ _INTERVAL_COLUMNS = [
 def main(arguments: Arguments) -> int:
     """Run test episodes and show their returns."""
     stopper = Stopper(arguments.supervised)
-    experiment = prepare(arguments, "test", TO_DRIVE)
+    experiment = prepare(arguments, TO_DRIVE)
     experiment = dataclasses.replace(
         experiment, worker=dataclasses.replace(experiment.worker, envs=1)
     )

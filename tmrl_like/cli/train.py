@@ -43,7 +43,7 @@ def main(arguments: Arguments) -> int:
     in_process = arguments.command == "run"
     if "RANK" not in os.environ:  # with several ranks, all of them must meet before any may refuse
         arguments.experiment.refuse_finished()
-    experiment = prepare(arguments, "trainer", _parts(arguments, in_process))
+    experiment = prepare(arguments, _parts(arguments, in_process), trains=True)
     tune_process()
     how: dict[str, Any] = {
         "supervised": arguments.supervised,
@@ -108,7 +108,7 @@ def _train_encoder(arguments: Arguments) -> int:
     expect(
         file.suffix == ".safetensors", "--encoder", str(file), "a name that ends in .safetensors"
     )
-    experiment = prepare(arguments, "trainer", _parts(arguments, in_process=False))
+    experiment = prepare(arguments, _parts(arguments, in_process=False), trains=True)
     tune_process()
     training = experiment.training()
     encoder = encoder_of(training.agent)

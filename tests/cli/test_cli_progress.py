@@ -2,13 +2,13 @@
 
 import json
 import math
-import os
 import sys
 from pathlib import Path
 
 import pytest
 from kit.clocks import Clock
 from kit.episodes import episode
+from kit.failing import with_a_full_disk, without_a_reader
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.progress import Progress, sparkline
@@ -133,16 +133,6 @@ def test_a_view_shows_what_happens(make_view, progress, capsys):
     out = capsys.readouterr().out
     assert out.count("WARNING [bold] is no markup") == 1
     assert "5,000 steps" in out
-
-
-def without_a_reader():
-    reader, writer = os.pipe()
-    os.close(reader)
-    return os.fdopen(writer, "w", encoding="utf-8")
-
-
-def with_a_full_disk():
-    return Path("/dev/full").open("w", encoding="utf-8")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

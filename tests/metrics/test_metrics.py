@@ -1,13 +1,14 @@
 """Metrics of a round, and sinks that cannot disturb training."""
 
+import contextlib
 import io
 import json
-import os
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from kit.failing import with_a_full_disk, without_a_reader
 from kit.pythons import python
 
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
@@ -68,16 +69,6 @@ def test_the_console_says_at_the_end_what_was_reached(capsys):
     )
     ConsoleSink().close()
     assert capsys.readouterr().err == ""
-
-
-def without_a_reader():
-    reader, writer = os.pipe()
-    os.close(reader)
-    return os.fdopen(writer, "w", buffering=1, encoding="utf-8")
-
-
-def with_a_full_disk():
-    return Path("/dev/full").open("w", buffering=1, encoding="utf-8")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -157,11 +148,15 @@ def fail():
     raise RuntimeError("no API key configured")
 
 
+def send(folder, *records):
+    """Send records to wandb, and close its sink."""
+    with contextlib.closing(WandbSink(folder, run_id="r")) as sink:
+        for record in records:
+            sink.write(record)
+
+
 def test_wandb_logs_rounds(fake, tmp_path):
-    sink = WandbSink(tmp_path, run_id="r")
-    sink.write(ROUND)
-    sink.write({"kind": "episode"})
-    sink.close()
+    send(tmp_path, ROUND, {"kind": "episode"})
     assert [record["return_test_mean"] for record in fake.logged] == [-3.0]
     assert fake.finished
 
@@ -180,9 +175,7 @@ def test_the_real_wandb_keeps_an_offline_run(tmp_path):
 
 def test_wandb_without_key_or_network_keeps_the_run_offline(fake, tmp_path):
     fake.online = fail
-    sink = WandbSink(tmp_path)
-    sink.write(ROUND)
-    sink.close()
+    send(tmp_path, ROUND)
     assert fake.modes == ["online", "offline"]
     assert len(fake.logged) == 1
 
@@ -201,8 +194,5 @@ def test_wandb_that_hangs_neither_stalls_training_nor_its_end(fake, tmp_path, mo
 
 def test_wandb_that_breaks_is_reported_and_forgotten(fake, tmp_path, caplog):
     fake.logs = fail
-    sink = WandbSink(tmp_path)
-    sink.write(ROUND)
-    sink.close()
-    sink.write(ROUND)
+    send(tmp_path, ROUND, ROUND)
     assert "training goes on without it" in caplog.text

@@ -62,14 +62,13 @@ def free_port():
 @pytest.fixture
 def store():
     """The policy store of the run `tiny`, with versions 1 to 3; only version 3 reaches the goal."""
-    from tiny import TinyActor, TinyEnv
+    from tiny import actor_that_presses
 
     from tmrl_like.policies.policy_file import describe
 
     kept = PolicyStore(Settings(run_name="tiny").paths.policies)
     for version in (1, 2, 3):
-        actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
-        actor.pedal.data.fill_(float(version == 3))
+        actor = actor_that_presses(float(version == 3))
         card = msgspec.structs.replace(
             describe(actor, run="tiny"), version=version, training_steps=10 * version
         )

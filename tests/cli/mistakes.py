@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_commands import PORT, TINY, words
-from tiny import TinyActor, TinyEnv
+from tiny import actor_that_presses
 
 from tmrl_like.cli import main
 from tmrl_like.config.paths import default_keys_folder
@@ -47,7 +47,7 @@ def disk_is_full(machine):
 
 def with_weights_of_another_network(machine):
     paths = Settings(run_name="tiny").paths
-    TinyActor(TinyEnv.observation_space, TinyEnv.action_space, width=3).save(paths.trainer_model)
+    actor_that_presses(0.0, width=3).save(paths.trainer_model)
     assert main(["config", TINY, "--actor.width", "3"]) == 0
 
 

@@ -8,7 +8,6 @@ import re
 import sys
 
 import pytest
-from cli_commands import TINY
 from mistakes import MISTAKES, Machine
 
 from tmrl_like.transport import KeyFolder
@@ -31,33 +30,6 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
         )
         mistake.patch(monkeypatch)
         assert mistake.said in refused(*mistake.arguments, code=mistake.code)
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (
-            "run --minutes 3 TINY",
-            "--minutes; an earlier version had it: use --trainer.max_minutes N",
-        ),
-        ("run TINY --log_level debug", "--log_level; did you mean --log-level?"),
-    ],
-)
-def test_an_option_that_is_elsewhere_now_is_named_with_its_place(words, hint, refused):
-    assert f"there is no option {hint}" in refused(words)
-
-
-@pytest.mark.parametrize(
-    ("gone", "now"),
-    [
-        ("show", "tmrl-like test EXPERIMENT --window"),
-        ("plot", "tmrl-like runs RUN --plot"),
-    ],
-)
-def test_a_command_of_an_earlier_version_answers_with_the_one_that_serves(gone, now, refused):
-    assert refused(gone, TINY).startswith(
-        f"COMMAND: there is no {gone!r}; an earlier version had it: use `{now}`"
-    )
 
 
 def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):

@@ -118,6 +118,12 @@ class TinyActor(ActorModule):
         return self.pedal[:1].detach().clamp(-1, 1).cpu().numpy()
 
 
+def actor_that_presses(pedal, width=1):
+    actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space, width)
+    actor.pedal.data.fill_(pedal)
+    return actor
+
+
 class NoActor(ActorModule):
     """An actor without `act`."""
 

@@ -317,7 +317,8 @@ MISTAKES = {
     ),
     "NaN in an observation": Mistake(
         "check TINY --delay-steps 0 --env.returns nan",
-        "not finite: array([nan, nan], dtype=float32)",
+        "the environment's observation is not finite: array([nan, nan], dtype=float32)",
+        1,
     ),
     "another shape": Mistake(
         "check TINY --delay-steps 0 --env.returns shape",
@@ -333,7 +334,8 @@ MISTAKES = {
     ),
     "an endless reward": Mistake(
         "check TINY --delay-steps 0 --env.returns infinite_reward",
-        "the reward is inf; expected a finite",
+        "the environment's reward is not finite: inf",
+        1,
     ),
     "no reward": Mistake(
         "check TINY --delay-steps 0 --env.returns no_reward", "reward is None; expected a number", 1

@@ -22,7 +22,6 @@ ROUND = {
     "time_s": 60.0,
     "epoch": 0,
     "round": 4,
-    "round_duration_s": 10.0,
     "env_steps_total": 1200,
     "env_steps_per_s": 20.0,
     "training_steps_total": 5000,
@@ -60,20 +59,18 @@ def test_progress_shows_returns_rates_ages_and_overruns(progress):
     for value in (ROUND, record(-3.0), record(-1.0, terminated=True), record(-2.0, test=False)):
         progress.add(value)
     rows = dict(progress.rows())
-    assert "-1.00  mean of 2:     -2.00  ▁█" in rows["test return"]
+    assert "-1.00, mean of 2: -2.00  ▁█" in rows["test return"]
     assert rows["terminal state"] == "reached in 50% of the last 2 tests"
-    assert rows["samples"] == "1,200  20.0/s"
-    assert rows["training"] == "5,000 steps  100/s  4.20 per sample"
+    assert rows["samples"] == "1,200, 20.0/s"
+    assert rows["training"] == "5,000 steps, 100/s, 4.20 per sample"
     assert rows["median age"] == "sample 50 ms, policy 1.5 s"
     assert rows["overruns"] == "3"
     assert not {"faults", "rejected", "loss"} & rows.keys()
     progress.add(ROUND | {"loss_critic": 0.25, "loss_critic_held_out": 0.5})
     assert dict(progress.rows())["loss"] == "0.25, held out 0.5"
-    progress.add(
-        ROUND | {"env_faults_total": 3, "env_rebuilds_total": 2, "rejected_workers_total": 1}
-    )
+    progress.add(ROUND | {"env_faults_total": 3, "rejected_workers_total": 1})
     rows = dict(progress.rows())
-    assert rows["faults"] == "3 of the environment, rebuilt: 2"
+    assert rows["faults"] == "3 of environments"
     assert rows["rejected"] == "1 worker processes, whose samples do not fit"
 
 
@@ -88,12 +85,7 @@ def test_progress_shows_returns_rates_ages_and_overruns(progress):
 def test_whether_it_learns_is_said_alike_on_the_page_and_the_console(progress, line, words):
     progress.add(ROUND | {"learning": line})
     assert dict(progress.rows())["does it learn?"] == words
-    assert (
-        describe_round(ROUND | {"learning": line})
-        .replace("[red]", "")
-        .count(f"does it learn? {words}")
-        == 1
-    )
+    assert describe_round(ROUND | {"learning": line}).count(f"does it learn? {words}") == 1
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tmrl_like.base.text import clock, duration
+from tmrl_like.base.text import clock
 from tmrl_like.config.settings import Settings
 from tmrl_like.metrics.reading import Record
-from tmrl_like.metrics.sinks import DOES_IT_LEARN, describe_warm_up, learns_in_words, loss_in_words
+from tmrl_like.metrics.sinks import describe_warm_up, rows_of_round
 
 _RECENT_TESTS = 10
 _BARS = "▁▂▃▄▅▆▇█"
@@ -102,7 +102,7 @@ class Progress:
                 ("terminal state", f"reached in {share:.0%} of the last {len(tests)} tests")
             )
         if self.last_round:
-            rows += _of_a_round(self.last_round)
+            rows += rows_of_round(self.last_round)
         else:
             rows.append(
                 (
@@ -118,35 +118,7 @@ def _of_returns(returns: Sequence[float]) -> str:
         return ""
     recent = returns[-_RECENT_TESTS:]
     mean = sum(recent) / len(recent)
-    return f"{returns[-1]:9.2f}  mean of {len(recent)}: {mean:9.2f}  {sparkline(returns)}"
-
-
-def _of_a_round(r: Record) -> list[tuple[str, str]]:
-    """Return the rows of a round's record; a row without content has an empty value."""
-    training = f"{r['training_steps_total']:,} steps  {r['training_steps_per_s']:.0f}/s"
-    ages = [(name, r.get(f"{name}_age_p50_s")) for name in ("sample", "policy")]
-    faults, rejected = r.get("env_faults_total"), r.get("rejected_workers_total")
-    return [
-        ("samples", f"{r['env_steps_total']:,}  {r['env_steps_per_s']:.1f}/s"),
-        ("training", f"{training}  {r['training_steps_per_env_step']:.2f} per sample"),
-        (DOES_IT_LEARN, learns_in_words(r)),
-        ("loss", loss_in_words(r)),
-        (
-            "median age",
-            ", ".join(f"{name} {duration(age_s)}" for name, age_s in ages if age_s is not None),
-        ),
-        ("overruns", f"{r.get('overruns_total') or 0:.0f}"),
-        (
-            "faults",
-            f"{faults:.0f} of the environment, rebuilt: {r['env_rebuilds_total']:.0f}"
-            if faults
-            else "",
-        ),
-        (
-            "rejected",
-            f"{rejected:.0f} worker processes, whose samples do not fit" if rejected else "",
-        ),
-    ]
+    return f"{returns[-1]:.2f}, mean of {len(recent)}: {mean:.2f}  {sparkline(returns)}"
 
 
 def sparkline(returns: Sequence[float], width: int = 40) -> str:

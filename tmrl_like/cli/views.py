@@ -32,7 +32,7 @@ class PlainView:
         if state != self._state:
             self._state = state
             self._print(state)
-        rows = "; ".join(f"{name} {' '.join(value.split())}" for name, value in progress.rows())
+        rows = "; ".join(f"{name} {value}" for name, value in progress.rows())
         has_begun = progress.last_round or progress.warm_up
         is_early = time.monotonic() - self._shown_at < _PLAIN_EVERY_S
         if not has_begun or rows == self._shown or is_early:

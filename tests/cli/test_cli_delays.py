@@ -91,7 +91,7 @@ def supervised():
 
 
 def check(env, steps=300, period_s=0.05, excitation=0.3):
-    drive = env.run(lambda: drive_at_random(env, steps, excitation, np.random.default_rng(1)))
+    drive, _ = env.run(lambda: drive_at_random(env, steps, excitation, np.random.default_rng(1)))
     held = held_actions(env.env) or 0
     return describe_response(*measure(drive, held), held, period_s)
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -20,18 +19,8 @@ from tmrl_like.envs.delays import Response, Trace, measure_response, to_features
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.worker.worker import RolloutWorker
 
-
-@dataclass
-class RandomDrive:
-    """A record of driving with random actions.
-
-    Attributes:
-        episodes: for each, its actions as vectors, and its observations, which are one more.
-        periods_s: time from observation to observation.
-    """
-
-    episodes: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
-    periods_s: list[float] = field(default_factory=list)
+Drive: TypeAlias = list[tuple[list[Any], list[Any]]]
+"""For each episode its actions as vectors, and its observations, which are one more."""
 
 
 def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> None:
@@ -51,13 +40,13 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
         "(--excitation; --delay-steps 0 leaves this out)",
         flush=True,
     )
-    drive = worker.run_in_control_thread(
+    drive, periods_s = worker.run_in_control_thread(
         lambda supervised: drive_at_random(
             supervised, steps, excitation, np.random.default_rng(seed)
         )
     )
     held = held_actions(env) or 0
-    period_s = float(np.median(drive.periods_s)) if worker.loop.env.time_step_s else None
+    period_s = float(np.median(periods_s)) if worker.loop.env.time_step_s else None
     for line in describe_response(*measure(drive, held, seed), held, period_s):
         print(line)
 
@@ -89,24 +78,25 @@ def random_action(
 
 def drive_at_random(
     env: SupervisedEnv, steps: int, excitation: float, random: np.random.Generator
-) -> RandomDrive:
+) -> tuple[Drive, list[float]]:
     """Take `steps` steps with random actions, then one with the default action; in the control
-    thread.
+    thread. Also returns the times from observation to observation.
     """
-    drive, space, default = RandomDrive(), env.env.action_space, env.default_action
+    drive, periods_s = Drive(), list[float]()
+    space, default = env.env.action_space, env.default_action
     ended = True
     for _ in range(steps):
         if ended:
             actions: list[Any] = []
             observations = [copy.deepcopy(env.reset()[0])]
-            drive.episodes.append((actions, observations))
+            drive.append((actions, observations))
             observed_at = time.perf_counter()
         if env.stopping.is_set():
             break
         action = random_action(space, default, excitation, random)
         obs, _, terminated, truncated, _ = env.step(action)
         before, observed_at = observed_at, time.perf_counter()
-        drive.periods_s.append(observed_at - before)
+        periods_s.append(observed_at - before)
         actions.append(spaces.flatten(space, action))
         observations.append(copy.deepcopy(obs))
         ended = bool(terminated or truncated)
@@ -114,12 +104,10 @@ def drive_at_random(
         env.step(default)
     if env.stopping.is_set():
         raise StoppedError
-    return drive
+    return drive, periods_s
 
 
-def measure(
-    drive: RandomDrive, held: int, seed: int = 0
-) -> tuple[Response | None, Response | None]:
+def measure(drive: Drive, held: int, seed: int = 0) -> tuple[Response | None, Response | None]:
     """Measure when actions show; the `held` past actions at the end of each observation are left
     out.
 
@@ -128,13 +116,11 @@ def measure(
         The response in pictures and long arrays, which are reduced first; None if there are none.
     """
     seen = [
-        obs[: len(obs) - held] if held else obs
-        for _, observations in drive.episodes
-        for obs in observations
+        obs[: len(obs) - held] if held else obs for _, observations in drive for obs in observations
     ]
     features, whole = to_features(seen)
     traces, start = [], 0
-    for actions, observations in drive.episodes:
+    for actions, observations in drive:
         end = start + len(observations)
         traces.append(Trace(np.array(actions, np.float64), features[start:end]))
         start = end

@@ -117,7 +117,7 @@ def test_a_view_shows_what_happens(make_view, progress, capsys):
     progress.add(ROUND)
     view = make_view("title")
     view.show("training", progress)
-    view.line("worker 1", "12:00:00 worker   WARNING [bold] is no markup")
+    view.line("12:00:00 worker   WARNING [bold] is no markup")
     view.show("training", progress)
     view.close()
     out = capsys.readouterr().out
@@ -133,7 +133,7 @@ def test_a_view_goes_on_if_nothing_takes_its_lines(opened, progress, monkeypatch
     monkeypatch.setattr(sys, "stdout", stdout)
     progress.add(ROUND)
     view = PlainView("title")
-    view.line("worker", "a line")
+    view.line("a line")
     view.show("ending", progress)
     view.close()
     with pytest.raises(OSError, match=r"space|pipe"):

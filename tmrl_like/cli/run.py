@@ -260,10 +260,10 @@ class Run:
 
     def _hear(self, wait_s: float = 0.0) -> None:
         """Log and show the lines that parts have printed; waits for the first one."""
-        for child, text in self._family.lines(wait_s):
+        for text in self._family.lines(wait_s):
             self._write(f"{text}\n")
             if not text.startswith(ERROR_PREFIX):
-                self._view.line(child.role, text)
+                self._view.line(text)
 
     def _hear_last_words(self) -> None:
         self._family.wait_for_last_words()
@@ -271,7 +271,7 @@ class Run:
 
     def _say(self, text: str) -> None:
         self._write(f"{text}\n")
-        self._view.line("run", text)
+        self._view.line(text)
 
     def _write(self, lines: str) -> None:
         """Add lines to run.log. A full disk costs log lines, and nothing else."""

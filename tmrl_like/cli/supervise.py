@@ -80,7 +80,7 @@ class Family:
 
     def __init__(self) -> None:
         self.children: list[Child] = []
-        self._lines: queue.SimpleQueue[tuple[Child, str]] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def start(
         self, role: str, arguments: Sequence[str], further: Mapping[str, str] | None = None
@@ -108,7 +108,7 @@ class Family:
             child.readers.append(start_thread(partial(read, child), f"tmrl-{role}"))
         return child
 
-    def lines(self, wait_s: float = 0.0) -> Iterator[tuple[Child, str]]:
+    def lines(self, wait_s: float = 0.0) -> Iterator[str]:
         """Yield the children's lines on standard error since the last call; waits up to `wait_s`
         for the first one.
         """
@@ -173,7 +173,7 @@ class Family:
                 child.last_words = text.strip() or child.last_words
                 if text.startswith(ERROR_PREFIX):
                     child.error = child.error or text.removeprefix(ERROR_PREFIX)
-                self._lines.put((child, text))
+                self._lines.put(text)
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 from tmrl_like.cli.progress import Progress
 
 _PLAIN_EVERY_S = 10.0
-_COLOURS = {"server": "blue", "trainer": "magenta", "worker": "cyan", "run": "white"}
 
 
 class PlainView:
@@ -21,8 +20,8 @@ class PlainView:
         self._state = ""
         self._print(f"run {title}")
 
-    def line(self, role: str, text: str) -> None:
-        """Show one line of a part; the text already names the part."""
+    def line(self, text: str) -> None:
+        """Show one line of a part."""
         self._print(text)
 
     def show(self, state: str, progress: Progress) -> None:
@@ -68,11 +67,11 @@ class LiveView:
         self._live = Live(console=self._console, refresh_per_second=4, transient=False)
         self._live.start()
 
-    def line(self, role: str, text: str) -> None:
-        """Show one line of a part, in the part's colour."""
+    def line(self, text: str) -> None:
+        """Show one line of a part; a warning or an error is coloured."""
         from rich.text import Text
 
-        style = _COLOURS.get(role.partition(" ")[0], "")
+        style = ""
         if " WARNING " in text:
             style = "yellow"
         if " ERROR " in text or " CRITICAL" in text:

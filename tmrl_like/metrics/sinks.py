@@ -5,15 +5,15 @@ training.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import math
 import os
 import queue
 import sys
 from array import array
 from pathlib import Path
 from typing import Any, Protocol
+
+import msgspec
 
 from tmrl_like.base.text import clock, counted, duration
 from tmrl_like.base.threads import start_thread
@@ -106,10 +106,7 @@ class JsonLinesSink:
 
 def as_line(record: Record) -> str:
     """Return a record as a JSON object; values that are not finite become null."""
-    finite = {
-        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()
-    }
-    return json.dumps(finite, separators=(",", ":"))
+    return msgspec.json.encode(record, enc_hook=float).decode()
 
 
 class ConsoleSink:

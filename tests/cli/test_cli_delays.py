@@ -50,13 +50,15 @@ class Cart(Interface):
 
 
 def make_cart(late, act_buf_len):
-    config = DEFAULT_CONFIG_DICT | {"interface": Cart, "interface_kwargs": {"late": late}}
-    config |= {
+    config = DEFAULT_CONFIG_DICT | {
+        "interface": Cart,
+        "interface_kwargs": {"late": late},
         "time_step_duration": 0.001,
         "start_obs_capture": 0.001,
         "time_step_timeout_factor": 1e6,
+        "ep_max_length": 100,
+        "act_buf_len": act_buf_len,
     }
-    config |= {"ep_max_length": 100, "act_buf_len": act_buf_len}
     return GenericGymEnv("real-time-gym-ts-v1", {"config": config})
 
 

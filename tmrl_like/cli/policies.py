@@ -23,7 +23,8 @@ def main(arguments: Arguments) -> int:
     """Carry out one action."""
     try:
         if arguments.place is None:
-            return _list_all()
+            runs = sorted((data_folder() / "runs").glob("*/"))
+            return _list(*(PolicyStore(run / FOLDER) for run in runs))
         store = PolicyStore(arguments.found.folder() / FOLDER)
         version = arguments.found.version or NEWEST
         if arguments.found.version and arguments.action in ("list", "prune"):
@@ -33,9 +34,8 @@ def main(arguments: Arguments) -> int:
             )
         if arguments.action == "export":
             _export(store, version, arguments)
-            return 0
-        if arguments.action == "list":
-            _list(str(store.folder), _rows(store))
+        elif arguments.action == "list":
+            _list(store)
         elif arguments.action == "tag":
             print(
                 f"{store.tag(version, arguments.tag)} is kept until `tmrl-like policies prune "
@@ -82,22 +82,14 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
         print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
 
 
-def _list_all() -> int:
-    """Show the policies of each run on this machine that has any."""
-    runs = data_folder() / "runs"
-    kept = [run for run in sorted(runs.glob("*/")) if PolicyStore(run / FOLDER).versions()]
-    for run in kept:
-        _list(run.name, _rows(PolicyStore(run / FOLDER)))
-    if not kept:
-        _list(str(runs), [])
+def _list(*stores: PolicyStore) -> int:
+    """Show the policies of each run that has any."""
+    listed = {store.folder.parent.name: rows for store in stores if (rows := _rows(store))}
+    for run, rows in listed.items():
+        print_table(run, _COLUMNS, rows)
+    if not listed:
+        print("no policies yet; `tmrl-like run EXPERIMENT` makes some")
     return 0
-
-
-def _list(title: str, rows: list[list[str]]) -> None:
-    if rows:
-        print_table(title, _COLUMNS, rows)
-    else:
-        print(f"no policies in {title} yet; `tmrl-like run EXPERIMENT` makes some")
 
 
 def _what_is_not_in_it(policy: Policy) -> str:

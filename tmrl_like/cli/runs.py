@@ -46,14 +46,11 @@ def main(arguments: Arguments) -> int:
 
 def _row(paths: RunPaths) -> list[str]:
     starts = read_starts(paths.folder)
-    newest: dict[str, float] = {}
+    time_s = samples = 0.0
     returns: dict[bool, list[float]] = {True: [], False: []}
     for record in read_records(paths.metrics, _READ_BYTES):
-        newest |= {
-            name: record[name]
-            for name in ("time_s", "env_steps_total")
-            if record.get(name) is not None
-        }
+        time_s = record.get("time_s") or time_s
+        samples = record.get("env_steps_total") or samples
         if record.get("kind") == "episode" and record.get("return") is not None:
             returns[record["test"]].append(record["return"])
     shown = returns[True] or returns[False]
@@ -63,8 +60,8 @@ def _row(paths: RunPaths) -> list[str]:
         paths.run_name,
         (starts[-1].task if starts else "") or "-",
         starts[-1].time[:16].replace("T", " ") if starts else "-",
-        f"{newest.get('time_s', 0.0) / 60:.1f}",
-        f"{newest.get('env_steps_total', 0):,.0f}",
+        f"{time_s / 60:.1f}",
+        f"{samples:,.0f}",
         f"{sum(shown) / len(shown):.3g}" if shown else "-",
         _best_return(paths),
         "running" if is_in_use(paths) else ended,

@@ -1,3 +1,5 @@
+import itertools
+
 import msgspec
 import pytest
 from cli_commands import Command, words
@@ -52,6 +54,24 @@ def refused(typed):
         return last.removeprefix("tmrl-like: error: ")
 
     return run
+
+
+@pytest.fixture
+def fail_in_step(monkeypatch):
+    """Return a function that lets the environment fail in one of its steps, counted from 1."""
+    from tiny import TinyEnv
+
+    def fail(number):
+        take_step, steps = TinyEnv.step, itertools.count(1)
+
+        def step(env, action):
+            if next(steps) == number:
+                raise OSError("the arm is gone")
+            return take_step(env, action)
+
+        monkeypatch.setattr(TinyEnv, "step", step)
+
+    return fail
 
 
 @pytest.fixture

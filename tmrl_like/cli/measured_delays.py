@@ -107,13 +107,14 @@ def drive_at_random(
     return drive, periods_s
 
 
-def measure(drive: Drive, held: int, seed: int = 0) -> tuple[Response | None, Response | None]:
+def measure(drive: Drive, held: int, seed: int = 0) -> tuple[Response | None, bool]:
     """Measure when actions show; the `held` past actions at the end of each observation are left
     out.
 
     Returns:
-        The response in numbers; None if there are too few steps to measure it.
-        The response in pictures and long arrays, which are reduced first; None if there are none.
+        The response in numbers or, if they show no effect, in pictures and long arrays, which are
+        reduced first; None if there are too few steps to measure it.
+        Whether there are pictures or long arrays.
     """
     seen = [
         obs[: len(obs) - held] if held else obs for _, observations in drive for obs in observations
@@ -125,42 +126,41 @@ def measure(drive: Drive, held: int, seed: int = 0) -> tuple[Response | None, Re
         traces.append(Trace(np.array(actions, np.float64), features[start:end]))
         start = end
     has_pictures = whole < features.shape[1]
-    pictures = measure_response(traces, slice(whole, None), seed) if has_pictures else None
-    return measure_response(traces, slice(0, whole), seed), pictures
+    response = measure_response(traces, slice(0, whole), seed)
+    if has_pictures and response is not None and not response.lags:
+        response = measure_response(traces, slice(whole, None), seed)
+    return response, has_pictures
 
 
 def describe_response(
-    numbers: Response | None, pictures: Response | None, held: int, period_s: float | None
+    response: Response | None, has_pictures: bool, held: int, period_s: float | None
 ) -> list[str]:
-    """Return lines about the response that `measure` found, and the action buffer that it requires.
+    """Return lines about what `measure` found, and the action buffer that it requires.
 
     `held` past actions are in each observation. `period_s` is the measured time-step; None if the
     environment is not in real time.
     """
-    if numbers is None:
+    if response is None:
         return [
             "delay: not measured: too few steps for so many actions, or episodes too short; raise "
             "--delay-steps"
         ]
-    lines = [f"delay: {_describe_effect(numbers, period_s)}"] if numbers.lags else []
-    if pictures is not None and pictures.lags:
-        lines += [
-            f"delay in pictures: {_describe_effect(pictures, period_s)}",
-            "note: pictures and long arrays were reduced to a few numbers; what they show is a "
-            "hint",
-        ]
-    if not lines:
+    if not response.lags:
         return [
-            f"delay: no effect of the actions was seen within {numbers.max_lag} steps: raise "
+            f"delay: no effect of the actions was seen within {response.max_lag} steps: raise "
             "--excitation, or --delay-steps; if there should be one, check whether actions arrive"
         ]
-    if numbers.hidden_state and pictures is None:
+    lines = [f"delay: {_describe_effect(response, period_s)}"]
+    if has_pictures:
+        lines.append(
+            "note: pictures and long arrays were reduced to a few numbers; what they show is a hint"
+        )
+    elif response.hidden_state:
         lines.append(
             "note: older actions predict what comes next better than the observation does: it "
             "seems to lack something that moves, such as a speed; add it, or the last observations"
         )
-    decisive = numbers if numbers.lags or pictures is None else pictures
-    return [*lines, _describe_buffer(decisive, held, is_sure=pictures is None)]
+    return [*lines, _describe_buffer(response, held, is_sure=not has_pictures)]
 
 
 def _describe_effect(response: Response, period_s: float | None) -> str:

@@ -1,9 +1,6 @@
 """`tmrl-like init`, and the experiments that ship."""
 
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -91,24 +88,15 @@ def test_experiments_that_ship_are_found_by_name_and_listed(typed):
 
 @pytest.mark.long
 def test_a_plain_install_brings_the_experiments_and_the_templates(tmp_path):
-    def call(*command):
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    site = tmp_path / "site"
+    run_python("-m", "pip", "install", "-q", "--no-deps", "--target", site, ROOT)
 
-    call(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT)
-    (wheel,) = tmp_path.glob("*.whl")
-    call(sys.executable, "-m", "venv", "--system-site-packages", "fresh")
-    python = tmp_path / "fresh" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    call(python, "-m", "pip", "install", "-q", "--no-deps", wheel)
-    site = next(path for path in sys.path if path.endswith("site-packages"))
-    program = (
-        f"import sys, runpy; sys.path.append({site!r}); runpy.run_module('tmrl_like', "
-        "run_name='__main__')"
-    )
-    (tmp_path / "dependencies.py").write_text(program)
-    assert "run_name: drone" in call(python, "dependencies.py", "config", "drone")
-    call(python, "dependencies.py", "init", "my_arm", "--kind", "gym")
-    assert "check passed" in call(
-        python, "dependencies.py", "check", "my_arm/my_arm.yaml", "--delay-steps", "0"
-    )
+    def call(*command):
+        return run_python("-m", "tmrl_like", *command, cwd=tmp_path, PYTHONPATH=str(site))[0]
+
+    assert "run_name: drone" in call("config", "drone")
+    call("init", "my_arm", "--kind", "gym")
+    assert "check passed" in call("check", "my_arm/my_arm.yaml", "--delay-steps", "0")
+    code = "import tmrl_like; print(tmrl_like.__file__)"
+    found, _ = run_python("-c", code, cwd=tmp_path, PYTHONPATH=str(site))
+    assert Path(found).is_relative_to(site)

@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from kit.failing import with_a_full_disk, without_a_reader
@@ -113,38 +114,14 @@ def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path)
     assert (given["agent.lr_actor"].number_value, given["agent"].string_value) == (1e-3, "SACAgent")
 
 
-class FakeWandb:
-    """A stand-in for the wandb module; `online` and `logs` may raise or hang."""
-
-    def __init__(self):
-        self.online = self.logs = lambda: None
-        self.logged, self.modes, self.finished = [], [], False
-
-    def Settings(self, **_):
-        return None
-
-    def init(self, mode="online", **arguments):
-        self.modes.append(mode)
-        if mode == "online":
-            self.online()
-        return self
-
-    def log(self, record):
-        self.logs()
-        self.logged.append(record)
-
-    def finish(self):
-        self.finished = True
+NO_KEY = RuntimeError("no API key configured")
 
 
 @pytest.fixture
-def fake(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
+def wandb(monkeypatch):
+    """A stand-in for the module wandb; `wandb.init()` is the run, which takes everything."""
+    monkeypatch.setitem(sys.modules, "wandb", Mock())
     return sys.modules["wandb"]
-
-
-def fail():
-    raise RuntimeError("no API key configured")
 
 
 def send(folder, *records):
@@ -154,10 +131,12 @@ def send(folder, *records):
             sink.write(record)
 
 
-def test_wandb_logs_rounds(fake, tmp_path):
+def test_wandb_logs_rounds(wandb, tmp_path):
+    run = wandb.init.return_value
     send(tmp_path, ROUND, {"kind": "episode"})
-    assert [record["return_test_mean"] for record in fake.logged] == [-3.0]
-    assert fake.finished
+    (logged,) = run.log.call_args_list
+    assert logged.args[0]["return_test_mean"] == -3.0
+    run.finish.assert_called_once()
 
 
 @pytest.mark.long
@@ -172,16 +151,17 @@ def test_the_real_wandb_keeps_an_offline_run(tmp_path):
     assert list(tmp_path.glob("wandb/offline-run-*/run-r.wandb"))
 
 
-def test_wandb_without_key_or_network_keeps_the_run_offline(fake, tmp_path):
-    fake.online = fail
+def test_wandb_without_key_or_network_keeps_the_run_offline(wandb, tmp_path):
+    offline = Mock()
+    wandb.init.side_effect = [NO_KEY, offline]
     send(tmp_path, ROUND)
-    assert fake.modes == ["online", "offline"]
-    assert len(fake.logged) == 1
+    assert [call.kwargs.get("mode") for call in wandb.init.call_args_list] == [None, "offline"]
+    offline.log.assert_called_once()
 
 
-def test_wandb_that_hangs_neither_stalls_training_nor_its_end(fake, tmp_path, monkeypatch):
+def test_wandb_that_hangs_neither_stalls_training_nor_its_end(wandb, tmp_path, monkeypatch):
     answers = threading.Event()
-    fake.online = answers.wait
+    wandb.Settings.side_effect = lambda **_: answers.wait()
     monkeypatch.setattr(WandbSink, "CLOSE_WITHIN_S", 0.2)
     sink = WandbSink(tmp_path)
     for _ in range(WandbSink.MAX_WAITING + 100):
@@ -191,7 +171,7 @@ def test_wandb_that_hangs_neither_stalls_training_nor_its_end(fake, tmp_path, mo
     assert sink._queue.qsize() <= WandbSink.MAX_WAITING + 1
 
 
-def test_wandb_that_breaks_is_reported_and_forgotten(fake, tmp_path, caplog):
-    fake.logs = fail
+def test_wandb_that_breaks_is_reported_and_forgotten(wandb, tmp_path, caplog):
+    wandb.init.return_value.log.side_effect = NO_KEY
     send(tmp_path, ROUND, ROUND)
     assert "training goes on without it" in caplog.text

@@ -3,6 +3,7 @@ environment ends episodes by the model.
 """
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -68,41 +69,27 @@ def test_who_loads_a_model_says_how_often_it_was_right(data, typed, capsys):
     )
 
 
-class Keyboard:
-    """A stand-in for OpenCV, in whose window given keys are pressed."""
-
-    WINDOW_AUTOSIZE = WINDOW_GUI_NORMAL = WND_PROP_VISIBLE = COLOR_RGB2BGR = 0
-
-    def __init__(self, keys):
-        self.keys, self.shown = list(keys), []
-
-    def namedWindow(self, *_): ...
-
-    def destroyAllWindows(self): ...
-
-    def cvtColor(self, picture, _):
-        return picture
-
-    def imshow(self, _, picture):
-        self.shown.append(picture.shape)
-
-    def waitKey(self, _):
-        return ord(self.keys.pop(0))
-
-    def getWindowProperty(self, *_):
-        return 1
+def window(keys):
+    """Return a stand-in for OpenCV, in whose window these keys are pressed."""
+    return Mock(
+        WINDOW_AUTOSIZE=0,
+        WINDOW_GUI_NORMAL=0,
+        cvtColor=lambda picture, _: picture,
+        waitKey=Mock(side_effect=map(ord, keys)),
+        getWindowProperty=lambda *_: 1,
+    )
 
 
 def test_a_person_labels_what_has_no_label_in_a_window(data, typed, monkeypatch):
     monkeypatch.setattr(label, "has_display", lambda: True)
-    first, second = Keyboard("sx fq"), Keyboard("fffffff")
+    first, second = window("sx fq"), window("fffffff")
     monkeypatch.setattr(label, "load_opencv", lambda: first)
     assert "success: 1, failure: 1, no label: 6" in typed("label", data, "--last 2").out
     assert labels_of(data) == ["0,true", "2,false"]
-    assert first.shown[0] == (384, 768, 3)
+    assert first.imshow.call_args_list[0].args[1].shape == (384, 768, 3)
     monkeypatch.setattr(label, "load_opencv", lambda: second)
     assert "success: 1, failure: 7, no label: 0" in typed("label", data).out
-    assert len(second.shown) == 6
+    assert second.imshow.call_count == 6
 
 
 @pytest.mark.parametrize(

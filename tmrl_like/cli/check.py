@@ -152,8 +152,8 @@ class WatchedEnv:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
-    def reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, info = self._env.reset() if seed is None else self._env.reset(seed=seed)
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self._env.reset(**options)
         self._look(obs, info, "reset()")
         return obs, info
 

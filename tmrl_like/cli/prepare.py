@@ -13,6 +13,12 @@ from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.experiment import Experiment
 
 TO_COLLECT = (*TO_DRIVE, "sample_compressor")
+TO_LEARN = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
+
+
+def parts_to_train(arguments: Arguments) -> tuple[str, ...]:
+    """Return the parts of a training, with the environment only if nothing else says its spaces."""
+    return (*TO_LEARN, "spaces" if arguments.experiment.document.data.get("spaces") else "env")
 
 
 def prepare(arguments: Arguments, parts: tuple[str, ...], trains: bool = False) -> Experiment:

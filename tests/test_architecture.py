@@ -263,7 +263,7 @@ from tmrl_like.cli.arguments import parse
 from tmrl_like.cli.prepare import TO_COLLECT, prepare
 
 arguments = parse(["worker", "config/drone.yaml", "--server.port", "1"])
-with prepare(arguments, "worker", TO_COLLECT).make_worker() as worker:
+with prepare(arguments, TO_COLLECT).make_worker() as worker:
     obs, _ = worker.reset(collect_samples=True)
     worker.step(obs, test=False, collect_samples=True)
 """

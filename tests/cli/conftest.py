@@ -1,3 +1,5 @@
+import itertools
+
 import msgspec
 import pytest
 from cli_commands import Command, words
@@ -55,6 +57,24 @@ def refused(typed):
 
 
 @pytest.fixture
+def fail_in_step(monkeypatch):
+    """Return a function that lets the environment fail in one of its steps, counted from 1."""
+    from tiny import TinyEnv
+
+    def fail(number):
+        take_step, steps = TinyEnv.step, itertools.count(1)
+
+        def step(env, action):
+            if next(steps) == number:
+                raise OSError("the arm is gone")
+            return take_step(env, action)
+
+        monkeypatch.setattr(TinyEnv, "step", step)
+
+    return fail
+
+
+@pytest.fixture
 def free_port():
     return ports.free_port()
 
@@ -62,14 +82,13 @@ def free_port():
 @pytest.fixture
 def store():
     """The policy store of the run `tiny`, with versions 1 to 3; only version 3 reaches the goal."""
-    from tiny import TinyActor, TinyEnv
+    from tiny import actor_that_presses
 
     from tmrl_like.policies.policy_file import describe
 
     kept = PolicyStore(Settings(run_name="tiny").paths.policies)
     for version in (1, 2, 3):
-        actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
-        actor.pedal.data.fill_(float(version == 3))
+        actor = actor_that_presses(float(version == 3))
         card = msgspec.structs.replace(
             describe(actor, run="tiny"), version=version, training_steps=10 * version
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_commands import PORT, TINY, words
-from tiny import TinyActor, TinyEnv
+from tiny import actor_that_presses
 
 from tmrl_like.cli import main
 from tmrl_like.config.paths import default_keys_folder
@@ -47,7 +47,7 @@ def disk_is_full(machine):
 
 def with_weights_of_another_network(machine):
     paths = Settings(run_name="tiny").paths
-    TinyActor(TinyEnv.observation_space, TinyEnv.action_space, width=3).save(paths.trainer_model)
+    actor_that_presses(0.0, width=3).save(paths.trainer_model)
     assert main(["config", TINY, "--actor.width", "3"]) == 0
 
 
@@ -317,7 +317,8 @@ MISTAKES = {
     ),
     "NaN in an observation": Mistake(
         "check TINY --delay-steps 0 --env.returns nan",
-        "not finite: array([nan, nan], dtype=float32)",
+        "the environment's observation is not finite: array([nan, nan], dtype=float32)",
+        1,
     ),
     "another shape": Mistake(
         "check TINY --delay-steps 0 --env.returns shape",
@@ -333,7 +334,8 @@ MISTAKES = {
     ),
     "an endless reward": Mistake(
         "check TINY --delay-steps 0 --env.returns infinite_reward",
-        "the reward is inf; expected a finite",
+        "the environment's reward is not finite: inf",
+        1,
     ),
     "no reward": Mistake(
         "check TINY --delay-steps 0 --env.returns no_reward", "reward is None; expected a number", 1

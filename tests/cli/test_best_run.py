@@ -21,12 +21,7 @@ from tmrl_like.types import ActionSource
 def drive(return_=0.0, progress=None, took_s=2.0, steps=4):
     info = {}
     if progress is not None:
-        share = np.linspace(0, progress, steps, dtype=np.float32)
-        info = {
-            "progress": share,
-            "distance": 100 * share,
-            "position": np.stack([share, share**2, 0 * share], 1),
-        }
+        info["progress"] = np.linspace(0, progress, steps, dtype=np.float32)
     return Rollout(
         actions=np.zeros((steps, 1), np.float32),
         rewards=np.full(steps, return_ / steps),

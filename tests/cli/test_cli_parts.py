@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 from cli_commands import TINY
-from tiny import TinyActor, TinyEnv
 
 from tmrl_like import load_experiment
 from tmrl_like.cli.logs import set_up_logging
-from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError
 
 
@@ -104,21 +102,11 @@ def test_a_part_without_its_parent_ends(free_port):
         assert part.wait(60.0) == 130
 
 
-def test_a_test_drives_the_stored_policy(typed):
-    assert "0%" in typed("test TINY --untrained --episodes 2").out
-    actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
-    actor.pedal.data.fill_(1.0)
-    actor.save(Settings(run_name="tiny").paths.trainer_model)
-    out = typed("test TINY --episodes 2").out
-    assert "episode 2: return" in out
-    assert "100%" in out
-
-
-def test_a_test_says_how_the_environment_failed_and_goes_on(typed, monkeypatch):
-    monkeypatch.setattr(TinyEnv, "failed", False)
-    out = typed("test TINY --untrained --episodes 2 --env.fails_once true").out
-    assert "fault: the environment raised in step(): ConnectionError: no answer (" in out
-    assert "tiny.py:" in out
+def test_a_test_says_how_the_environment_failed_and_goes_on(typed, fail_in_step):
+    fail_in_step(2)
+    out = typed("test TINY --untrained --episodes 2").out
+    assert "fault: the environment raised in step(): OSError: the arm is gone (" in out
+    assert "conftest.py:" in out
     assert "episode 2: return" in out
 
 

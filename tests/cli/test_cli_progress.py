@@ -2,27 +2,26 @@
 
 import json
 import math
-import os
 import sys
 from pathlib import Path
 
 import pytest
 from kit.clocks import Clock
 from kit.episodes import episode
+from kit.failing import with_a_full_disk, without_a_reader
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.progress import Progress, sparkline
 from tmrl_like.cli.tables import mean_and_std, summary_row
 from tmrl_like.cli.views import LiveView, PlainView
 from tmrl_like.config.settings import ProofSection, Settings, TrainerSection
-from tmrl_like.metrics.sinks import describe_round
+from tmrl_like.metrics.sinks import rows_of_round
 
 ROUND = {
     "kind": "round",
     "time_s": 60.0,
     "epoch": 0,
     "round": 4,
-    "round_duration_s": 10.0,
     "env_steps_total": 1200,
     "env_steps_per_s": 20.0,
     "training_steps_total": 5000,
@@ -60,20 +59,18 @@ def test_progress_shows_returns_rates_ages_and_overruns(progress):
     for value in (ROUND, record(-3.0), record(-1.0, terminated=True), record(-2.0, test=False)):
         progress.add(value)
     rows = dict(progress.rows())
-    assert "-1.00  mean of 2:     -2.00  ▁█" in rows["test return"]
+    assert "-1.00, mean of 2: -2.00  ▁█" in rows["test return"]
     assert rows["terminal state"] == "reached in 50% of the last 2 tests"
-    assert rows["samples"] == "1,200  20.0/s"
-    assert rows["training"] == "5,000 steps  100/s  4.20 per sample"
+    assert rows["samples"] == "1,200, 20.0/s"
+    assert rows["training"] == "5,000 steps, 100/s, 4.20 per sample"
     assert rows["median age"] == "sample 50 ms, policy 1.5 s"
     assert rows["overruns"] == "3"
     assert not {"faults", "rejected", "loss"} & rows.keys()
     progress.add(ROUND | {"loss_critic": 0.25, "loss_critic_held_out": 0.5})
     assert dict(progress.rows())["loss"] == "0.25, held out 0.5"
-    progress.add(
-        ROUND | {"env_faults_total": 3, "env_rebuilds_total": 2, "rejected_workers_total": 1}
-    )
+    progress.add(ROUND | {"env_faults_total": 3, "rejected_workers_total": 1})
     rows = dict(progress.rows())
-    assert rows["faults"] == "3 of the environment, rebuilt: 2"
+    assert rows["faults"] == "3 of environments"
     assert rows["rejected"] == "1 worker processes, whose samples do not fit"
 
 
@@ -85,37 +82,25 @@ def test_progress_shows_returns_rates_ages_and_overruns(progress):
         ("not learning because it stands still", "no: it stands still"),
     ],
 )
-def test_whether_it_learns_is_said_alike_on_the_page_and_the_console(progress, line, words):
-    progress.add(ROUND | {"learning": line})
-    assert dict(progress.rows())["does it learn?"] == words
-    assert (
-        describe_round(ROUND | {"learning": line})
-        .replace("[red]", "")
-        .count(f"does it learn? {words}")
-        == 1
-    )
+def test_whether_it_learns_is_said_in_an_answer(line, words):
+    assert dict(rows_of_round(ROUND | {"learning": line}))["does it learn?"] == words
 
 
 @pytest.mark.parametrize(
     ("fields", "left_s"),
     [
-        ({"epochs": 1, "max_minutes": 100}, 50.0),  # 5,000 steps at 100 a second
-        ({"epochs": 10, "max_minutes": 2}, 60.0),
-        ({"epochs": math.inf, "max_minutes": 2}, 60.0),
+        ({"epochs": 1}, 60.0),  # half of the rounds took a minute
+        ({"epochs": 10, "max_minutes": 3}, 120.0),
+        ({"epochs": math.inf, "max_minutes": 3}, 120.0),
         ({"epochs": math.inf}, None),
-        ({"epochs": 1, "max_training_steps_per_env_step": 4}, 65.0),  # 1,300 samples at 20 a second
-        # by the samples, at the ratio of steps to samples so far
-        ({"epochs": 1, "sample_uses": 256}, 59.0),
     ],
 )
-def test_time_left_is_by_the_clock_or_by_steps_and_samples(fields, left_s):
-    section = TrainerSection(
-        **{"rounds": 10, "steps": 1000, "max_training_steps_per_env_step": 100} | fields
-    )
+def test_time_left_is_by_the_clock_or_by_the_rounds_so_far(fields, left_s):
+    section = TrainerSection(rounds=10, steps=1000, **fields)
     progress = Progress(Settings(trainer=section), now=Clock(1000.0))
     assert progress.left_s() is None
     progress.add(ROUND)
-    assert progress.left_s() == (None if left_s is None else pytest.approx(left_s, abs=1.0))
+    assert progress.left_s() == left_s
     progress.finish()
     assert progress.left_s() is None
     assert progress.times() == "1:00 of training"
@@ -124,9 +109,7 @@ def test_time_left_is_by_the_clock_or_by_steps_and_samples(fields, left_s):
 def test_sparklines_are_drawn_between_lowest_and_highest():
     assert sparkline([0, 7]) == "▁█"
     assert sparkline([1, 1]) == "▁▁"
-    assert sparkline([]) == sparkline([math.nan]) == ""
-    assert len(sparkline(range(1000), 40)) == 40
-    assert sparkline(range(1000), 40) == "".join(sorted(sparkline(range(1000), 40)))
+    assert sparkline(range(1000)) == "▁▁▁▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇▇███"
 
 
 @pytest.mark.parametrize("make_view", [PlainView, LiveView])
@@ -134,22 +117,12 @@ def test_a_view_shows_what_happens(make_view, progress, capsys):
     progress.add(ROUND)
     view = make_view("title")
     view.show("training", progress)
-    view.line("worker 1", "12:00:00 worker   WARNING [bold] is no markup")
+    view.line("12:00:00 worker   WARNING [bold] is no markup")
     view.show("training", progress)
     view.close()
     out = capsys.readouterr().out
     assert out.count("WARNING [bold] is no markup") == 1
     assert "5,000 steps" in out
-
-
-def without_a_reader():
-    reader, writer = os.pipe()
-    os.close(reader)
-    return os.fdopen(writer, "w", encoding="utf-8")
-
-
-def with_a_full_disk():
-    return Path("/dev/full").open("w", encoding="utf-8")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -160,7 +133,7 @@ def test_a_view_goes_on_if_nothing_takes_its_lines(opened, progress, monkeypatch
     monkeypatch.setattr(sys, "stdout", stdout)
     progress.add(ROUND)
     view = PlainView("title")
-    view.line("worker", "a line")
+    view.line("a line")
     view.show("ending", progress)
     view.close()
     with pytest.raises(OSError, match=r"space|pipe"):
@@ -173,7 +146,6 @@ def test_means_and_deviations_are_the_samples_own():
     both = episodes(1.0, terminated=True) + episodes(3.0)
     assert summary_row("x", both) == ["x", "2", "2.000 ± 1.414", "50%", "10.0"]
     assert summary_row("x", episodes(3.0))[2] == "3.000"  # one value has no spread
-    assert summary_row("x", []) == ["x", "0", "-", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -182,22 +154,18 @@ def test_means_and_deviations_are_the_samples_own():
         ([-10, -11, -9], [-1, -2, -1], True),
         ([-10, 0, -20], [-5, 5, -15], False),
         ([-10, -10, -10], [-9, -9, -9], True),
-        ([-10, -11, -9], [-1, -2], False),
     ],
 )
 def test_a_proof_holds_only_if_the_mean_is_better_by_the_margin(untrained, trained, passed):
-    verdict = proof.judge(episodes(*untrained), episodes(*trained), ProofSection(episodes=3))
-    assert verdict.passed is passed
+    is_better, _ = proof.judge(episodes(*untrained), episodes(*trained), ProofSection(episodes=3))
+    assert is_better is passed
 
 
-def test_a_proof_asks_for_the_share_of_terminal_states_and_is_saved(tmp_path):
+def test_a_proof_asks_for_the_share_of_terminal_states_and_is_saved(tmp_path, capsys):
     untrained = episodes(-10.0, -11.0)
     trained = episodes(-1.0, terminated=True) + episodes(-1.1)
-    assert proof.judge(
-        untrained, trained, ProofSection(episodes=2, min_terminated_share=0.5)
-    ).passed
-    verdict = proof.judge(untrained, trained, ProofSection(episodes=2, min_terminated_share=0.6))
-    assert not verdict.passed
-    assert "a terminal state in 50% of the episodes, 60% are asked for" in verdict.reason
-    proof.save(tmp_path / "a" / "proof.json", untrained, trained, verdict)
-    assert json.loads((tmp_path / "a" / "proof.json").read_text())["trained"][0]["return"] == -1.0
+    assert proof.judge(untrained, trained, ProofSection(min_terminated_share=0.5))[0]
+    assert not proof.prove(untrained, trained, ProofSection(min_terminated_share=0.6), tmp_path)
+    missing = "a terminal state in 50% of the episodes, 60% are asked for"
+    assert missing in capsys.readouterr().out
+    assert json.loads((tmp_path / "proof.json").read_text())["trained"][0]["return"] == -1.0

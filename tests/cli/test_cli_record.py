@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_commands import TINY
-from tiny import TinyActor, TinyEnv
+from tiny import actor_that_presses
 
 from tmrl_like.envs.trajectory import load_trajectory
 from tmrl_like.replay import ReplayMemory
@@ -31,9 +31,7 @@ def test_what_a_random_policy_did_starts_a_run(tmp_path, typed, free_port):
 def test_what_a_stored_policy_did_is_recorded(tmp_path, typed, refused):
     assert "there is no policy" in refused("record TINY --out", tmp_path / "none")
     assert list(tmp_path.iterdir()) == []
-    actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
-    actor.pedal.data.fill_(1.0)
-    actor.save(tmp_path / "policy")
+    actor_that_presses(1.0).save(tmp_path / "policy")
     typed(
         "record TINY --policy",
         tmp_path / "policy",
@@ -75,17 +73,9 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_step(
 
 
 def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(
-    tmp_path, typed, monkeypatch
+    tmp_path, typed, fail_in_step, monkeypatch
 ):
-    steps, step = [], TinyEnv.step
-
-    def failing(env, action):
-        steps.append(action)
-        if len(steps) == 25:  # in the third episode
-            raise OSError("the arm is gone")
-        return step(env, action)
-
-    monkeypatch.setattr("tiny.TinyEnv.step", failing)
+    fail_in_step(25)  # in the third episode
     monkeypatch.setattr(
         "tmrl_like.cli.record.RandomActor.act", lambda *_, **__: np.zeros(1, np.float32)
     )

@@ -71,5 +71,3 @@ def test_a_mistake_in_the_base_is_one_line_with_its_place(wrapped, refused):
     line = refused("check", wrapped("climbing.clim"))
     assert "corrected.yaml" in line
     assert "clim" in line
-    scaled = refused("check", wrapped("climbing.climb"), "--env.scale 3")
-    assert "env.init_args.scale is 3; expected more than 0, at most 2" in scaled

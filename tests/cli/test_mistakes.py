@@ -3,13 +3,11 @@ by an exit code.
 """
 
 import contextlib
-import os
+import io
 import re
-import subprocess
 import sys
 
 import pytest
-from cli_commands import TINY
 from mistakes import MISTAKES, Machine
 
 from tmrl_like.transport import KeyFolder
@@ -32,33 +30,6 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
         )
         mistake.patch(monkeypatch)
         assert mistake.said in refused(*mistake.arguments, code=mistake.code)
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (
-            "run --minutes 3 TINY",
-            "--minutes; an earlier version had it: use --trainer.max_minutes N",
-        ),
-        ("run TINY --log_level debug", "--log_level; did you mean --log-level?"),
-    ],
-)
-def test_an_option_that_is_elsewhere_now_is_named_with_its_place(words, hint, refused):
-    assert f"there is no option {hint}" in refused(words)
-
-
-@pytest.mark.parametrize(
-    ("gone", "now"),
-    [
-        ("show", "tmrl-like test EXPERIMENT --window"),
-        ("plot", "tmrl-like runs RUN --plot"),
-    ],
-)
-def test_a_command_of_an_earlier_version_answers_with_the_one_that_serves(gone, now, refused):
-    assert refused(gone, TINY).startswith(
-        f"COMMAND: there is no {gone!r}; an earlier version had it: use `{now}`"
-    )
 
 
 def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):
@@ -109,50 +80,27 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
     assert "robot1                 " not in typed("keys list", *here).out
 
 
-@pytest.fixture
-def terminal(tmp_path):
-    """A `keys join -` in a terminal that has just asked for the line: its process, and the end of
-    the terminal that types.
-    """
-    if os.name != "posix":
-        pytest.skip("elsewhere there are no such terminals")
-    outside, inside = os.openpty()
-    folder = str(tmp_path / "there")
-    command = [sys.executable, "-m", "tmrl_like", "keys", "join", "-", "--keys-dir", folder]
-    pipes = {
-        "stdin": inside,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "start_new_session": True,
-    }
-    process = subprocess.Popen(command, **pipes)
-    asked = b""
-    while b"press Enter: " not in asked:
-        asked += os.read(process.stderr.fileno(), 1000)
-    yield process, outside
-    os.close(inside)
-    os.close(outside)
+class Terminal:
+    """A standard input at which somebody types."""
+
+    def isatty(self):
+        return True
 
 
-def test_a_line_that_is_pasted_into_a_terminal_is_not_shown(terminal, tmp_path):
-    process, outside = terminal
-    os.write(outside, KeyFolder(tmp_path / "here").invite("robot1").encode() + b"\n")
-    out, _ = process.communicate(timeout=60)
-    assert (out, process.returncode) == (b"this machine may connect as robot1 (worker)\n", 0)
-    os.set_blocking(outside, False)
-    with contextlib.suppress(BlockingIOError):
-        assert os.read(outside, 1000).strip() == b""
+def test_a_line_that_is_pasted_into_a_terminal_is_not_shown(typed, tmp_path, monkeypatch):
+    line = KeyFolder(tmp_path / "here").invite("robot1")
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("getpass.getpass", lambda _: line)
+    joined = typed("keys join - --keys-dir", tmp_path / "there")
+    assert joined.out == "this machine may connect as robot1 (worker)\n"
 
 
-def test_the_end_of_a_terminals_input_is_no_line_to_join_by(terminal):
-    process, outside = terminal
-    os.write(outside, b"\x04")
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert said.startswith(b"\ntmrl-like: error: ")
-    assert b"expected the line that `tmrl-like keys invite` printed" in said
+def end_of_input(_):
+    raise EOFError
 
 
-def test_a_closed_input_has_no_line_to_join_by(refused, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
+@pytest.mark.parametrize("stdin", [Terminal(), io.StringIO(), None])
+def test_without_a_line_there_is_nothing_to_join_by(stdin, refused, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setattr("getpass.getpass", end_of_input)
     assert "expected the line that `tmrl-like keys invite` printed" in refused("keys join -")

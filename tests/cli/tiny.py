@@ -39,20 +39,17 @@ class TinyEnv(gymnasium.Env):
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
-    failed = False
 
     def __init__(
         self,
         step_s=0.002,
         hangs=False,
         ends_by="",
-        fails_once=False,
         fails=False,
         returns="",
     ):
         if fails:
             raise ConnectionError("no arm")
-        self.fails = fails_once and not TinyEnv.failed
         self.step_s, self.hangs, self.ends_by = step_s, hangs, ends_by
         self.steps, self.returns = 0, returns
         self.random = np.random.default_rng(0)
@@ -65,9 +62,6 @@ class TinyEnv(gymnasium.Env):
         time.sleep(3600 if self.hangs else self.step_s)
         if self.ends_by == "signal":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.fails:
-            TinyEnv.failed = True
-            raise ConnectionError("no answer")
         self.steps += 1
         if self.steps == 2 and self.returns:
             return STRANGE[self.returns]
@@ -116,6 +110,12 @@ class TinyActor(ActorModule):
 
     def act(self, obs, test=False):
         return self.pedal[:1].detach().clamp(-1, 1).cpu().numpy()
+
+
+def actor_that_presses(pedal, width=1):
+    actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space, width)
+    actor.pedal.data.fill_(pedal)
+    return actor
 
 
 class NoActor(ActorModule):

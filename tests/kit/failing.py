@@ -1,6 +1,7 @@
-"""System calls that fail."""
+"""System calls that fail, and streams that take nothing."""
 
 import os
+from pathlib import Path
 
 
 def failing(number, real=None, where=lambda *arguments: True):
@@ -14,3 +15,15 @@ def failing(number, real=None, where=lambda *arguments: True):
         return real(*arguments, **options)
 
     return call
+
+
+def without_a_reader():
+    """Return a text stream whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w", buffering=1, encoding="utf-8")
+
+
+def with_a_full_disk():
+    """Return a text stream to a full disk."""
+    return Path("/dev/full").open("w", buffering=1, encoding="utf-8")

@@ -1,13 +1,14 @@
 """Metrics of a round, and sinks that cannot disturb training."""
 
-import io
+import contextlib
 import json
-import os
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from kit.failing import with_a_full_disk, without_a_reader
 from kit.pythons import python
 
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
@@ -20,6 +21,7 @@ ROUND = {
     "training_steps_total": 7,
     "training_steps_per_s": 3.0,
     "env_steps_total": 5,
+    "env_steps_per_s": 2.0,
     "training_steps_per_env_step": 1.4,
     "return_test_mean": -3.0,
 }
@@ -45,9 +47,9 @@ def test_a_full_disk_is_reported_once_and_does_not_raise(caplog):
 def test_the_console_shows_a_round_in_a_line(capsys):
     ConsoleSink().write(ROUND | {"env_faults_total": 2.0, "rejected_workers_total": 1.0})
     shown = capsys.readouterr().err
-    assert "environment faults: 2" in shown
-    assert "rejected workers: 1" in shown
-    assert "test -3.00" in shown
+    assert "faults 2 of environments" in shown
+    assert "rejected 1 worker processes" in shown
+    assert "test return -3.00" in shown
     assert " 1:01 " in shown
     assert "held out" not in shown
     ConsoleSink().write(ROUND | {"loss_critic_held_out": 0.5, "loss_critic": 0.25})
@@ -70,22 +72,11 @@ def test_the_console_says_at_the_end_what_was_reached(capsys):
     assert capsys.readouterr().err == ""
 
 
-def without_a_reader():
-    reader, writer = os.pipe()
-    os.close(reader)
-    return os.fdopen(writer, "w", buffering=1, encoding="utf-8")
-
-
-def with_a_full_disk():
-    return Path("/dev/full").open("w", buffering=1, encoding="utf-8")
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("opened", [without_a_reader, with_a_full_disk])
 def test_a_console_that_takes_nothing_does_not_stop_training(opened, monkeypatch):
     stderr = opened()
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(sys, "stdout", io.StringIO())  # rich closes standard output as well
     sink = ConsoleSink()
     for _ in range(2):
         sink.write(ROUND)
@@ -123,47 +114,29 @@ def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path)
     assert (given["agent.lr_actor"].number_value, given["agent"].string_value) == (1e-3, "SACAgent")
 
 
-class FakeWandb:
-    """A stand-in for the wandb module; `online` and `logs` may raise or hang."""
-
-    def __init__(self):
-        self.online = self.logs = lambda: None
-        self.logged, self.modes, self.finished = [], [], False
-
-    def Settings(self, **_):
-        return None
-
-    def init(self, mode="online", **arguments):
-        self.modes.append(mode)
-        if mode == "online":
-            self.online()
-        return self
-
-    def log(self, record):
-        self.logs()
-        self.logged.append(record)
-
-    def finish(self):
-        self.finished = True
+NO_KEY = RuntimeError("no API key configured")
 
 
 @pytest.fixture
-def fake(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
+def wandb(monkeypatch):
+    """A stand-in for the module wandb; `wandb.init()` is the run, which takes everything."""
+    monkeypatch.setitem(sys.modules, "wandb", Mock())
     return sys.modules["wandb"]
 
 
-def fail():
-    raise RuntimeError("no API key configured")
+def send(folder, *records):
+    """Send records to wandb, and close its sink."""
+    with contextlib.closing(WandbSink(folder, run_id="r")) as sink:
+        for record in records:
+            sink.write(record)
 
 
-def test_wandb_logs_rounds(fake, tmp_path):
-    sink = WandbSink(tmp_path, run_id="r")
-    sink.write(ROUND)
-    sink.write({"kind": "episode"})
-    sink.close()
-    assert [record["return_test_mean"] for record in fake.logged] == [-3.0]
-    assert fake.finished
+def test_wandb_logs_rounds(wandb, tmp_path):
+    run = wandb.init.return_value
+    send(tmp_path, ROUND, {"kind": "episode"})
+    (logged,) = run.log.call_args_list
+    assert logged.args[0]["return_test_mean"] == -3.0
+    run.finish.assert_called_once()
 
 
 @pytest.mark.long
@@ -178,18 +151,17 @@ def test_the_real_wandb_keeps_an_offline_run(tmp_path):
     assert list(tmp_path.glob("wandb/offline-run-*/run-r.wandb"))
 
 
-def test_wandb_without_key_or_network_keeps_the_run_offline(fake, tmp_path):
-    fake.online = fail
-    sink = WandbSink(tmp_path)
-    sink.write(ROUND)
-    sink.close()
-    assert fake.modes == ["online", "offline"]
-    assert len(fake.logged) == 1
+def test_wandb_without_key_or_network_keeps_the_run_offline(wandb, tmp_path):
+    offline = Mock()
+    wandb.init.side_effect = [NO_KEY, offline]
+    send(tmp_path, ROUND)
+    assert [call.kwargs.get("mode") for call in wandb.init.call_args_list] == [None, "offline"]
+    offline.log.assert_called_once()
 
 
-def test_wandb_that_hangs_neither_stalls_training_nor_its_end(fake, tmp_path, monkeypatch):
+def test_wandb_that_hangs_neither_stalls_training_nor_its_end(wandb, tmp_path, monkeypatch):
     answers = threading.Event()
-    fake.online = answers.wait
+    wandb.Settings.side_effect = lambda **_: answers.wait()
     monkeypatch.setattr(WandbSink, "CLOSE_WITHIN_S", 0.2)
     sink = WandbSink(tmp_path)
     for _ in range(WandbSink.MAX_WAITING + 100):
@@ -199,10 +171,7 @@ def test_wandb_that_hangs_neither_stalls_training_nor_its_end(fake, tmp_path, mo
     assert sink._queue.qsize() <= WandbSink.MAX_WAITING + 1
 
 
-def test_wandb_that_breaks_is_reported_and_forgotten(fake, tmp_path, caplog):
-    fake.logs = fail
-    sink = WandbSink(tmp_path)
-    sink.write(ROUND)
-    sink.close()
-    sink.write(ROUND)
+def test_wandb_that_breaks_is_reported_and_forgotten(wandb, tmp_path, caplog):
+    wandb.init.return_value.log.side_effect = NO_KEY
+    send(tmp_path, ROUND, ROUND)
     assert "training goes on without it" in caplog.text

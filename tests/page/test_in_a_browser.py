@@ -23,51 +23,33 @@ def view(watcher, number, *beats):
 
 def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path, until):
     records = [
-        {
-            "kind": "round",
-            "time_s": float(i),
-            "q_mean": i / 10,
-            "learning": "learning",
-            "env_steps_total": 100 * i,
-        }
-        for i in range(1, 50)
+        {"kind": "round", "time_s": k, "q_mean": k / 10, "learning": "learning"}
+        for k in range(1, 50)
     ]
     watcher = Watcher(quiet_ring(), {"title": "drone", "asked_ratio": 4.0}, records)
     with Page(watcher, port=0) as page, Chromium(page.url, tmp_path / "profile") as browser:
         browser.wait_for("typeof run !== 'undefined' && run !== null")
-        condition = Condition(
-            env_steps=100,
-            late_steps=(9, 5, 0, 0, 0, 0, 0, 1),
-            returns=(1.5, 2.25),
-            time_step_s=0.05,
-        )
-        fleet = [
-            m.Beat(
-                f"w{i}",
-                msgspec.structs.replace(condition, alarm="<b>no</b> disk" if i == 250 else ""),
-            )
-            for i in range(300)
-        ]
+        figures = {"env_steps": 100, "returns": (1.5, 2.25), "time_step_s": 0.05}
+        figures["late_steps"] = (9, 5, 0, 0, 0, 0, 0, 1)
+        fleet = [m.Beat(f"w{i}", Condition(**figures)) for i in range(299)]
+        fleet.append(m.Beat("ill", Condition(alarm="<b>no</b> disk", **figures)))
         until(lambda: watcher.browsers)
         for number in range(1, 4):
             view(watcher, number, *fleet)
         first = "document.querySelector('#workers tr')"
-        assert browser.wait_for(f"{first} && {first}.cells[0].textContent") == "w250"
+        assert browser.wait_for(f"{first} && {first}.cells[0].textContent") == "ill"
         assert browser.value(f"{first}.cells[1].textContent") == "alarm: <b>no</b> disk"
         assert browser.value(f"{first}.cells[10].textContent").split() == ["1.5", "2.25"]
         assert browser.value(f"{first}.querySelectorAll('i').length") == 8
-        assert (
-            browser.value("document.getElementById('more').textContent")
-            == "200 more: filter by name or state"
-        )
-        assert "3 of" not in browser.value("document.getElementById('cards').textContent")
+        assert browser.value("$('more').textContent") == "200 more: filter by name or state"
+        assert "3 of" not in browser.value("$('cards').textContent")
         browser.value("$('filter').value = 'w12'; $('filter').dispatchEvent(new Event('input'))")
         assert browser.value("document.querySelectorAll('#workers tr').length") == 11
-        assert browser.value("document.getElementById('learning').textContent") == "learning"
+        assert browser.value("$('learning').textContent") == "learning"
         another = Browser()
         watcher.welcome(another)
         watcher.browsers.discard(another)
-        browser.wait_for("$('incidents').textContent.includes('w250: <b>no</b> disk')")
+        browser.wait_for("$('incidents').textContent.includes('ill: <b>no</b> disk')")
         assert browser.value("document.querySelectorAll('.chart:not([hidden]) h3').length") == 2
         assert browser.faults() == []
     assert not watcher.browsers

@@ -17,9 +17,27 @@ from tmrl_like.session.ring import connect_to_one
 from tmrl_like.transport import KeyFolder
 
 
+def quiet_watcher():
+    return Watcher(quiet_ring(), {}, ())
+
+
+def watcher_of(server, keys=None):
+    """Return a watcher of a server that connects with this machine's key, or with another one."""
+    where = [f"127.0.0.1:{server.address[1]}"]
+    keys = keys or KeyFolder(default_keys_folder())
+    return Watcher(connect_to_one("zmq", where, "", keys), {}, ())
+
+
+def invited(folder, role):
+    """Return keys of another machine, which this one has invited."""
+    keys = KeyFolder(folder)
+    keys.join(KeyFolder(default_keys_folder()).invite("tablet", (role,)))
+    return keys
+
+
 @pytest.fixture(scope="module")
 def page():
-    with Page(Watcher(quiet_ring(), {"title": "run"}, ()), port=0) as page:
+    with Page(quiet_watcher(), port=0) as page:
         yield page
 
 
@@ -79,7 +97,7 @@ def test_an_address_and_this_machines_names_are_answered_and_what_another_site_c
 
 
 def test_no_more_than_twenty_browsers_look_and_one_that_leaves_makes_room(until):
-    watcher = Watcher(quiet_ring(), {}, ())
+    watcher = quiet_watcher()
     with Page(watcher, port=0) as page, contextlib.ExitStack() as looking:
         for number in range(20):
             browser = looking.enter_context(closing(socket.create_connection(page.address)))
@@ -92,7 +110,7 @@ def test_no_more_than_twenty_browsers_look_and_one_that_leaves_makes_room(until)
 
 
 def test_a_port_that_is_taken_is_said_and_one_that_was_not_asked_for_is_replaced(page):
-    watcher = Watcher(quiet_ring(), {}, ())
+    watcher = quiet_watcher()
     with pytest.raises(
         AddressInUseError,
         match=r"port \d+ on 127.0.0.1 is taken: give the page another one \(--port\)",
@@ -108,7 +126,7 @@ def test_a_port_that_is_taken_is_said_and_one_that_was_not_asked_for_is_replaced
 
 
 def test_who_lets_others_look_is_told_what_they_see(caplog):
-    with Page(Watcher(quiet_ring(), {}, ()), "0.0.0.0", 0):
+    with Page(quiet_watcher(), "0.0.0.0", 0):
         pass
     (line,) = [record.message for record in caplog.records if record.name == "tmrl_like.page"]
     assert line.startswith("without a key and unencrypted, anybody who can reach http://0.0.0.0:")
@@ -119,27 +137,24 @@ def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(zmq_h
     worker, trainer = zmq_house.worker(name="arm"), zmq_house.trainer(training={"epochs": 1})
     zmq_house.start(worker.run, verbose=False)
     trainer.run()
-    link = connect_to_one(
-        "zmq", [f"127.0.0.1:{server.address[1]}"], "", KeyFolder(default_keys_folder())
-    )
-    watcher = Watcher(link, {"title": "run", "asked_ratio": 1.0}, ())
+    watcher = watcher_of(server)
     with Page(watcher, port=0) as page:
         told = events(page)
         until(lambda: watcher.session.connected)
-        runs, fleets = [], []
+        newest = {"run": {"round": {}}, "workers": []}
         while not (
-            fleets and fleets[-1] and runs and runs[-1]["round"] and fleets[-1][0]["returns"]
+            newest["run"]["round"] and newest["workers"] and newest["workers"][0]["returns"]
         ):
             kind, content = next(told)
-            (runs if kind == "run" else fleets).append(content)
-        (seen,) = fleets[-1]
+            newest[kind] = content
+        run, (seen,) = newest["run"], newest["workers"]
         assert 0 <= seen["age_s"] < 5
         assert seen["worker"] == "arm"
         assert 0 < len(seen["returns"]) <= 5
         assert seen["env_steps"] > 0
-        assert runs[-1]["round"]["training_steps_total"] == 20
-        assert runs[-1]["curves"]["return"][1]
-        assert "connected to the server" in [text for _, _, text in runs[-1]["incidents"]]
+        assert run["round"]["training_steps_total"] == 20
+        assert run["curves"]["return"][1]
+        assert "connected to the server" in [text for _, _, text in run["incidents"]]
         metrics = get(page, "/metrics")[1]
         assert "tmrl_training_steps_total 20\n" in metrics
         assert 'tmrl_worker_env_steps_total{worker="arm"}' in metrics
@@ -148,26 +163,15 @@ def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(zmq_h
 
 
 def test_a_page_whose_key_may_not_look_ends_with_the_reason(zmq_house, tmp_path):
-    server = zmq_house.server()
-    here = KeyFolder(default_keys_folder())
-    elsewhere = KeyFolder(tmp_path / "keys")
-    elsewhere.join(here.invite("robot"))
-    watcher = Watcher(
-        connect_to_one("zmq", [f"127.0.0.1:{server.address[1]}"], "", elsewhere), {}, ()
-    )
+    watcher = watcher_of(zmq_house.server(), invited(tmp_path, "worker"))
     with (
         Page(watcher, port=0) as page,
-        pytest.raises(RefusedError, match="the key 'robot' is not for a watcher"),
+        pytest.raises(RefusedError, match="the key 'tablet' is not for a watcher"),
     ):
         page.serve_forever()
 
 
 def test_an_invited_watcher_looks(zmq_house, tmp_path, until):
-    server = zmq_house.server()
-    elsewhere = KeyFolder(tmp_path / "keys")
-    elsewhere.join(KeyFolder(default_keys_folder()).invite("tablet", ("watcher",)))
-    watcher = Watcher(
-        connect_to_one("zmq", [f"127.0.0.1:{server.address[1]}"], "", elsewhere), {}, ()
-    )
+    watcher = watcher_of(zmq_house.server(), invited(tmp_path, "watcher"))
     until(lambda: watcher.sight is not None)
     watcher.session.close(0.0)

@@ -19,6 +19,14 @@ def seen(*looks):
     return [(kind, text) for _, kind, text in history.incidents]
 
 
+def history_of(*records, kind="round"):
+    """Return the history of records, which are a second apart unless they have times."""
+    history = RunHistory()
+    for time_s, record in enumerate(records):
+        history.add_record({"kind": kind, "time_s": time_s} | record)
+    return history
+
+
 def test_a_curve_holds_mean_and_spread_in_bins_that_become_wider():
     curve = BinnedCurve()
     for second in range(1000):
@@ -38,41 +46,33 @@ def test_a_number_whose_square_is_too_large_has_its_mean():
 
 
 def test_a_record_that_is_earlier_than_the_last_one_takes_the_place_of_all_since():
-    history = RunHistory()
-    for time_s, value in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (2.0, 20.0)):
-        history.add_record(
-            {"kind": "round", "time_s": time_s, "q_mean": value, "held_by": "bound", "is_on": True}
-        )
-    assert history.curves["q_mean"].columns()[:2] == ([1.5, 2.5], [1.0, 20.0])
+    history = history_of(
+        {"q_mean": 0.0, "is_on": True},
+        {"q_mean": 1.0},
+        {"q_mean": 2.0},
+        {"q_mean": 10.0, "time_s": 1.0},
+    )
+    assert history.curves["q_mean"].columns()[:2] == ([0.5, 1.5], [0.0, 10.0])
     assert "is_on" not in history.curves
-    assert history.round["q_mean"] == 20.0
+    assert history.round["q_mean"] == 10.0
 
 
 def test_returns_of_training_and_of_tests_are_two_curves_and_what_is_not_finite_is_in_none():
-    history = RunHistory()
-    for time_s, test, value in ((1.0, False, 5.0), (2.0, True, 7.0), (3.0, False, None)):
-        history.add_record({"kind": "episode", "time_s": time_s, "test": test, "return": value})
-    assert {name: curve.columns()[1] for name, curve in history.curves.items()} == {
+    returns = ((False, 5.0), (True, 7.0), (False, None))
+    records = [{"test": test, "return": value} for test, value in returns]
+    curves = history_of(*records, kind="episode").curves
+    assert {name: curve.columns()[1] for name, curve in curves.items()} == {
         "return": [5.0],
         "return_test": [7.0],
     }
 
 
 def test_there_are_so_many_curves_and_each_of_them_goes_on():
-    history = RunHistory()
-    for time_s in range(40):
-        history.add_record(
-            {
-                "kind": "round",
-                "time_s": time_s,
-                "loss": 2.0,
-                "loss_actor": 2.0,
-                f"loss_{time_s}": 1.0,
-            }
-        )
-        history.add_record(
-            {"kind": "round", "time_s": time_s} | {f"q_{time_s}_{i}": 0 for i in range(99)}
-        )
+    many = [
+        {"loss": 2.0, "loss_actor": 2.0} | {f"q_{time_s}_{i}": 0 for i in range(99)}
+        for time_s in range(40)
+    ]
+    history = history_of(*many)
     assert len(history.curves) == 100
     assert "loss" not in history.curves  # no chart shows it
     assert len(history.curves["loss_actor"].columns()[1]) == 40
@@ -116,17 +116,10 @@ def test_who_comes_and_goes_is_told_and_many_are_one_line():
 
 
 def test_what_the_trainer_says_of_learning_is_told_when_it_changes():
-    history = RunHistory()
     verdicts = ("too early to say", "learning", "learning", "not learning because entropy is 0")
-    for time_s, learning in enumerate(verdicts):
-        history.add_record(
-            {
-                "kind": "round",
-                "time_s": time_s,
-                "learning": learning,
-                "rejected_workers_total": time_s,
-            }
-        )
+    history = history_of(
+        *({"learning": said, "rejected_workers_total": k} for k, said in enumerate(verdicts))
+    )
     told = [(kind, text) for _, kind, text in history.incidents if "samples" not in text]
     assert told == [("good", verdicts[0]), ("good", verdicts[1]), ("bad", verdicts[3])]
     assert len(history.incidents) == 3 + 3

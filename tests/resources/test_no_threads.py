@@ -17,7 +17,7 @@ from running import (
     rig_in,
 )
 
-from tmrl_like.cli import app, work
+from tmrl_like.cli import work
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.envs import supervision
 from tmrl_like.envs.supervision import SupervisedEnv
@@ -189,7 +189,7 @@ def test_a_part_without_a_thread_stops_all_the_same(threads, signals_stay):
     "one line, and exit code 1",
 )
 def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(
-    threads, signals_stay, monkeypatch, capfd
+    threads, command_line, monkeypatch, capfd
 ):
     def start(arguments):
         Stopper(False)
@@ -197,7 +197,7 @@ def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(work, "main", start)
-    assert app.main(["worker", TINY]) == 1
+    assert command_line("worker", TINY) == 1
     assert capfd.readouterr().err.startswith(
         "tmrl-like: error: the thread of a library cannot be started: "
     )

@@ -15,6 +15,7 @@ from tmrl_like.base.folders import ROOT_VARIABLE, data_folder
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage, no_thread
 from tmrl_like.cli.arguments import Arguments, parse
+from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import INTERRUPTED, NoThreadsStop
 from tmrl_like.errors import CheckpointError, ConfigError, PolicyError, TmrlLikeError
 
@@ -40,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if isinstance(arguments, int):
             return arguments
+        part = getattr(arguments, "name", None) or arguments.command
+        set_up_logging(part, arguments.log_level)
         module = importlib.import_module(
             f"tmrl_like.cli.{_MODULES.get(arguments.command, arguments.command)}"
         )

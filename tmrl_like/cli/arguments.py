@@ -71,6 +71,7 @@ class Arguments(argparse.Namespace):
 
     Attributes:
         command: the command.
+        log_level: which log lines to show.
         reads: whether the command reads an experiment.
         place: the first argument as it was typed; None if it is optional and was left out.
         overrides: keys and values (as text) that replace the experiment's.
@@ -78,6 +79,7 @@ class Arguments(argparse.Namespace):
     """
 
     command: str
+    log_level: str
     reads = False
     place: str | None = None
     overrides: Sequence[tuple[tuple[Any, ...], str]] = ()
@@ -227,18 +229,18 @@ def _add_roles(command: Callable[..., _Parser]) -> None:
     )
     run.number("--workers", 1, "number of workers")
     run.number("--trainers", 1, "number of trainers, which learn as one")
-    about = (
+    run.flag(
+        "--in-process",
         "everything in one thread, for a debugger and for reproducible results; the environment "
-        "pauses while the policy trains"
+        "pauses while the policy trains",
     )
-    run.flag("--in-process", about)
     run.flag("--fresh", "start over; an earlier run of this name is kept aside")
     run.flag("--page", "show the run in a browser, see `tmrl-like page`")
-    about = (
+    run.flag(
+        "--proof",
         "start over, and at the end compare the policy with an untrained one: exit code 0 only if "
-        "it is better"
+        "it is better (section proof)",
     )
-    run.flag("--proof", f"{about} (section proof)")
     command(
         "server", "the relay that workers and trainer connect to; needs neither torch nor a GPU"
     )
@@ -249,13 +251,16 @@ def _add_roles(command: Callable[..., _Parser]) -> None:
     trainer = command(
         "trainer", "train from what the workers send", "The key for wandb is WANDB_API_KEY."
     )
-    about = "train from a data set, or from what the run has recorded, without server and workers"
-    trainer.flag("--offline", about)
-    about = (
-        "train the encoder of pictures alone, on a data set (--memory.dataset_path), and write it "
-        "to this file"
+    trainer.flag(
+        "--offline",
+        "train from a data set, or from what the run has recorded, without server and workers",
     )
-    trainer.add_argument("--encoder", metavar="FILE", help=about)
+    trainer.add_argument(
+        "--encoder",
+        metavar="FILE",
+        help="train the encoder of pictures alone, on a data set (--memory.dataset_path), and "
+        "write it to this file",
+    )
 
 
 def _add_policy(parser: Any, about: str) -> None:
@@ -265,25 +270,40 @@ def _add_policy(parser: Any, about: str) -> None:
 
 
 def _add_trials(command: Callable[..., _Parser]) -> None:
-    about = "print the whole experiment, defaults included; without one, the keys that it can have"
-    command("config", about, place="?")
-    about = (
-        "find problems that an experiment has on this machine; without one, check the machine alone"
+    command(
+        "config",
+        "print the whole experiment, defaults included; without one, the keys that it can have",
+        place="?",
     )
-    more = "A line for each finding, with its cure; exit code 1 if one is a problem."
-    command("doctor", about, more, place="?")
-    about = (
+    command(
+        "doctor",
+        "find problems that an experiment has on this machine; without one, check the machine "
+        "alone",
+        "A line for each finding, with its cure; exit code 1 if one is a problem.",
+        place="?",
+    )
+    check = command(
+        "check",
         "check in one process that environment, compressor, wire and memory rebuild every "
-        "transition exactly"
+        "transition exactly",
+        "A difference is shown with field, element and both values.",
     )
-    check = command("check", about, "A difference is shown with field, element and both values.")
     check.number("--episodes", 3, "episodes to run")
-    about = "steps with random actions from which delays are measured; 0: do not measure"
-    check.number("--delay-steps", 400, about, Natural)
-    about = "how far random actions go from the default one, as a share of half the action range"
-    check.number("--excitation", 0.3, about, Annotated[float, Meta(gt=0, le=1)])
-    about = "only measure how long this many steps take, with the policy in the loop"
-    check.number("--timing", None, about)
+    check.number(
+        "--delay-steps",
+        400,
+        "steps with random actions from which delays are measured; 0: do not measure",
+        Natural,
+    )
+    check.number(
+        "--excitation",
+        0.3,
+        "how far random actions go from the default one, as a share of half the action range",
+        Annotated[float, Meta(gt=0, le=1)],
+    )
+    check.number(
+        "--timing", None, "only measure how long this many steps take, with the policy in the loop"
+    )
     test = command("test", "run test episodes with the stored policy, without server and trainer")
     test.number(
         "--episodes",
@@ -306,11 +326,11 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
 
 
 def _add_data(command: Callable[..., _Parser]) -> None:
-    about = (
+    record = command(
+        "record",
         "record a data set that a run can start from (--memory.dataset_path), or a lap, without "
-        "server and trainer"
+        "server and trainer",
     )
-    record = command("record", about)
     record.add_argument(
         "--out",
         required=True,
@@ -321,19 +341,28 @@ def _add_data(command: Callable[..., _Parser]) -> None:
     policy = record.add_mutually_exclusive_group()
     _add_policy(policy, "the policy to drive with")
     policy.add_argument("--random", action="store_true", help="draw actions from the action space")
-    about = "drive with the experiment's actor, without weights; samples are demonstrations"
-    policy.add_argument("--expert", action="store_true", help=about)
-    about = (
-        "drive once around the environment's track instead, and record the path for its reward; "
-        "the value names the driver"
+    policy.add_argument(
+        "--expert",
+        action="store_true",
+        help="drive with the experiment's actor, without weights; samples are demonstrations",
     )
-    policy.add_argument("--lap", choices=("script", "keyboard"), help=about)
-    about = "distance between two points of a lap, in the environment's unit"
-    record.number("--spacing", 1.0, about, AboveZero)
-    about = (
-        "train the actor alone to imitate a data set, and write a policy that a run can start from"
+    policy.add_argument(
+        "--lap",
+        choices=("script", "keyboard"),
+        help="drive once around the environment's track instead, and record the path for its "
+        "reward; the value names the driver",
     )
-    clone = command("clone", about, "If there are demonstrations in it, only they are imitated.")
+    record.number(
+        "--spacing",
+        1.0,
+        "distance between two points of a lap, in the environment's unit",
+        AboveZero,
+    )
+    clone = command(
+        "clone",
+        "train the actor alone to imitate a data set, and write a policy that a run can start from",
+        "If there are demonstrations in it, only they are imitated.",
+    )
     clone.add_argument(
         "data", metavar="DATA", help="a data set from `record` or a trainer, or from Minari"
     )
@@ -341,22 +370,27 @@ def _add_data(command: Callable[..., _Parser]) -> None:
         "--out", required=True, metavar="FILE", help="file for the policy, .safetensors"
     )
     clone.number("--steps", 2000, "training steps")
-    about = "share of the episodes kept out of training, to show how well it has learnt"
-    clone.number("--held-out", 0.1, about, Annotated[float, Meta(gt=0, lt=1)])
+    clone.number(
+        "--held-out",
+        0.1,
+        "share of the episodes kept out of training, to show how well it has learnt",
+        Annotated[float, Meta(gt=0, lt=1)],
+    )
 
 
 def _add_success(command: Callable[..., _Parser]) -> None:
-    about = "label which episodes of a data set succeeded, from the last pictures of its camera"
-    more = (
-        "\nA window shows the last pictures of each episode that has no label yet: press s for "
-        "success, f for failure,\nspace to skip, q to quit. Labels are kept as text beside the "
-        "data set, in DATA.labels.csv."
-    )
     data = (
         "a data set from `record` or a trainer, or from Minari, with pictures (uint8) in its "
         "observations"
     )
-    label = command("label", about, more, reads=False)
+    label = command(
+        "label",
+        "label which episodes of a data set succeeded, from the last pictures of its camera",
+        "\nA window shows the last pictures of each episode that has no label yet: press s for "
+        "success, f for failure,\nspace to skip, q to quit. Labels are kept as text beside the "
+        "data set, in DATA.labels.csv.",
+        reads=False,
+    )
     label.add_argument("data", metavar="DATA", help=data)
     label.number("--last", 3, "pictures to show")
     given = label.add_mutually_exclusive_group()
@@ -370,18 +404,23 @@ def _add_success(command: Callable[..., _Parser]) -> None:
         action="store_true",
         help="an episode succeeded if it ended in a terminal state",
     )
-    about = (
+    model = command(
+        "success-model",
         "learn from labelled episodes what success looks like, for a SuccessEnv, and show its "
-        "errors"
+        "errors",
+        reads=False,
     )
-    model = command("success-model", about, reads=False)
     model.add_argument("data", metavar="DATA", help=f"{data}, labelled by `label`")
     model.add_argument(
         "--out", required=True, metavar="FILE", help="file for the model, .safetensors"
     )
     model.number("--steps", 1000, "training steps")
-    about = "share of the episodes of either label kept out of training, to show its error rates"
-    model.number("--held-out", 0.25, about, Annotated[float, Meta(gt=0, lt=1)])
+    model.number(
+        "--held-out",
+        0.25,
+        "share of the episodes of either label kept out of training, to show its error rates",
+        Annotated[float, Meta(gt=0, lt=1)],
+    )
     model.number(
         "--last",
         3,
@@ -391,20 +430,22 @@ def _add_success(command: Callable[..., _Parser]) -> None:
 
 
 def _add_kept(command: Callable[..., _Parser]) -> None:
-    about = "summarise the samples of a data set, or those that a trainer has kept"
-    log = command("log", about, reads=False)
+    log = command(
+        "log", "summarise the samples of a data set, or those that a trainer has kept", reads=False
+    )
     log.add_argument(
         "place", metavar="PATH", help="folder of a data set, one of its files, or a run"
     )
     log.add_argument(
         "--minari", metavar="DIR", help="instead write its complete episodes as a Minari data set"
     )
-    about = "list the runs on this machine: task, minutes, return, state"
-    more = (
+    runs = command(
+        "runs",
+        "list the runs on this machine: task, minutes, return, state",
         "In the picture, runs that differ only in run_name, seed and server are drawn as one line "
-        "with a band."
+        "with a band.",
+        reads=False,
     )
-    runs = command("runs", about, more, reads=False)
     runs.add_argument(
         "places", metavar="RUN", nargs="*", help="a run, or its experiment (all runs)"
     )
@@ -430,75 +471,107 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
         action.add_argument("place", metavar="RUN", nargs="?" if action is shown else None)
     tag.add_argument("tag", metavar="TAG", help="a letter, then letters, digits, '.', '_' and '-'")
     export.add_argument("file", metavar="FILE")
-    about = "write ONNX instead, for machines without tmrl_like: raw numbers in, best action out"
-    export.add_argument("--onnx", action="store_true", help=about)
-    about = "with --onnx: a package of yours that the policy may import code from"
-    export.add_argument("--allow", metavar="PACKAGE", action="append", default=[], help=about)
+    export.add_argument(
+        "--onnx",
+        action="store_true",
+        help="write ONNX instead, for machines without tmrl_like: raw numbers in, best action out",
+    )
+    export.add_argument(
+        "--allow",
+        metavar="PACKAGE",
+        action="append",
+        default=[],
+        help="with --onnx: a package of yours that the policy may import code from",
+    )
     prune.number("--keep", 1, "how many of the newest versions to keep")
     prune.add_argument(
         "--untag", metavar="TAG", action="append", default=[], help="remove a tag as well"
     )
-    about = (
+    signal = command(
+        "signal",
         "tell a run's workers on this machine how an episode went, in place of a key "
-        "(worker.person)"
+        "(worker.person)",
+        reads=False,
     )
-    signal = command("signal", about, reads=False)
     signal.add_argument("place", metavar="RUN", help="a run, or its experiment")
     signal.add_argument(
         "said", metavar="WHAT", help="success, failure, reset-done, or a number: a reward"
     )
-    about = "show the run in a browser, and provide its metrics for Prometheus"
-    page = command("page", about, "It connects with this machine's key, and changes nothing.")
-    about = "port of the page; 0: a free one (7791, or a free one if that is taken)"
-    page.number("--port", None, about, Port)
-    about = (
-        "local address to listen on; any other lets other machines look, without a key (127.0.0.1: "
-        "this machine only)"
+    page = command(
+        "page",
+        "show the run in a browser, and provide its metrics for Prometheus",
+        "It connects with this machine's key, and changes nothing.",
     )
-    page.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help=about)
+    page.number(
+        "--port",
+        None,
+        "port of the page; 0: a free one (7791, or a free one if that is taken)",
+        Port,
+    )
+    page.add_argument(
+        "--bind",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="local address to listen on; any other lets other machines look, without a key "
+        "(127.0.0.1: this machine only)",
+    )
 
 
 def _add_machine(command: Callable[..., _Parser]) -> None:
-    about = "write an environment, an experiment and a test of your own, ready to run"
-    more = (
+    init = command(
+        "init",
+        "write an environment, an experiment and a test of your own, ready to run",
         "The folder NAME then holds NAME.py, NAME.yaml and test_NAME.py, with a simulated device "
-        "in place of yours."
+        "in place of yours.",
+        reads=False,
     )
-    init = command("init", about, more, reads=False)
     init.add_argument(
         "name", metavar="NAME", help="name of the folder and of the files in it: my_arm"
     )
-    about = (
-        "robot: a device behind a driver, in real time; game: pictures, in real time; gym: a "
-        "simulator that waits"
+    init.add_argument(
+        "--kind",
+        choices=("robot", "game", "gym"),
+        required=True,
+        help="robot: a device behind a driver, in real time; game: pictures, in real time; gym: a "
+        "simulator that waits",
     )
-    init.add_argument("--kind", choices=("robot", "game", "gym"), required=True, help=about)
-    more = (
+    keys = command(
+        "keys",
+        "manage who may connect to this machine's server",
         "Parts on one machine need none of this.\n\n"
         "  on the server's machine   tmrl-like keys invite robot1\n"
-        "  on robot1                 tmrl-like keys join -        (then paste the line)"
+        "  on robot1                 tmrl-like keys join -        (then paste the line)",
+        reads=False,
     )
-    keys = command("keys", "manage who may connect to this machine's server", more, reads=False)
     folder = _Parser(add_help=False)
     folder.add_argument("--keys-dir", metavar="FOLDER", help="where the keys are")
     actions = keys.add_subparsers(
         dest="action", metavar="ACTION", required=True, parser_class=_Parser
     )
-    about = "make a key for another machine; prints one line to paste there"
-    invite = actions.add_parser("invite", help=about, parents=[folder])
+    invite = actions.add_parser(
+        "invite",
+        help="make a key for another machine; prints one line to paste there",
+        parents=[folder],
+    )
     invite.add_argument("name", metavar="NAME", help="a name for that machine")
     roles = ("worker", "trainer", "both", "watcher")
-    about = "what that machine may do (worker); a watcher only looks"
-    invite.add_argument("--role", choices=roles, default="worker", help=about)
-    join = actions.add_parser("join", help="use a key that `invite` made", parents=[folder])
-    about = (
-        "the line that `invite` printed; - reads it from standard input, an argument would stay in "
-        "the shell's history"
+    invite.add_argument(
+        "--role",
+        choices=roles,
+        default="worker",
+        help="what that machine may do (worker); a watcher only looks",
     )
-    join.add_argument("line", metavar="LINE", help=about)
+    join = actions.add_parser("join", help="use a key that `invite` made", parents=[folder])
+    join.add_argument(
+        "line",
+        metavar="LINE",
+        help="the line that `invite` printed; - reads it from standard input, an argument would "
+        "stay in the shell's history",
+    )
     actions.add_parser("list", help="show the keys that may connect", parents=[folder])
-    about = "refuse a key from now on; parts that use it end"
-    revoke = actions.add_parser("revoke", help=about, parents=[folder])
+    revoke = actions.add_parser(
+        "revoke", help="refuse a key from now on; parts that use it end", parents=[folder]
+    )
     revoke.add_argument("name", metavar="NAME")
 
 

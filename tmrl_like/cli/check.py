@@ -32,7 +32,6 @@ from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
 from tmrl_like.experiment import Experiment
-from tmrl_like.policies.action_check import is_finite
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
@@ -72,8 +71,8 @@ def main(arguments: Arguments) -> int:
     Stopper(arguments.supervised)
     if arguments.timing:
         return _measure(arguments)
-    experiment = prepare(arguments, "check", _PARTS)
-    watched = partial(WatchedEnv, experiment.env, experiment.obs_preprocessor is None)
+    experiment = prepare(arguments, _PARTS)
+    watched = partial(WatchedEnv, experiment.env)
     experiment = dataclasses.replace(experiment, crc_debug=True)
     longest = min(experiment.worker.max_samples_per_episode, _LONGEST_EPISODE)
     with experiment.make_standalone(env_cls=watched, max_samples_per_episode=longest) as worker:
@@ -106,7 +105,7 @@ def main(arguments: Arguments) -> int:
 
 def _measure(arguments: Arguments) -> int:
     """Measure time-steps without collecting samples, and show percentiles."""
-    with prepare(arguments, "check", TO_DRIVE).make_standalone() as worker:
+    with prepare(arguments, TO_DRIVE).make_standalone() as worker:
         env = worker.loop.env
         times = worker.measure(arguments.timing)
         durations = {
@@ -143,21 +142,18 @@ def _show_times(env: SupervisedEnv, durations: dict[str, Seconds], overruns: int
 
 
 class WatchedEnv:
-    """Wraps an environment and checks each of its return values; with `finite`, also that
-    observations are finite.
-    """
+    """Wraps an environment and checks the form of each of its return values."""
 
-    def __init__(self, make_env: Callable[[], Any], finite: bool) -> None:
+    def __init__(self, make_env: Callable[[], Any]) -> None:
         self._env = make_env()
-        self._finite = finite
         self._steps = 0
         self._told_bounds = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
-    def reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, info = self._env.reset() if seed is None else self._env.reset(seed=seed)
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self._env.reset(**options)
         self._look(obs, info, "reset()")
         return obs, info
 
@@ -166,8 +162,6 @@ class WatchedEnv:
         self._steps += 1
         where = f"step {self._steps}"
         self._look(obs, info, where)
-        if not is_finite(rew):
-            raise ConfigError(f"{where}: the reward is {rew}; expected a finite number")
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if type(value) is not bool:
                 raise ConfigError(f"{where}: {name} is {value!r:.80}; expected True or False")
@@ -175,7 +169,7 @@ class WatchedEnv:
 
     def _look(self, obs: Any, info: Any, where: str) -> None:
         space = self._env.observation_space
-        if problem := observation_problem(obs, space, self._finite):
+        if problem := observation_problem(obs, space):
             raise ConfigError(
                 f"{where}: {problem}; correct the environment or its observation_space"
             )

@@ -12,7 +12,7 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.base.factories import known_from_env
 from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments, as_typed
-from tmrl_like.cli.prepare import prepare
+from tmrl_like.cli.prepare import parts_to_train, prepare
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, expect
 from tmrl_like.policies.policy_file import describe, write_policy
 from tmrl_like.replay.collate import stack
@@ -25,10 +25,7 @@ def main(arguments: Arguments) -> int:
     """Learn from the data set, and write the policy."""
     file = Path(arguments.out)
     expect(file.suffix == ".safetensors", "--out", str(file), "a name that ends in .safetensors")
-    spaces = "spaces" if arguments.experiment.document.data.get("spaces") else "env"
-    experiment = prepare(
-        arguments, "trainer", ("actor", "agent", "memory", "obs_preprocessor", spaces)
-    )
+    experiment = prepare(arguments, parts_to_train(arguments), trains=True)
     tune_process()
     training = experiment.training()
     actor = experiment.actor(training.observation_space, training.action_space).to_device(

@@ -25,6 +25,7 @@ from tmrl_like.base.factories import argument_of
 from tmrl_like.base.text import counted, duration, one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.prepare import TO_COLLECT, prepare
 from tmrl_like.config.paths import keys_folder
 from tmrl_like.config.settings import Settings, is_loopback
@@ -58,7 +59,7 @@ class Load:
 def main(arguments: Arguments) -> int:
     """Print a line for each finding; return 1 if there is a problem, else 0."""
     if arguments.log_level == "info":
-        arguments.log_level = "error"
+        set_up_logging("doctor", "error")
     load = Load()
     settings = Settings() if arguments.place is None else arguments.experiment
     checks = {"versions": _versions()}
@@ -198,7 +199,7 @@ def _keys(settings: Settings) -> Iterator[Finding]:
 
 
 def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
-    experiment = prepare(arguments, "doctor", (*TO_COLLECT, "memory"))
+    experiment = prepare(arguments, (*TO_COLLECT, "memory"))
     with experiment.make_standalone() as worker:
         env, compress = worker.loop.env, experiment.compressor
         sample: Any = (

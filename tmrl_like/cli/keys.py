@@ -17,12 +17,13 @@ def main(arguments: Arguments) -> int:
     folder = KeyFolder(keys_folder(arguments.keys_dir))
     actions = {"invite": _invite, "join": _join, "revoke": _revoke, "list": _list}
     try:
-        return actions[arguments.action](arguments, folder)
+        actions[arguments.action](arguments, folder)
     except CredentialsError as error:  # here always caused by what the user asked for
         raise ConfigError(str(error)) from None
+    return 0
 
 
-def _invite(arguments: Arguments, folder: KeyFolder) -> int:
+def _invite(arguments: Arguments, folder: KeyFolder) -> None:
     name, role = arguments.name, arguments.role
     line = folder.invite(name, ROLES if role == "both" else (role,))
     print(
@@ -31,16 +32,14 @@ def _invite(arguments: Arguments, folder: KeyFolder) -> int:
         flush=True,
     )
     print(line)
-    return 0
 
 
-def _join(arguments: Arguments, folder: KeyFolder) -> int:
+def _join(arguments: Arguments, folder: KeyFolder) -> None:
     before = _key_of(folder)
     keys = folder.join(_pasted_line() if arguments.line == "-" else arguments.line)
     print(f"this machine may connect as {keys.name} ({', '.join(keys.roles)})")
     if before is not None and before.server_curve_public != keys.server_curve_public:
         print(f"its key for another server, {before.name}, is gone: one folder holds one of them")
-    return 0
 
 
 def _key_of(folder: KeyFolder) -> PeerKeys | None:
@@ -65,13 +64,12 @@ def _pasted_line() -> str:
         return ""
 
 
-def _revoke(arguments: Arguments, folder: KeyFolder) -> int:
+def _revoke(arguments: Arguments, folder: KeyFolder) -> None:
     folder.revoke(arguments.name)
     print(f"{arguments.name} may no longer connect")
-    return 0
 
 
-def _list(arguments: Arguments, folder: KeyFolder) -> int:
+def _list(arguments: Arguments, folder: KeyFolder) -> None:
     roles = {
         identity.name: identity.roles for identity in AuthorizedKeys(folder).identities.values()
     }
@@ -79,4 +77,3 @@ def _list(arguments: Arguments, folder: KeyFolder) -> int:
         print(f"no keys in {folder.path}: the first server that starts here makes them")
     for name, played in sorted(roles.items()):
         print(f"{name:<24} {', '.join(played)}")
-    return 0

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import mean_and_std, print_table
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.errors import CheckpointError, ConfigError
@@ -50,7 +49,6 @@ class _Contents:
 
 def main(arguments: Arguments) -> int:
     """Show a log, or write it in another format."""
-    set_up_logging("log", arguments.log_level)
     path = _stored(arguments)
     if arguments.minari:
         target = Path(arguments.minari)

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import sys
 import warnings
 
 from tmrl_like.base.text import one_line
 
 
-def set_up_logging(role: str, level: str, plain: bool = False) -> None:
-    """Show log lines of `level` and above on standard error, with `role` in front. With `plain`,
-    use no colours on a terminal.
-    """
-    # rich may be missing on a small board
-    if sys.stderr.isatty() and not plain and importlib.util.find_spec("rich"):
-        from rich.console import Console
-        from rich.logging import RichHandler
-
-        handler: logging.Handler = RichHandler(
-            console=Console(stderr=True),
-            show_path=False,
-            log_time_format="%H:%M:%S",
-            omit_repeated_times=False,
-        )
-        handler.setFormatter(logging.Formatter(f"{role}: %(message)s"))
-    else:
-        handler = logging.StreamHandler()
-        form = f"%(asctime)s {role:<8} %(levelname)-8s%(message)s"
-        handler.setFormatter(logging.Formatter(form, datefmt="%H:%M:%S"))
+def set_up_logging(role: str, level: str) -> None:
+    """Show log lines of `level` and above on standard error, with `role` in front."""
+    handler = logging.StreamHandler()
+    form = f"%(asctime)s {role:<8} %(levelname)-8s%(message)s"
+    handler.setFormatter(logging.Formatter(form, datefmt="%H:%M:%S"))
     chosen = getattr(logging, level.upper())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -20,18 +19,8 @@ from tmrl_like.envs.delays import Response, Trace, measure_response, to_features
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.worker.worker import RolloutWorker
 
-
-@dataclass
-class RandomDrive:
-    """A record of driving with random actions.
-
-    Attributes:
-        episodes: for each, its actions as vectors, and its observations, which are one more.
-        periods_s: time from observation to observation.
-    """
-
-    episodes: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
-    periods_s: list[float] = field(default_factory=list)
+Drive: TypeAlias = list[tuple[list[Any], list[Any]]]
+"""For each episode its actions as vectors, and its observations, which are one more."""
 
 
 def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> None:
@@ -51,11 +40,11 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
         "(--excitation; --delay-steps 0 leaves this out)",
         flush=True,
     )
-    drive = worker.run_in_control_thread(
+    drive, periods_s = worker.run_in_control_thread(
         lambda: drive_at_random(worker.loop.env, steps, excitation, np.random.default_rng(seed))
     )
     held = held_actions(env) or 0
-    period_s = float(np.median(drive.periods_s)) if worker.loop.env.time_step_s else None
+    period_s = float(np.median(periods_s)) if worker.loop.env.time_step_s else None
     for line in describe_response(*measure(drive, held, seed), held, period_s):
         print(line)
 
@@ -87,24 +76,25 @@ def random_action(
 
 def drive_at_random(
     env: SupervisedEnv, steps: int, excitation: float, random: np.random.Generator
-) -> RandomDrive:
+) -> tuple[Drive, list[float]]:
     """Take `steps` steps with random actions, then one with the default action; in the control
-    thread.
+    thread. Also returns the times from observation to observation.
     """
-    drive, space, default = RandomDrive(), env.env.action_space, env.default_action
+    drive, periods_s = Drive(), list[float]()
+    space, default = env.env.action_space, env.default_action
     ended = True
     for _ in range(steps):
         if ended:
             actions: list[Any] = []
             observations = [copy.deepcopy(env.reset()[0])]
-            drive.episodes.append((actions, observations))
+            drive.append((actions, observations))
             observed_at = time.perf_counter()
         if env.stopping.is_set():
             break
         action = random_action(space, default, excitation, random)
         obs, _, terminated, truncated, _ = env.step(action)
         before, observed_at = observed_at, time.perf_counter()
-        drive.periods_s.append(observed_at - before)
+        periods_s.append(observed_at - before)
         actions.append(spaces.flatten(space, action))
         observations.append(copy.deepcopy(obs))
         ended = bool(terminated or truncated)
@@ -112,67 +102,63 @@ def drive_at_random(
         env.step(default)
     if env.stopping.is_set():
         raise StoppedError
-    return drive
+    return drive, periods_s
 
 
-def measure(
-    drive: RandomDrive, held: int, seed: int = 0
-) -> tuple[Response | None, Response | None]:
+def measure(drive: Drive, held: int, seed: int = 0) -> tuple[Response | None, bool]:
     """Measure when actions show; the `held` past actions at the end of each observation are left
     out.
 
     Returns:
-        The response in numbers; None if there are too few steps to measure it.
-        The response in pictures and long arrays, which are reduced first; None if there are none.
+        The response in numbers or, if they show no effect, in pictures and long arrays, which are
+        reduced first; None if there are too few steps to measure it.
+        Whether there are pictures or long arrays.
     """
     seen = [
-        obs[: len(obs) - held] if held else obs
-        for _, observations in drive.episodes
-        for obs in observations
+        obs[: len(obs) - held] if held else obs for _, observations in drive for obs in observations
     ]
     features, whole = to_features(seen)
     traces, start = [], 0
-    for actions, observations in drive.episodes:
+    for actions, observations in drive:
         end = start + len(observations)
         traces.append(Trace(np.array(actions, np.float64), features[start:end]))
         start = end
     has_pictures = whole < features.shape[1]
-    pictures = measure_response(traces, slice(whole, None), seed) if has_pictures else None
-    return measure_response(traces, slice(0, whole), seed), pictures
+    response = measure_response(traces, slice(0, whole), seed)
+    if has_pictures and response is not None and not response.lags:
+        response = measure_response(traces, slice(whole, None), seed)
+    return response, has_pictures
 
 
 def describe_response(
-    numbers: Response | None, pictures: Response | None, held: int, period_s: float | None
+    response: Response | None, has_pictures: bool, held: int, period_s: float | None
 ) -> list[str]:
-    """Return lines about the response that `measure` found, and the action buffer that it requires.
+    """Return lines about what `measure` found, and the action buffer that it requires.
 
     `held` past actions are in each observation. `period_s` is the measured time-step; None if the
     environment is not in real time.
     """
-    if numbers is None:
+    if response is None:
         return [
             "delay: not measured: too few steps for so many actions, or episodes too short; raise "
             "--delay-steps"
         ]
-    lines = [f"delay: {_describe_effect(numbers, period_s)}"] if numbers.lags else []
-    if pictures is not None and pictures.lags:
-        lines += [
-            f"delay in pictures: {_describe_effect(pictures, period_s)}",
-            "note: pictures and long arrays were reduced to a few numbers; what they show is a "
-            "hint",
-        ]
-    if not lines:
+    if not response.lags:
         return [
-            f"delay: no effect of the actions was seen within {numbers.max_lag} steps: raise "
+            f"delay: no effect of the actions was seen within {response.max_lag} steps: raise "
             "--excitation, or --delay-steps; if there should be one, check whether actions arrive"
         ]
-    if numbers.hidden_state and pictures is None:
+    lines = [f"delay: {_describe_effect(response, period_s)}"]
+    if has_pictures:
+        lines.append(
+            "note: pictures and long arrays were reduced to a few numbers; what they show is a hint"
+        )
+    elif response.hidden_state:
         lines.append(
             "note: older actions predict what comes next better than the observation does: it "
             "seems to lack something that moves, such as a speed; add it, or the last observations"
         )
-    decisive = numbers if numbers.lags or pictures is None else pictures
-    return [*lines, _describe_buffer(decisive, held, is_sure=pictures is None)]
+    return [*lines, _describe_buffer(response, held, is_sure=not has_pictures)]
 
 
 def _describe_effect(response: Response, period_s: float | None) -> str:

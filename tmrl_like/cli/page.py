@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.paths import keys_folder
 from tmrl_like.metrics.reading import read_records
@@ -22,7 +21,6 @@ _HISTORY_BYTES = 64 << 20
 def main(arguments: Arguments) -> int:
     """Show a run until a stop is requested."""
     settings = arguments.experiment
-    set_up_logging("page", arguments.log_level, arguments.supervised)
     stopper = Stopper(arguments.supervised)
     section, metrics = settings.server, settings.paths.metrics
     servers = addresses_of(section.host, section.port)

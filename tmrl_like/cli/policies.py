@@ -9,7 +9,6 @@ from tmrl_like.base.files import write_atomically
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import one_line, suggestion
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import print_table
 from tmrl_like.errors import ConfigError, PolicyError, expect
 from tmrl_like.policies.export import write_onnx
@@ -22,10 +21,10 @@ _COLUMNS = ["version", "tags", "published", "training steps", "return", "test ep
 
 def main(arguments: Arguments) -> int:
     """Carry out one action."""
-    set_up_logging("policies", arguments.log_level)
     try:
         if arguments.place is None:
-            return _list_all()
+            runs = sorted((data_folder() / "runs").glob("*/"))
+            return _list(*(PolicyStore(run / FOLDER) for run in runs))
         store = PolicyStore(arguments.found.folder() / FOLDER)
         version = arguments.found.version or NEWEST
         if arguments.found.version and arguments.action in ("list", "prune"):
@@ -35,9 +34,8 @@ def main(arguments: Arguments) -> int:
             )
         if arguments.action == "export":
             _export(store, version, arguments)
-            return 0
-        if arguments.action == "list":
-            _list(str(store.folder), _rows(store))
+        elif arguments.action == "list":
+            _list(store)
         elif arguments.action == "tag":
             print(
                 f"{store.tag(version, arguments.tag)} is kept until `tmrl-like policies prune "
@@ -84,22 +82,14 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
         print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
 
 
-def _list_all() -> int:
-    """Show the policies of each run on this machine that has any."""
-    runs = data_folder() / "runs"
-    kept = [run for run in sorted(runs.glob("*/")) if PolicyStore(run / FOLDER).versions()]
-    for run in kept:
-        _list(run.name, _rows(PolicyStore(run / FOLDER)))
-    if not kept:
-        _list(str(runs), [])
+def _list(*stores: PolicyStore) -> int:
+    """Show the policies of each run that has any."""
+    listed = {store.folder.parent.name: rows for store in stores if (rows := _rows(store))}
+    for run, rows in listed.items():
+        print_table(run, _COLUMNS, rows)
+    if not listed:
+        print("no policies yet; `tmrl-like run EXPERIMENT` makes some")
     return 0
-
-
-def _list(title: str, rows: list[list[str]]) -> None:
-    if rows:
-        print_table(title, _COLUMNS, rows)
-    else:
-        print(f"no policies in {title} yet; `tmrl-like run EXPERIMENT` makes some")
 
 
 def _what_is_not_in_it(policy: Policy) -> str:

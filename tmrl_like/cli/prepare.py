@@ -8,21 +8,23 @@ from pathlib import Path
 
 from tmrl_like.base.processes import cores_to_train_with
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.places import TO_DRIVE
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.experiment import Experiment
 
 TO_COLLECT = (*TO_DRIVE, "sample_compressor")
+TO_LEARN = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
 
 
-def prepare(arguments: Arguments, role: str, parts: tuple[str, ...]) -> Experiment:
-    """Set up logging, threads and seeds, and import these parts of the experiment."""
+def parts_to_train(arguments: Arguments) -> tuple[str, ...]:
+    """Return the parts of a training, with the environment only if nothing else says its spaces."""
+    return (*TO_LEARN, "spaces" if arguments.experiment.document.data.get("spaces") else "env")
+
+
+def prepare(arguments: Arguments, parts: tuple[str, ...], trains: bool = False) -> Experiment:
+    """Set up threads and seeds, and import these parts of the experiment."""
     experiment = arguments.experiment
-    set_up_logging(
-        getattr(arguments, "name", None) or role, arguments.log_level, arguments.supervised
-    )
-    section = experiment.trainer if role == "trainer" else experiment.worker
+    section = experiment.trainer if trains else experiment.worker
     threads = section.torch_threads or cores_to_train_with()
     os.environ |= dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)

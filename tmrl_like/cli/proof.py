@@ -4,10 +4,8 @@ a verdict.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
@@ -17,61 +15,57 @@ from tmrl_like.config.settings import ProofSection
 from tmrl_like.types import EpisodeStats
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether the proof holds, with the reason in a sentence."""
+def prove(
+    untrained: Sequence[EpisodeStats],
+    trained: Sequence[EpisodeStats],
+    section: ProofSection,
+    folder: Path,
+) -> bool:
+    """Compare test episodes, print the results and the verdict, and write them to the run's folder,
+    as proof.json and proof.png. Returns whether the proof holds.
+    """
+    passed, reason = judge(untrained, trained, section)
+    rows = [summary_row("untrained", untrained), summary_row("trained", trained)]
+    print_table("proof", SUMMARY_COLUMNS, rows)
+    print(f"{'proof passed' if passed else 'proof FAILED'}: {reason}", flush=True)
+    content = {"passed": passed, "reason": reason, "untrained": untrained, "trained": trained}
+    text = msgspec.json.format(msgspec.json.encode(content), indent=1)
+    (folder / "proof.json").write_bytes(text)
+    # imports numpy, which `run` itself starts without
+    from tmrl_like.metrics.curves import plot_returns
 
-    passed: bool
-    reason: str
+    levels = {"untrained": _return_of(untrained), "trained": _return_of(trained)}
+    picture = folder / "proof.png"
+    if plot_returns(picture, {folder.name: [folder]}, levels):
+        print(f"picture: {picture}", flush=True)
+    return passed
 
 
 def judge(
     untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], section: ProofSection
-) -> Verdict:
-    """Compare test episodes.
+) -> tuple[bool, str]:
+    """Return whether the proof holds, with the reason in a sentence.
 
-    The proof holds if the trained policy's mean return is better by `margin` standard errors of the
+    It holds if the trained policy's mean return is better by `margin` standard errors of the
     difference (from the variances of both samples, Welch), and `min_terminated_share` of its
     episodes reached a terminal state.
     """
-    if min(len(untrained), len(trained)) < section.episodes:
-        return Verdict(
-            False,
-            f"only {len(untrained)} untrained and {len(trained)} trained episodes were finished",
-        )
-    (low, low_std), (high, high_std) = (
-        mean_and_std([e.return_ for e in group]) for group in (untrained, trained)
-    )
+    (low, low_std), (high, high_std) = _return_of(untrained), _return_of(trained)
     error = math.sqrt(low_std**2 / len(untrained) + high_std**2 / len(trained))
-    better = high > low and high - low >= section.margin * error
+    is_better = high > low and high - low >= section.margin * error
     distance = f"{(high - low) / error:.1f}" if error else "many"
     said = (
         f"mean return {high:.3f} against {low:.3f}: {distance} standard errors better, "
         f"{section.margin:g} are asked for"
     )
     share = sum(e.terminated for e in trained) / len(trained)
-    enough = share >= section.min_terminated_share
     if section.min_terminated_share:
         said += (
             f"; a terminal state in {share:.0%} of the episodes, "
             f"{section.min_terminated_share:.0%} are asked for"
         )
-    return Verdict(better and enough, said)
+    return is_better and share >= section.min_terminated_share, said
 
 
-def show(
-    untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], verdict: Verdict
-) -> None:
-    """Print the results of both policies, and the verdict."""
-    rows = [summary_row("untrained", untrained), summary_row("trained", trained)]
-    print_table("proof", SUMMARY_COLUMNS, rows)
-    print(f"{'proof passed' if verdict.passed else 'proof FAILED'}: {verdict.reason}", flush=True)
-
-
-def save(
-    path: Path, untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], verdict: Verdict
-) -> None:
-    """Write the numbers as JSON."""
-    content = asdict(verdict) | msgspec.to_builtins({"untrained": untrained, "trained": trained})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+def _return_of(episodes: Sequence[EpisodeStats]) -> tuple[float, float]:
+    return mean_and_std([e.return_ for e in episodes])

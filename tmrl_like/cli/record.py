@@ -45,7 +45,7 @@ def _record_episodes(arguments: Arguments) -> int:
     """Run episodes, and write the packets that a worker would have sent."""
     folder = Path(arguments.out)
     refuse_taken(folder)  # before importing the experiment's code, which takes time
-    experiment = prepare(arguments, "record", (*TO_COLLECT, "memory", "takeover"))
+    experiment = prepare(arguments, (*TO_COLLECT, "memory", "takeover"))
     drawn = {"actor_module_cls": RandomActor} if arguments.random else {}
     policy = None if arguments.random or arguments.expert else find_policy(arguments)
     done = list[int]()
@@ -97,7 +97,7 @@ class _Alone:
 def _record_lap(arguments: Arguments) -> int:
     """Let a driver take over the environment for one episode, and write the path that it took."""
     file = Path(arguments.out)
-    experiment = prepare(arguments, "record", ("env",))
+    experiment = prepare(arguments, ("env",))
     env_cls: Any
     env_cls, given = taken_apart(experiment.env)
     drivers = getattr(env_cls, "lap_drivers", {})

@@ -7,21 +7,18 @@ import datetime
 import io
 import socket
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
-from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, INTERRUPTED, Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family
-from tmrl_like.cli.tables import mean_and_std
 from tmrl_like.cli.views import View, make_view
 from tmrl_like.config.run_lock import use_run
-from tmrl_like.config.settings import Settings, is_loopback
+from tmrl_like.config.settings import is_loopback
 from tmrl_like.errors import ConfigError, TmrlLikeError
 from tmrl_like.metrics.reading import Tail
 from tmrl_like.types import EpisodeStats
@@ -74,7 +71,6 @@ def main(arguments: Arguments) -> int:
             "trainer learns from workers of its own; for one worker start one trainer, with a "
             "larger batch_size"
         )
-    set_up_logging("run", arguments.log_level)
     stopper = Stopper(
         arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None
     )
@@ -82,7 +78,7 @@ def main(arguments: Arguments) -> int:
         view = make_view(f"{settings.run_name} ({arguments.place})")
         try:
             with Family() as family:
-                return Run(settings, arguments, family, view, stopper, let_others).run()
+                return Run(arguments, family, view, stopper, let_others).run()
         except _ToldToStopError:
             return INTERRUPTED
         finally:
@@ -94,7 +90,6 @@ class Run:
 
     def __init__(
         self,
-        settings: Settings,
         arguments: Arguments,
         family: Family,
         view: View,
@@ -102,13 +97,13 @@ class Run:
         let_others: Callable[[], None],
     ) -> None:
         self._let_others = let_others
-        self._settings = settings
         self._arguments = arguments
+        self._settings = arguments.experiment
         self._family = family
         self._view = view
         self._stopper = stopper
         self._state = "starting"
-        self._progress = Progress(settings)
+        self._progress = Progress(self._settings)
         self._tail: Tail | None = None
         self._early_lines = io.StringIO()  # until the run has a folder
         self._log: TextIO = self._early_lines
@@ -123,7 +118,7 @@ class Run:
             # first, so that a port that is taken leaves everything else untouched
             self._wait_until_ready(server)
             self._port = int(server.said[0].split()[1])
-            folder = self._prepare_folder()
+            self._prepare_folder()
             trainers = self._start_trainers(self._arguments.trainers)
             for trainer in trainers:
                 self._wait_until_ready(trainer)
@@ -138,7 +133,7 @@ class Run:
             self._end_all()
             self._state = "done"
             self._view.show(self._state, self._progress)
-            code = self._prove(folder) if self._arguments.proof else 0
+            code = self._prove() if self._arguments.proof else 0
             self._say_where()
             return code
         except BaseException as failure:
@@ -168,7 +163,7 @@ class Run:
         while not child.said:
             self._turn()
 
-    def _prepare_folder(self) -> Path:
+    def _prepare_folder(self) -> None:
         """Prepare the run's folder. With --fresh it is empty, and the earlier one is renamed."""
         folder = self._settings.paths.folder
         if folder.exists() and (self._arguments.fresh or self._arguments.proof):
@@ -186,7 +181,6 @@ class Run:
         self._log = self._settings.paths.log.open("a", encoding="utf-8", buffering=1)
         self._write(self._early_lines.getvalue())
         self._tail = Tail(self._settings.paths.metrics)
-        return folder
 
     def _start_trainers(self, number: int) -> list[Child]:
         """Start one trainer, or the ranks of a training, which meet on a port that is free now."""
@@ -195,24 +189,17 @@ class Run:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        both = {
+        variables = {
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "WORLD_SIZE": number,
-            "LOCAL_WORLD_SIZE": number,
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(number),
+            "LOCAL_WORLD_SIZE": str(number),
         }
-        return [
-            self._start(
-                "trainer" if rank == 0 else f"trainer rank {rank}",
-                "trainer",
-                *self._where(),
-                environment={
-                    name: str(value)
-                    for name, value in (both | {"RANK": rank, "LOCAL_RANK": rank}).items()
-                },
-            )
-            for rank in range(number)
-        ]
+        for rank in range(number):
+            role = f"trainer rank {rank}" if rank else "trainer"
+            variables |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            self._start(role, "trainer", *self._where(), environment=variables)
+        return self._parts("trainer")
 
     def _start_workers(self, number: int) -> None:
         if number == 1:
@@ -231,7 +218,10 @@ class Run:
             self._state = f"proof: {len(_episodes_of(child))} of {asked} {role}s"
             self._turn()
         self._hear_last_words()
-        return [msgspec.json.decode(text, type=EpisodeStats) for text in _episodes_of(child)]
+        episodes = _episodes_of(child)
+        if len(episodes) < asked:
+            raise PartDiedError(child)
+        return episodes
 
     def _start(
         self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None
@@ -270,10 +260,10 @@ class Run:
 
     def _hear(self, wait_s: float = 0.0) -> None:
         """Log and show the lines that parts have printed; waits for the first one."""
-        for child, text in self._family.lines(wait_s):
+        for text in self._family.lines(wait_s):
             self._write(f"{text}\n")
             if not text.startswith(ERROR_PREFIX):
-                self._view.line(child.role, text)
+                self._view.line(text)
 
     def _hear_last_words(self) -> None:
         self._family.wait_for_last_words()
@@ -281,7 +271,7 @@ class Run:
 
     def _say(self, text: str) -> None:
         self._write(f"{text}\n")
-        self._view.line("run", text)
+        self._view.line(text)
 
     def _write(self, lines: str) -> None:
         """Add lines to run.log. A full disk costs log lines, and nothing else."""
@@ -304,30 +294,17 @@ class Run:
         self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)
         self._hear_last_words()
 
-    def _prove(self, folder: Path) -> int:
+    def _prove(self) -> int:
         """Test the trained policy and an untrained one, compare them, and show the verdict."""
-        section = self._settings.proof
+        paths = self._settings.paths
         before = self._test(_TESTED[0], "--untrained")
-        after = self._test(_TESTED[1], "--policy", str(self._settings.paths.trainer_model))
+        after = self._test(_TESTED[1], "--policy", str(paths.trainer_model))
         self._view.close()
-        verdict = proof.judge(before, after, section)
-        proof.show(before, after, verdict)
-        proof.save(folder / "proof.json", before, after, verdict)
-        picture = folder / "proof.png"
-        groups = {"untrained": before, "trained": after}
-        # imports numpy, which `run` itself starts without
-        from tmrl_like.metrics.curves import plot_returns
-
-        levels = {
-            name: mean_and_std([e.return_ for e in group])
-            for name, group in groups.items()
-            if group
-        }
-        if plot_returns(picture, {self._settings.run_name: [folder]}, levels):
-            print(f"picture: {picture}", flush=True)
-        return 0 if verdict.passed else TmrlLikeError.exit_code
+        is_better = proof.prove(before, after, self._settings.proof, paths.folder)
+        return 0 if is_better else TmrlLikeError.exit_code
 
 
-def _episodes_of(child: Child) -> list[str]:
-    """Return the reports of a test's episodes so far, as JSON."""
-    return [said.removeprefix("episode ") for said in child.said if said.startswith("episode ")]
+def _episodes_of(child: Child) -> list[EpisodeStats]:
+    """Return the reports of a test's episodes so far."""
+    said = [line.removeprefix("episode ") for line in child.said if line.startswith("episode ")]
+    return [msgspec.json.decode(text, type=EpisodeStats) for text in said]

@@ -10,7 +10,6 @@ import yaml
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.places import find_place
 from tmrl_like.cli.tables import print_table
 from tmrl_like.config.paths import RunPaths
@@ -29,7 +28,6 @@ _READ_BYTES = 1 << 20  # how much is read of a metrics file, from its end
 
 def main(arguments: Arguments) -> int:
     """List runs, the newest last, or plot them."""
-    set_up_logging("runs", arguments.log_level)
     runs = data_folder() / "runs"
     found = [find_place(typed).folder() for typed in arguments.places]
     if arguments.plot:
@@ -48,14 +46,11 @@ def main(arguments: Arguments) -> int:
 
 def _row(paths: RunPaths) -> list[str]:
     starts = read_starts(paths.folder)
-    newest: dict[str, float] = {}
+    time_s = samples = 0.0
     returns: dict[bool, list[float]] = {True: [], False: []}
     for record in read_records(paths.metrics, _READ_BYTES):
-        newest |= {
-            name: record[name]
-            for name in ("time_s", "env_steps_total")
-            if record.get(name) is not None
-        }
+        time_s = record.get("time_s") or time_s
+        samples = record.get("env_steps_total") or samples
         if record.get("kind") == "episode" and record.get("return") is not None:
             returns[record["test"]].append(record["return"])
     shown = returns[True] or returns[False]
@@ -65,8 +60,8 @@ def _row(paths: RunPaths) -> list[str]:
         paths.run_name,
         (starts[-1].task if starts else "") or "-",
         starts[-1].time[:16].replace("T", " ") if starts else "-",
-        f"{newest.get('time_s', 0.0) / 60:.1f}",
-        f"{newest.get('env_steps_total', 0):,.0f}",
+        f"{time_s / 60:.1f}",
+        f"{samples:,.0f}",
         f"{sum(shown) / len(shown):.3g}" if shown else "-",
         _best_return(paths),
         "running" if is_in_use(paths) else ended,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
 
 
 def main(arguments: Arguments) -> int:
     """Serve until a stop is requested."""
     experiment = arguments.experiment
-    set_up_logging("server", arguments.log_level, arguments.supervised)
     stopper = Stopper(arguments.supervised)
     with experiment.make_server() as server:
         # not an exception: raised inside Thread.join, it makes Python 3.11 believe that the thread

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,9 +24,12 @@ from tmrl_like.base.threads import no_process, start_thread
 
 ERROR_PREFIX = "tmrl-like: error: "
 _FOR_PARENT = ("ready", 'episode {"')
-_LAST_WORDS = 20
 _KILL_WAIT_S = 2.0
 _READ_WITHIN_S = 1.0
+if sys.platform == "win32":
+    _ASKS_TO_END = signal.CTRL_BREAK_EVENT
+else:
+    _ASKS_TO_END = signal.SIGTERM
 
 
 @dataclass(eq=False)
@@ -38,7 +40,7 @@ class Child:
         role: its name in log and messages.
         process: the child process.
         said: its lines on standard output that are for the parent: "ready …" or "episode {…}".
-        last_words: its newest lines on standard error.
+        last_words: its newest line on standard error that is not blank.
         error: its error message, without the prefix.
         is_asked: whether it was asked to end; a part that is asked twice ends at once, without its
             last checkpoint.
@@ -48,7 +50,7 @@ class Child:
     role: str
     process: subprocess.Popen[str]
     said: list[str] = field(default_factory=list)
-    last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
+    last_words: str = "it said nothing"
     error: str = ""
     is_asked: bool = False
     readers: list[threading.Thread] = field(default_factory=list)
@@ -62,14 +64,13 @@ class Child:
         """Return why it ended, in one line."""
         if self.error:
             return self.error
-        last = next((line for line in reversed(self.last_words) if line.strip()), "it said nothing")
         code = self.process.returncode
         how = (
             f"by signal {signal.Signals(-code).name}"
             if code is not None and code < 0
             else f"with exit code {code}"
         )
-        return f"ended {how}: {last.strip()}"
+        return f"ended {how}: {self.last_words}"
 
 
 class Family:
@@ -79,7 +80,7 @@ class Family:
 
     def __init__(self) -> None:
         self.children: list[Child] = []
-        self._lines: queue.SimpleQueue[tuple[Child, str]] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def start(
         self, role: str, arguments: Sequence[str], further: Mapping[str, str] | None = None
@@ -107,7 +108,7 @@ class Family:
             child.readers.append(start_thread(partial(read, child), f"tmrl-{role}"))
         return child
 
-    def lines(self, wait_s: float = 0.0) -> Iterator[tuple[Child, str]]:
+    def lines(self, wait_s: float = 0.0) -> Iterator[str]:
         """Yield the children's lines on standard error since the last call; waits up to `wait_s`
         for the first one.
         """
@@ -135,7 +136,7 @@ class Family:
                 continue
             child.is_asked = True
             with contextlib.suppress(OSError, ValueError):
-                child.process.send_signal(_asks_to_end())
+                child.process.send_signal(_ASKS_TO_END)
 
     def stop(self, *children: Child, within_s: float) -> None:
         """Ask children to end, all at the same time; kill those that are still alive after
@@ -169,10 +170,10 @@ class Family:
         with contextlib.suppress(ValueError, OSError), child.process.stderr as stream:
             for line in stream:
                 text = line.rstrip("\r\n")
-                child.last_words.append(text)
+                child.last_words = text.strip() or child.last_words
                 if text.startswith(ERROR_PREFIX):
                     child.error = child.error or text.removeprefix(ERROR_PREFIX)
-                self._lines.put((child, text))
+                self._lines.put(text)
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
@@ -187,10 +188,3 @@ def _end_group(process: subprocess.Popen[str]) -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
-
-
-def _asks_to_end() -> int:
-    """Return the signal that asks a child to end."""
-    if os.name == "posix":
-        return signal.SIGTERM
-    return int(signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]

@@ -32,8 +32,6 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 def summary_row(name: str, episodes: Sequence[EpisodeStats]) -> list[str]:
     """Return the row of a policy's episodes for `SUMMARY_COLUMNS`."""
-    if not episodes:
-        return [name, "0", "-", "-", "-"]
     mean, std = mean_and_std([e.return_ for e in episodes])
     share = sum(e.terminated for e in episodes) / len(episodes)
     steps = sum(e.steps for e in episodes) / len(episodes)

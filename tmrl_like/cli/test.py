@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,22 +28,14 @@ from tmrl_like.worker.worker import RolloutWorker
 
 _FPS = 30.0  # for an environment that does not name its own
 _DRAWS = 10_000
-_INTERVAL_COLUMNS = [
-    "episodes",
-    "mean",
-    "95 % of the mean",
-    "std",
-    "lowest",
-    "median",
-    "highest",
-    "terminated",
-]
+
+Returns: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def main(arguments: Arguments) -> int:
     """Run test episodes and show their returns."""
     stopper = Stopper(arguments.supervised)
-    experiment = prepare(arguments, "test", TO_DRIVE)
+    experiment = prepare(arguments, TO_DRIVE)
     experiment = dataclasses.replace(
         experiment, worker=dataclasses.replace(experiment.worker, envs=1)
     )
@@ -65,10 +57,9 @@ def main(arguments: Arguments) -> int:
             episodes.append(episode)
     if not arguments.supervised and episodes:
         name = "an untrained policy" if policy is None else f"the policy {policy}"
+        print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
         if arguments.interval:
-            print_table(f"returns of {name}", _INTERVAL_COLUMNS, [interval_row(episodes)])
-        else:
-            print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
+            print(spread_of(np.array([episode.return_ for episode in episodes])))
     return stopper.exit_code
 
 
@@ -100,30 +91,17 @@ def drive(
             yield episode
 
 
-def interval_row(episodes: Sequence[EpisodeStats]) -> list[str]:
-    """Return the row for `_INTERVAL_COLUMNS`; a single episode has neither an interval nor a
-    spread.
-    """
-    returns = np.array([episode.return_ for episode in episodes])
-    terminated = sum(episode.terminated for episode in episodes) / len(episodes)
-    interval, std = "-", "-"
-    if len(returns) > 1:
-        interval = "{:.5g} to {:.5g}".format(*confidence_interval(returns))
-        std = f"{returns.std(ddof=1):.5g}"
-    extremes = [f"{number:.5g}" for number in (returns.min(), np.median(returns), returns.max())]
-    return [
-        f"{len(returns)}",
-        f"{returns.mean():.5g}",
-        interval,
-        std,
-        *extremes,
-        f"{terminated:.0%}",
-    ]
+def spread_of(returns: Returns) -> str:
+    """Return a line with a 95 % confidence interval of the mean, and extremes of the returns."""
+    low, high = confidence_interval(returns)
+    lowest, median, highest = np.percentile(returns, (0, 50, 100))
+    return (
+        f"mean return, 95 % confidence: {low:.5g} to {high:.5g}; lowest {lowest:.5g}, median "
+        f"{median:.5g}, highest {highest:.5g}"
+    )
 
 
-def confidence_interval(
-    returns: np.ndarray[tuple[int], np.dtype[np.float64]],
-) -> tuple[float, float]:
+def confidence_interval(returns: Returns) -> tuple[float, float]:
     """Return a 95 % confidence interval of the mean, by bootstrap: percentiles of the means of
     10,000 resamples (Efron 1979).
     """

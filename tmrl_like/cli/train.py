@@ -20,7 +20,7 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.arguments import Arguments, how_to_test
 from tmrl_like.cli.best import hooks_of
-from tmrl_like.cli.prepare import TO_COLLECT, prepare
+from tmrl_like.cli.prepare import TO_COLLECT, TO_LEARN, parts_to_train, prepare
 from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
 from tmrl_like.config.loading import as_yaml
@@ -32,7 +32,7 @@ from tmrl_like.trainer.connecting import OFFLINE, expect_no_worker
 from tmrl_like.trainer.trainer import Trainer
 
 _ENCODER_STEPS = 2000
-_PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
+_IN_PROCESS = (*TO_LEARN, *TO_COLLECT, "takeover", "on_worker_rollout")
 
 
 def main(arguments: Arguments) -> int:
@@ -43,7 +43,8 @@ def main(arguments: Arguments) -> int:
     in_process = arguments.command == "run"
     if "RANK" not in os.environ:  # with several ranks, all of them must meet before any may refuse
         arguments.experiment.refuse_finished()
-    experiment = prepare(arguments, "trainer", _parts(arguments, in_process))
+    parts = _IN_PROCESS if in_process else parts_to_train(arguments)
+    experiment = prepare(arguments, parts, trains=True)
     tune_process()
     how: dict[str, Any] = {
         "supervised": arguments.supervised,
@@ -108,7 +109,7 @@ def _train_encoder(arguments: Arguments) -> int:
     expect(
         file.suffix == ".safetensors", "--encoder", str(file), "a name that ends in .safetensors"
     )
-    experiment = prepare(arguments, "trainer", _parts(arguments, in_process=False))
+    experiment = prepare(arguments, parts_to_train(arguments), trains=True)
     tune_process()
     training = experiment.training()
     encoder = encoder_of(training.agent)
@@ -126,12 +127,6 @@ def _train_encoder(arguments: Arguments) -> int:
     )
     print(f"start a run with it: --agent.picture_encoder {file}")
     return 0
-
-
-def _parts(arguments: Arguments, in_process: bool) -> tuple[str, ...]:
-    if in_process:
-        return (*_PARTS, *TO_COLLECT, "takeover", "on_worker_rollout")
-    return (*_PARTS, "spaces" if arguments.experiment.document.data.get("spaces") else "env")
 
 
 def _run(trainer: Trainer, experiment: Experiment, about: dict[str, str]) -> None:

@@ -9,20 +9,19 @@ from typing import Any, TypeAlias
 from tmrl_like.cli.progress import Progress
 
 _PLAIN_EVERY_S = 10.0
-_COLOURS = {"server": "blue", "trainer": "magenta", "worker": "cyan", "run": "white"}
 
 
 class PlainView:
     """Prints plain lines, for files and pipes."""
 
     def __init__(self, title: str) -> None:
-        self._shown: tuple[Any, ...] = ()
+        self._shown = ""
         self._shown_at = -_PLAIN_EVERY_S
         self._state = ""
         self._print(f"run {title}")
 
-    def line(self, role: str, text: str) -> None:
-        """Show one line of a part; the text already names the part."""
+    def line(self, text: str) -> None:
+        """Show one line of a part."""
         self._print(text)
 
     def show(self, state: str, progress: Progress) -> None:
@@ -32,16 +31,13 @@ class PlainView:
         if state != self._state:
             self._state = state
             self._print(state)
-        newest = progress.last_round or progress.warm_up
-        news = (
-            len(progress.tests),
-            newest.get("training_steps_total", newest.get("env_steps_total")),
-        )
-        if not newest or news == self._shown or time.monotonic() - self._shown_at < _PLAIN_EVERY_S:
+        rows = "; ".join(f"{name} {value}" for name, value in progress.rows())
+        has_begun = progress.last_round or progress.warm_up
+        is_early = time.monotonic() - self._shown_at < _PLAIN_EVERY_S
+        if not has_begun or rows == self._shown or is_early:
             return
-        self._shown, self._shown_at = news, time.monotonic()
-        values = "; ".join(f"{name} {' '.join(value.split())}" for name, value in progress.rows())
-        self._print(f"{progress.times()}: {values}")
+        self._shown, self._shown_at = rows, time.monotonic()
+        self._print(f"{progress.times()}: {rows}")
 
     def close(self) -> None:
         """Do nothing: plain lines need no cleaning up."""
@@ -71,11 +67,11 @@ class LiveView:
         self._live = Live(console=self._console, refresh_per_second=4, transient=False)
         self._live.start()
 
-    def line(self, role: str, text: str) -> None:
-        """Show one line of a part, in the part's colour."""
+    def line(self, text: str) -> None:
+        """Show one line of a part; a warning or an error is coloured."""
         from rich.text import Text
 
-        style = _COLOURS.get(role.partition(" ")[0], "")
+        style = ""
         if " WARNING " in text:
             style = "yellow"
         if " ERROR " in text or " CRITICAL" in text:

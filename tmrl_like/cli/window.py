@@ -69,10 +69,6 @@ class Window:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the window. Calling it twice is fine."""
         self._closing.set()
         self._process.kill()
         self._thread.join()

@@ -10,7 +10,7 @@ from tmrl_like.cli.stopping import Stopper
 def main(arguments: Arguments) -> int:
     """Collect samples until a stop is requested."""
     stopper = Stopper(arguments.supervised)
-    experiment = prepare(arguments, "worker", (*TO_COLLECT, "on_worker_rollout", "takeover"))
+    experiment = prepare(arguments, (*TO_COLLECT, "on_worker_rollout", "takeover"))
     from tmrl_like.cli.best import hooks_of
 
     given = arguments.policy or arguments.found.version

@@ -5,16 +5,17 @@ training.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import math
 import os
 import queue
+import sys
 from array import array
 from pathlib import Path
 from typing import Any, Protocol
 
-from tmrl_like.base.text import clock, counted
+import msgspec
+
+from tmrl_like.base.text import clock, counted, duration
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.metrics.reading import Record, numbers_of
@@ -23,20 +24,10 @@ from tmrl_like.wire.condition import FIGURES
 log = logging.getLogger("tmrl_like.metrics")
 
 SHOWN = {
-    "return_test_mean": "[green]test {:.2f}[/green]",
-    "return_train_mean": "train {:.2f}",
+    "return_test_mean": "test return {:.2f}",
+    "return_train_mean": "training return {:.2f}",
     "reward_recent_mean": "reward {:.3g}",
     "terminated_test_share": "terminated {:.0%}",
-    "env_steps_total": "{:,} samples",
-    "training_steps_per_s": "{:.0f} training steps/s",
-    "training_steps_per_env_step": "x{:.2f}",
-    "sample_age_p50_s": "samples {:.2f} s old",
-}
-SHOWN_IF_ANY = {
-    "overruns_total": "overruns: {:.0f}",
-    "env_faults_total": "environment faults: {:.0f}",
-    "rejected_workers_total": "rejected workers: {:.0f}",
-    "log_fails": "no room for samples on the disk",
 }
 
 
@@ -63,8 +54,6 @@ _GROUPS = {
         "in_force": "agent. memory. trainer.",
     }.items()
 }
-DOES_IT_LEARN = "does it learn?"
-
 # episodes at the beginning of a run that are compared with those at its end
 _COMPARED_EPISODES = 10
 # metrics that are shown beside the hyper-parameters of each run
@@ -117,19 +106,13 @@ class JsonLinesSink:
 
 def as_line(record: Record) -> str:
     """Return a record as a JSON object; values that are not finite become null."""
-    finite = {
-        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()
-    }
-    return json.dumps(finite, separators=(",", ":"))
+    return msgspec.json.encode(record, enc_hook=float).decode()
 
 
 class ConsoleSink:
     """Prints one line a round, and at the end a summary."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True, highlight=False)
         # of test episodes, of training episodes
         self._returns = {True: array("d"), False: array("d")}
         self._time_s = 0.0
@@ -159,8 +142,8 @@ class ConsoleSink:
 
     def _print(self, text: str) -> None:
         """Print a line, unless its reader has gone or its disk is full."""
-        with contextlib.suppress(OSError, SystemExit):  # rich exits if the reader has gone
-            self._console.print(text, soft_wrap=True)
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
 
 
 class TensorBoardSink:
@@ -277,25 +260,42 @@ class WandbSink:
 
 def describe_round(record: Record) -> str:
     """Return one readable line about a round."""
-    parts = [f"[bold]{clock(record.get('time_s', 0.0))}[/bold]"]
-    # the environment may have no terminal state
-    never = "terminated_test_share" if not record.get("terminated_test_share") else ""
-    parts += [
-        text.format(record[name])
-        for name, text in SHOWN.items()
-        if name in record and name != never
+    facts = [
+        text.format(record[name]) for name, text in SHOWN.items() if record.get(name) is not None
     ]
-    parts += [f"loss {words}"] if (words := loss_in_words(record)) else []
-    if learns := learns_in_words(record):
-        parts.append(
-            f"{DOES_IT_LEARN} " + (f"[red]{learns}[/red]" if learns.startswith("no") else learns)
-        )
-    parts += [
-        f"[red]{text.format(record[name])}[/red]"
-        for name, text in SHOWN_IF_ANY.items()
-        if record.get(name)
+    facts += [f"{name} {words}" for name, words in rows_of_round(record)]
+    begin = f"epoch {record['epoch']} round {record['round']}: {clock(record['time_s'])}"
+    return " · ".join((begin, *facts))
+
+
+def rows_of_round(r: Record) -> list[tuple[str, str]]:
+    """Return names and values of a round for people, without those that there is nothing to say
+    of.
+    """
+    ages = (("sample", r.get("sample_age_p50_s")), ("policy", r.get("policy_age_p50_s")))
+    faults, rejected = r.get("env_faults_total"), r.get("rejected_workers_total")
+    rows = [
+        ("samples", f"{r['env_steps_total']:,}, {r['env_steps_per_s']:.1f}/s"),
+        (
+            "training",
+            f"{r['training_steps_total']:,} steps, {r['training_steps_per_s']:.0f}/s, "
+            f"{r['training_steps_per_env_step']:.2f} per sample",
+        ),
+        ("does it learn?", _learns_in_words(r)),
+        ("loss", _loss_in_words(r)),
+        (
+            "median age",
+            ", ".join(f"{name} {duration(age_s)}" for name, age_s in ages if age_s is not None),
+        ),
+        ("overruns", f"{r.get('overruns_total') or 0:.0f}"),
+        ("faults", f"{faults:.0f} of environments" if faults else ""),
+        (
+            "rejected",
+            f"{rejected:.0f} worker processes, whose samples do not fit" if rejected else "",
+        ),
+        ("disk", "no room for samples" if r.get("log_fails") else ""),
     ]
-    return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
+    return [(name, words) for name, words in rows if words]
 
 
 def describe_warm_up(record: Record) -> str:
@@ -306,15 +306,13 @@ def describe_warm_up(record: Record) -> str:
     )
 
 
-def learns_in_words(record: Record) -> str:
-    """Return the round's diagnosis as an answer to `DOES_IT_LEARN`, or an empty string if it has
-    none.
-    """
+def _learns_in_words(record: Record) -> str:
+    """Return the round's diagnosis in an answer, or an empty string if it has none."""
     line = str(record.get("learning") or "")
     return "yes" if line == "learning" else line.replace("not learning because ", "no: ", 1)
 
 
-def loss_in_words(record: Record) -> str:
+def _loss_in_words(record: Record) -> str:
     """Return a round's first loss beside its loss on held-out episodes, or an empty string if there
     is none.
     """

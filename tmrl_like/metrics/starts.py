@@ -10,7 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,8 +23,6 @@ FILE = "run.json"
 
 _KEPT = 100
 _GIT_WITHIN_S = 5.0
-_STATUS = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
-_FILTERS = ("--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
 
 
 StartFields: TypeAlias = Mapping[str, object]
@@ -48,7 +46,6 @@ class Start(msgspec.Struct, kw_only=True):
         cpu: its model, and the number of cores.
         gpu: the GPU of the training.
         git_commit: of the working folder.
-        git_changed: whether files there differ from it.
         ended: "done", "stopped", or "failed: …"; empty: still running, or killed.
     """
 
@@ -65,7 +62,6 @@ class Start(msgspec.Struct, kw_only=True):
     cpu: str = ""
     gpu: str = ""
     git_commit: str = ""
-    git_changed: bool = False
     ended: str = ""
 
 
@@ -77,7 +73,6 @@ def describe_start(**known: object) -> Start:
 
 @functools.cache
 def _here(folder: str) -> Start:
-    commit = _git("rev-parse", "HEAD")
     installed = [
         info.stem.rpartition("-") for place in sys.path for info in Path(place).glob("*.dist-info")
     ]
@@ -89,8 +84,7 @@ def _here(folder: str) -> Start:
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=f"{_cpu()}, {os.cpu_count()}",
-        git_commit=commit,
-        git_changed=bool(commit and _git(*_STATUS, empty=_git("config", *_FILTERS).splitlines())),
+        git_commit=_git_commit(),
     )
 
 
@@ -109,24 +103,19 @@ def write_starts(folder: Path, starts: list[Start]) -> None:
     )
 
 
-def _git(*arguments: str, empty: Sequence[str] = ()) -> str:
-    """Return git's output about the working folder; empty without git or outside a repository.
+def _git_commit() -> str:
+    """Return the commit of the working folder; empty without git or outside a repository.
 
-    The repository may be untrusted: nothing is written to it, and none of its programs is started.
-    The configuration keys in `empty`, which name filter programs, are set to nothing.
+    The repository may be untrusted: this starts none of its programs, as `git status` would.
     """
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
-        keys = {f"GIT_CONFIG_KEY_{k}": key for k, key in enumerate(empty, first)}
-        values = {name.replace("KEY", "VALUE"): "" for name in keys}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(
-            ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments],
+            ["git", "rev-parse", "HEAD"],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
             timeout=_GIT_WITHIN_S,
             check=True,
-            env=os.environ | keys | values | {"GIT_CONFIG_COUNT": str(first + len(keys))},
         )
         return said.stdout.strip()
     return ""

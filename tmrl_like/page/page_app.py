@@ -12,14 +12,13 @@ import socket
 import sys
 import threading
 import time
-from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import Any
 
 from tmrl_like.base.threads import start_thread
-from tmrl_like.errors import AddressInUseError, ShortageError, TransportError
+from tmrl_like.errors import AddressInUseError, TransportError
 from tmrl_like.page.prometheus import exposition
 from tmrl_like.page.watcher import Browser, Watcher
 
@@ -33,7 +32,7 @@ _FILES = {
     "/page.css": ("page.css", "text/css"),
 }
 _MAX_BROWSERS = 20
-_MAX_CONNECTIONS = 100
+_MAX_THREADS = 100
 _SLOW_S = 10.0  # a connection that sends or takes nothing for this long is closed
 _HEADERS = {  # load nothing from elsewhere, allow no embedding, and let no other site read it
     "content-security-policy": "default-src 'self'; img-src data:; frame-ancestors 'none'",
@@ -120,28 +119,11 @@ class _Server(ThreadingTCPServer):
     def __init__(self, watcher: Watcher, bind: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         self.watcher = watcher
-        self._connections = threading.Semaphore(_MAX_CONNECTIONS)
         super().__init__((bind, port), _Answer)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, or close the connection if that is not possible."""
-        if not self._connections.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            start_thread(
-                partial(self.process_request_thread, request, client_address), "tmrl-page-answer"
-            )
-        except ShortageError as error:
-            log.warning("%s", error)
-            self._connections.release()
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._connections.release()
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether a further thread may answer this connection."""
+        return threading.active_count() < _MAX_THREADS
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):  # an OSError means that the client is gone

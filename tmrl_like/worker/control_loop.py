@@ -288,7 +288,7 @@ class ControlLoop:
 
     def _look(self, obs: Observation) -> None:
         """Warn if one of the first observations does not have the form of its space."""
-        problem = observation_problem(obs, self.env.env.observation_space, finite=False)
+        problem = observation_problem(obs, self.env.env.observation_space)
         if problem and problem != self._problem:
             self._problem = problem
             self.env.log.add(

@@ -33,19 +33,18 @@ def check_reward(rew: object) -> None:
         raise not_finite("reward", rew)
 
 
-def observation_problem(obs: Observation, space: Space, finite: bool = True) -> str:
-    """Return why an observation does not have the form of its space or, with `finite`, is not
-    finite; empty: there is no problem. Bounds are not checked.
+def observation_problem(obs: Observation, space: Space) -> str:
+    """Return why an observation does not have the form of its space; empty: there is no problem.
+    Bounds are not checked.
     """
     parts = tree.walk(space, obs)
     problems = (
-        _leaf_problem(part, of, finite, f"the observation{tree.name_of(path)}")
-        for path, of, part in parts
+        _leaf_problem(part, of, f"the observation{tree.name_of(path)}") for path, of, part in parts
     )
     return next(filter(None, problems), "")
 
 
-def _leaf_problem(obs: Observation, space: Space, finite: bool, name: str) -> str:
+def _leaf_problem(obs: Observation, space: Space, name: str) -> str:
     if isinstance(space, spaces.Box):
         is_array = isinstance(obs, np.ndarray | np.generic)
         is_right = is_array and obs.shape == space.shape and np.can_cast(obs.dtype, space.dtype)
@@ -53,8 +52,6 @@ def _leaf_problem(obs: Observation, space: Space, finite: bool, name: str) -> st
         is_right = space.contains(obs)
     if not is_right:
         return f"{name} is {outline(obs)}; the space says {' '.join(str(space).split())}"
-    if finite and not is_finite(obs):
-        return f"{name} is not finite: {' '.join(repr(obs).split())[:200]}"
     return ""
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import psutil
@@ -206,6 +207,17 @@ def test_an_environment_that_cannot_be_made_twice_is_made_the_third_time(how, tr
         assert (worker.loop.env.faults, worker.loop.env.rebuilds) == (3, 1)
         free.set()  # environments that are ready too late are closed
         until(lambda: how == "raise" or all(env.closed_by for env in trouble.made[1:3]))
+
+
+def test_an_environment_that_is_ready_after_all_was_closed_closes_itself(trouble, free, until):
+    env = SupervisedEnv(trouble((1, "__init__", 1), how="hang"))
+    with ThreadPoolExecutor(1) as beside:
+        rebuilt = beside.submit(env.rebuild, EnvironmentFaultError("broken"))
+        until(lambda: len(trouble.made) == 2)
+        env.close()
+        free.set()
+        assert isinstance(rebuilt.exception(), StoppedError)
+    until(lambda: all(made.closed_by for made in trouble.made))
 
 
 @pytest.mark.parametrize("where", ["step", "reset", "close", "__init__"])

@@ -23,7 +23,6 @@ from tmrl_like.policies.policy_file import Code, describe
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.wire.spaces import Box as SmallBox
-from tmrl_like.wire.spaces import Numbers
 
 OBS, ACT = box(1, 3), box(2, 2)
 HERE = (__name__,)
@@ -171,11 +170,7 @@ STRANGER = {"x": {"class_path": "os.system"}}
             "it names tmrl_like.no_such_room.Actor, and code of",
         ),
         (
-            {
-                "observation_space": SmallBox(
-                    Numbers((1,), "uint8", (0,)), Numbers((1,), "uint8", (300,))
-                )
-            },
+            {"observation_space": SmallBox((1,), "uint8", (0,), (300,))},
             "cannot be what it says: OverflowError",
         ),
         ({"actor": Code(SHIPPED, {"hidden_sizes": [1 << 50]})}, "cannot be what it says: "),

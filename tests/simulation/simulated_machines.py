@@ -10,6 +10,7 @@ from kill_lines import Killed, kill_after
 
 from tmrl_like import delivery
 from tmrl_like.base import files
+from tmrl_like.delivery.segments import SUFFIX
 
 PAGE_BYTES = 512  # small like the files of a simulation; a real page has 4 KiB
 MOMENTS = 10
@@ -210,7 +211,7 @@ class MappedDisk:
         self._moments = [self._seen()]
 
     def _seen(self):
-        names = {path: path.stat().st_ino for path in sorted(self._root.rglob("*.rows"))}
+        names = {path: path.stat().st_ino for path in sorted(self._root.rglob(f"*{SUFFIX}"))}
         return names, {file: path.read_bytes() for path, file in names.items()}
 
 

@@ -84,6 +84,13 @@ def test_an_actor_that_does_not_sample_has_no_spread():
     assert "action_spread" not in figures
 
 
+def test_actions_may_have_any_structure():
+    drawn = batch()
+    named = drawn._replace(act={"arm": drawn.act, "hand": drawn.act[:, :1]})
+    figures = ActorFigures().figures(CountingAgent(OBSERVATIONS, ACTIONS), named)
+    assert figures["reward_low"] == -1.0
+
+
 def test_of_the_critics_the_one_that_tells_least_apart_is_seen():
     for dropout in (0.0, 0.5):
         sac, figures, seen = (

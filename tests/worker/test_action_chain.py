@@ -228,6 +228,8 @@ def test_each_episode_begins_at_rest():
         (lambda: chain_of(AccelerationLimit(0.0)), "per_s2 is 0.0; expected more than 0"),
         (lambda: LowPass(0.0), "cutoff_hz is 0.0"),
         (lambda: OneEuroFilter(beta=-1.0), "beta is -1.0"),
+        (lambda: OneEuroFilter(beta=math.inf), "beta is inf; expected 0 to 1000000.0"),
+        (lambda: ActionChain([], time_step_s=math.inf), "time_step_s is inf"),
         (lambda: GrowingRange(0.0, steps=1), "first is 0.0"),
         (lambda: GrowingRange(0.5), "expected one of them at least"),
     ],

@@ -45,7 +45,8 @@ def held_actions(env: Any) -> int | None:
     Its attribute `act_buf_len` says so, as in rtgym's environments.
     """
     length: int | None = attribute_of(env, "act_buf_len")
-    return 0 if attribute_of(env, "act_in_obs") is False else length
+    in_obs = attribute_of(env, "act_in_obs")
+    return length if in_obs is None or in_obs else 0
 
 
 def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:

@@ -85,7 +85,9 @@ def _serve(calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None
 
 def _make_call(call: Callable[[], Any], done: Future[Any]) -> None:
     try:
-        done.set_result(call())
+        result = call()
     except BaseException as error:
         done.set_exception(error)
+    else:
+        done.set_result(result)
     del call, done  # the exception keeps this frame, which would keep them

@@ -9,6 +9,7 @@ return, together with its thread, and continue with a new thread and a new envir
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import math
 import threading
@@ -18,7 +19,6 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
-from tmrl_like.base.factories import signature_of
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
@@ -194,9 +194,7 @@ class SupervisedEnv:
         """
         options = {}
         if self._is_new and self._seed is not None:
-            taken = signature_of(self.env.reset)
-            if taken.open_ended or "seed" in taken.parameters:
-                options = {"seed": self._seed + self.rebuilds}
+            options = {"seed": self._seed + self.rebuilds} if _takes_seed(self.env.reset) else {}
         self._is_new = False
         if not self.brake.release():
             raise StoppedError
@@ -262,6 +260,8 @@ class SupervisedEnv:
             self._wait(job, thread, hang_timeout_s)
             result: _T = job.result()
             return result
+        except _LeftBehindError:  # `close` left it behind, and it has come back at once
+            raise StoppedError from None
         except (KeyboardInterrupt, SystemExit):
             if not job.done():
                 self._stop(job, thread)
@@ -320,6 +320,7 @@ class SupervisedEnv:
         """Stop what moves, leave the control thread behind, and continue with a new one."""
         if self._is_open:
             self.brake.pull()
+        _take(self._call_token)
         self._left.add(self._thread.ident)
         self._thread.leave()
         self._is_lost = True
@@ -409,6 +410,8 @@ class SupervisedEnv:
         self.stopping.set()
         self._dispose(_CLOSE_LOST_WITHIN_S if self._is_lost else _CLOSE_WITHIN_S)
         self._guard.close()
+        if self._own_thread:
+            _take(self._call_token)  # an environment that is still being made closes itself
         self._thread.leave()
 
     def _make(self, within_s: float) -> None:
@@ -427,7 +430,7 @@ class SupervisedEnv:
                 env.close()
             raise
         processes.made()
-        self._adopt(made[0])
+        self._call("its attributes", partial(self._adopt, made[0]))
 
     def _dispose(self, within_s: float) -> None:
         """Close the environment if it is open, and end the processes that it started.
@@ -462,6 +465,17 @@ class SupervisedEnv:
             self._leave_thread()
             raise TimeoutError(f"not done after {within_s:g} s")
         job.result()
+
+
+def _takes_seed(reset: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(reset).parameters.values()
+    except (TypeError, ValueError):  # built-ins without a signature
+        return False
+    return any(
+        parameter.name == "seed" or parameter.kind is parameter.VAR_KEYWORD
+        for parameter in parameters
+    )
 
 
 def _take(token: list[Any]) -> Any:

@@ -131,9 +131,9 @@ class Fleet:
         self._workers[name] = worker
         self._tell(worker, before.facts)
         if len(self._workers) > _WORKERS_KEPT:
-            known_workers = self._workers.values()
-            gone = next((other for other in known_workers if not other.is_alive), worker)
-            del self._workers[gone.name]
+            gone = next((other for other in self._workers.values() if not other.is_alive), None)
+            if gone is not None:
+                del self._workers[gone.name]
 
     def _tell(self, worker: _Worker, before: dict[str, object]) -> None:
         for fact, level, line, over in _TOLD:

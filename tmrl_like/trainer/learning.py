@@ -171,7 +171,7 @@ class ActorFigures:
         figures |= _of_first_layer(actor, obs)
         if len(batch.rew) < _LEAST_PROBED:
             return figures
-        act = batch.act[:_PROBED]
+        act = tree.map_leaves(lambda leaf: leaf[:_PROBED], batch.act)
         self._first = first_obs, first_act = self._first or (obs, act)
         if isinstance(agent, SACAgent) and isinstance(agent.critic, EnsembleMLP):
             with same_noise(agent.device):

@@ -43,6 +43,7 @@ MAX_MEMORY_BYTES = MAX_BODY_BYTES
 unpacked or allocated.
 """
 _BYTES_PER_HEAD_BYTE = 32  # in memory, about: a column takes at least 7 bytes of the head
+_KEPT_BYTES = 16 << 10  # layouts of larger encoded structures are not cached
 
 
 class _Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -347,9 +348,12 @@ def _unpacked(packet: SamplePacket, columns: bytes | memoryview) -> memoryview:
     return data
 
 
-@lru_cache(maxsize=16)  # a large one takes some megabytes
 def _layout_of(schema: bytes) -> Layout:
-    """Return the layout of an encoded structure."""
+    """Return the layout of an encoded structure; layouts of large ones are not cached."""
+    return (_kept_layout if len(schema) <= _KEPT_BYTES else _new_layout)(schema)
+
+
+def _new_layout(schema: bytes) -> Layout:
     layout = Layout(decoded(_schema_decoder, schema, "a structure"))
     if layout.nodes > MAX_NODES:
         raise DecodingError(
@@ -358,3 +362,6 @@ def _layout_of(schema: bytes) -> Layout:
     if type(layout.schema) is not TupleNode or len(layout.schema.items) not in _FIELDS:
         raise DecodingError("a sample is not a tuple of 6 or 7 items")
     return layout
+
+
+_kept_layout = lru_cache(maxsize=64)(_new_layout)

@@ -34,19 +34,13 @@ class _Spec(msgspec.Struct, tag=str.lower, tag_field="space", forbid_unknown_fie
     """Base of the descriptions of spaces."""
 
 
-class Numbers(msgspec.Struct, forbid_unknown_fields=True):
-    """An array; `values` has one number for all entries, or one for each."""
+class Box(_Spec):
+    """`gymnasium.spaces.Box`; a bound is one number for all entries, or one for each."""
 
     shape: tuple[_Size, ...]
     dtype: _Dtype
-    values: tuple[_Number, ...]
-
-
-class Box(_Spec):
-    """`gymnasium.spaces.Box`."""
-
-    low: Numbers
-    high: Numbers
+    low: tuple[_Number, ...]
+    high: tuple[_Number, ...]
 
 
 class Discrete(_Spec):
@@ -59,8 +53,10 @@ class Discrete(_Spec):
 class MultiDiscrete(_Spec):
     """`gymnasium.spaces.MultiDiscrete`."""
 
-    nvec: Numbers
-    start: Numbers
+    shape: tuple[_Size, ...]
+    dtype: _Dtype
+    nvec: tuple[_Number, ...]
+    start: tuple[_Number, ...]
 
 
 class MultiBinary(_Spec):
@@ -88,11 +84,13 @@ def spec_of(space: Space) -> SpaceSpec:
     """Return the description of a space; raise PolicyError for an unsupported kind of space."""
     match space:
         case spaces.Box():
-            return Box(_numbers(space.low), _numbers(space.high))
+            return Box(space.shape, str(space.dtype), _numbers(space.low), _numbers(space.high))
         case spaces.Discrete():
             return Discrete(int(space.n), int(space.start))
         case spaces.MultiDiscrete():
-            return MultiDiscrete(_numbers(space.nvec), _numbers(space.start))
+            return MultiDiscrete(
+                space.nvec.shape, str(space.dtype), _numbers(space.nvec), _numbers(space.start)
+            )
         case spaces.MultiBinary():
             return MultiBinary(space.n if isinstance(space.n, int) else space.shape)
         case spaces.Tuple():
@@ -104,25 +102,24 @@ def spec_of(space: Space) -> SpaceSpec:
     )
 
 
-def _numbers(array: _Array) -> Numbers:
-    numbers = array.ravel().tolist()
+def _numbers(bound: _Array) -> tuple[_Number, ...]:
+    numbers = bound.ravel().tolist()
     if len(set(numbers)) == 1:
         del numbers[1:]
-    values = tuple(number if math.isfinite(number) else str(number) for number in numbers)
-    return Numbers(array.shape, str(array.dtype), values)
+    return tuple(number if math.isfinite(number) else str(number) for number in numbers)
 
 
 def make_space(spec: SpaceSpec) -> Space:
     """Return the space of a description; raise ValueError if there is no such space."""
     match spec:
-        case Box(low, high):
-            least = _array(low)
-            return spaces.Box(least, _array(high), dtype=least.dtype.type)
+        case Box(shape, dtype, low, high):
+            least, most = _array(low, shape, dtype), _array(high, shape, dtype)
+            return spaces.Box(least, most, dtype=least.dtype.type)
         case Discrete(n, start):
             return spaces.Discrete(n, start=start)
-        case MultiDiscrete(nvec, start):
-            sizes = _array(nvec)
-            return spaces.MultiDiscrete(sizes, sizes.dtype.type, start=_array(start))
+        case MultiDiscrete(shape, dtype, nvec, start):
+            sizes, first = _array(nvec, shape, dtype), _array(start, shape, dtype)
+            return spaces.MultiDiscrete(sizes, sizes.dtype.type, start=first)
         case MultiBinary(n):
             _refuse_size(n if isinstance(n, tuple) else (n,))
             return spaces.MultiBinary(n)
@@ -133,10 +130,10 @@ def make_space(spec: SpaceSpec) -> Space:
             return spaces.Dict(parts_of_dict)
 
 
-def _array(numbers: Numbers) -> _Array:
-    _refuse_size(numbers.shape)
-    values = np.array(numbers.values, numbers.dtype)
-    return np.full(numbers.shape, values[0]) if len(values) == 1 else values.reshape(numbers.shape)
+def _array(numbers: tuple[_Number, ...], shape: tuple[int, ...], dtype: str) -> _Array:
+    _refuse_size(shape)
+    values = np.array(numbers, dtype)
+    return np.full(shape, values[0], dtype) if len(values) == 1 else values.reshape(shape)
 
 
 def _refuse_size(shape: tuple[int, ...]) -> None:
@@ -168,7 +165,7 @@ def _leaf(space: Space) -> str:
     if not isinstance(space, spaces.Box):
         return str(space)
     low, high = (
-        _range(np.array(_numbers(bound).values, space.dtype)) for bound in (space.low, space.high)
+        _range(np.array(_numbers(bound), space.dtype)) for bound in (space.low, space.high)
     )
     return f"Box({low}, {high}, {space.shape}, {space.dtype})"
 

@@ -26,7 +26,7 @@ from gymnasium import spaces
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from tmrl_like.base.options import AboveZero, NotNegative, Positive, in_ranges
+from tmrl_like.base.options import Positive, in_ranges
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.types import EpisodeStats
 
@@ -35,6 +35,9 @@ Values: TypeAlias = list[float]
 
 PerNumber: TypeAlias = float | Sequence[float]
 """One value for all numbers of an action, or one for each."""
+
+_Hertz = Annotated[float, Meta(gt=0, le=1e6)]
+_Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class ActionChain:
     """
 
     @in_ranges
-    def __init__(self, parts: Sequence[ActionPart], time_step_s: AboveZero | None = None) -> None:
+    def __init__(self, parts: Sequence[ActionPart], time_step_s: _Seconds | None = None) -> None:
         """Copy the parts, because each environment needs a chain of its own.
 
         Args:
@@ -167,7 +170,7 @@ class LowPass(ActionPart):
     """First-order low-pass filter: y <- y + (1 - exp(-2 pi f dt)) (x - y)."""
 
     @in_ranges
-    def __init__(self, cutoff_hz: AboveZero) -> None:
+    def __init__(self, cutoff_hz: _Hertz) -> None:
         """Set the cutoff frequency f, above which changes are damped."""
         self._cutoff_hz = cutoff_hz
 
@@ -194,9 +197,9 @@ class OneEuroFilter(ActionPart):
     @in_ranges
     def __init__(
         self,
-        min_cutoff_hz: AboveZero = 1.0,
-        beta: NotNegative = 0.0,
-        speed_cutoff_hz: AboveZero = 1.0,
+        min_cutoff_hz: _Hertz = 1.0,
+        beta: Annotated[float, Meta(ge=0, le=1e6)] = 0.0,
+        speed_cutoff_hz: _Hertz = 1.0,
     ) -> None:
         """Set the frequencies.
 

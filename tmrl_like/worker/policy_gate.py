@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import DecodingError, PolicyError
 from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import Network
@@ -43,7 +44,8 @@ class Verdicts:
         """Report that a policy is not fit to act."""
         if str(error) != self._reason:
             self._reason = str(error)
-            self.alarm = f"policy {version} is refused, the one before stays: {error}"
+            reason = one_line(error, 1000)
+            self.alarm = f"policy {version} is refused, the one before stays: {reason}"
             log.error("%s", self.alarm)
 
     def accept(self, version: int) -> None:

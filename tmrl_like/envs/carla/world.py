@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.envs")
 
 _TAKEN_WITHIN_M = 6.0
+_CLOSE_WITHIN_S = 2.0  # for each answer; less than what an environment has for its `close`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +191,7 @@ class CarlaWorld:
         """
         made, self._made = self._made, []
         before, self._before = self._before, None
+        self._client.set_timeout(min(_CLOSE_WITHIN_S, self.options.timeout_s))
         with contextlib.suppress(EnvironmentFaultError):
             self._destroy(made)
             if before is None:

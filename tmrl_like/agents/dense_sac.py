@@ -131,7 +131,7 @@ class CompiledSAC:
         gamma: float | Tensor,
     ) -> Metrics:
         """Compute the critics' gradients of `critic_loss`, and return the metrics."""
-        share_threads()
+        share_threads()  # for the whole training step, which begins here
         obs, next_obs = self._see(batch.obs), self._see(batch.next_obs)
         drawing = self._drawing(len(obs))
         members = draw_critics()
@@ -156,7 +156,6 @@ class CompiledSAC:
         and return the metrics. The value of an action is the critics' mean if `of_mean`, else their
         minimum.
         """
-        share_threads()
         seen = self._see(batch.obs)
         drawing = self._drawing(len(seen))
         if smoothness:

@@ -205,10 +205,12 @@ class WithDemonstrations(MemoryDataloading):
         demonstrated = round(self.share * self.batch_size) if self.own.ready else self.batch_size
         if not self.demonstrations.ready:
             demonstrated = 0
-        self.own.batch_size = self.batch_size - demonstrated
-        self.demonstrations.batch_size = demonstrated
-        memories = self.own, self.demonstrations
-        batches = [memory.sample() for memory in memories if memory.batch_size]
+        parts = ((self.own, self.batch_size - demonstrated), (self.demonstrations, demonstrated))
+        batches = []
+        for memory, count in parts:
+            if count:
+                memory.batch_size = count
+                batches.append(memory.sample())
         if len(batches) == 1:
             return batches[0]
         import torch  # here, where tensors are made: see `collate`

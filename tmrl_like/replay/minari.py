@@ -167,8 +167,10 @@ def _whole_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
     """Yield the samples of each whole episode, from the last one of its reset to its end."""
     for samples in recorded_episodes(buffers):
         resets = sum(info_of(sample).is_reset for sample in samples)
-        if resets and (samples[-1].terminated or samples[-1].truncated):
-            yield samples[resets - 1 :]
+        ends = (i for i, s in enumerate(samples, 1) if s.terminated or s.truncated)
+        end = next(ends, 0)
+        if resets and end:
+            yield samples[resets - 1 : end]
 
 
 def _stacked(values: Sequence[Observation]) -> Columns:

@@ -28,6 +28,12 @@ def test_a_start_says_what_it_takes_to_do_it_again(tmp_path, monkeypatch):
     assert start.packages["numpy"]
 
 
+def test_a_repository_that_git_cannot_read_has_no_commit_whatever_git_says(tmp_path, monkeypatch):
+    (tmp_path / ".git").write_bytes(b"gitdir: /nowhere/\xff\n")
+    monkeypatch.chdir(tmp_path)
+    assert describe_start().git_commit == ""
+
+
 def test_the_newest_starts_are_kept_as_a_list_that_people_can_read(tmp_path):
     assert read_starts(tmp_path) == []
     starts = [

@@ -108,7 +108,8 @@ def _git_commit() -> str:
 
     The repository may be untrusted: this starts none of its programs, as `git status` would.
     """
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+    # ValueError: what it says is not UTF-8
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
         said = subprocess.run(
             ["git", "rev-parse", "HEAD"],
             capture_output=True,

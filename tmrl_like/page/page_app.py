@@ -17,7 +17,7 @@ from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import Any
 
-from tmrl_like.base.threads import start_thread
+from tmrl_like.base.threads import is_shortage, no_thread, start_thread
 from tmrl_like.errors import AddressInUseError, TransportError
 from tmrl_like.page.prometheus import exposition
 from tmrl_like.page.watcher import Browser, Watcher
@@ -126,7 +126,10 @@ class _Server(ThreadingTCPServer):
         return threading.active_count() < _MAX_THREADS
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # an OSError means that the client is gone
+        error = sys.exception()
+        if isinstance(error, RuntimeError) and is_shortage(error):
+            log.warning("%s", no_thread("of the page's answer", error))
+        elif not isinstance(error, OSError):  # an OSError means that the client is gone
             log.exception("a request to the page could not be answered")
 
 

@@ -7,7 +7,7 @@ from kit.refusals import one_line
 
 from tmrl_like.base.importing import import_object
 from tmrl_like.config.components import check_value, resolve_component
-from tmrl_like.config.document import Document, Place
+from tmrl_like.config.document import Document, Location
 from tmrl_like.errors import ConfigError
 
 MODULE = "parts_for_tests"
@@ -184,7 +184,7 @@ def test_a_users_module_that_fails_is_named_with_its_line(content, problem, tmp_
     ],
 )
 def test_values_of_the_right_type_pass(annotation, value, expected):
-    assert check_value(Place(Document("x"), ("k",)), annotation, value) == expected
+    assert check_value(Location(Document("x"), ("k",)), annotation, value) == expected
 
 
 @pytest.mark.parametrize(
@@ -200,4 +200,4 @@ def test_values_of_the_right_type_pass(annotation, value, expected):
 )
 def test_values_of_a_wrong_type_do_not(annotation, value, expected):
     with pytest.raises(ConfigError, match=f"k: expected {expected}, got"):
-        check_value(Place(Document("x"), ("k",)), annotation, value)
+        check_value(Location(Document("x"), ("k",)), annotation, value)

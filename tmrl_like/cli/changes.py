@@ -7,7 +7,7 @@ from typing import Any
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.config.components import arguments_written, is_component
-from tmrl_like.config.document import Document, Place, read_document
+from tmrl_like.config.document import Document, Location, read_document
 from tmrl_like.config.settings import PARTS, SECTIONS
 
 _SHAPES_A_POLICY = ("env", "actor", "obs_preprocessor")
@@ -49,7 +49,7 @@ def flat(document: Document) -> dict[str, Any]:
     for key, value in document.data.items():
         if key in PARTS:
             found[f"{key}.class_path"] = value["class_path"] if is_component(value) else value
-            value = arguments_written(Place(document, (key,)), value)
+            value = arguments_written(Location(document, (key,)), value)
         elif key not in SECTIONS:
             found[key] = value
             continue

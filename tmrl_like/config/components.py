@@ -30,7 +30,7 @@ import msgspec
 from tmrl_like.base.factories import MISSING, signature_of, taken_apart
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import name_of, one_line, suggestion
-from tmrl_like.config.document import Document, Keys, Place, dotted
+from tmrl_like.config.document import Document, Keys, Location, dotted
 from tmrl_like.errors import ConfigError
 
 _Page = TypeVar("_Page")
@@ -51,26 +51,26 @@ def resolve_component(
             The message names file, line and key.
     """
     if keys not in document.components:
-        place = Place(document, keys)
+        location = Location(document, keys)
         component = _resolve(
-            place, functools.reduce(operator.getitem, keys, document.data), supplied
+            location, functools.reduce(operator.getitem, keys, document.data), supplied
         )
-        _refuse_missing(place, component, supplied)
+        _refuse_missing(location, component, supplied)
         document.components[keys] = component
     return document.components[keys]
 
 
-def arguments_written(place: Place, value: Any) -> dict[Any, Any]:
+def arguments_written(location: Location, value: Any) -> dict[Any, Any]:
     """Return the arguments for the code that `value` names. Raises ConfigError if they are not keys
     with values.
     """
     arguments = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
     if not isinstance(arguments, dict):
-        raise (place / _ARGUMENTS).error(f"expected keys with values, got {arguments!r:.80}")
+        raise (location / _ARGUMENTS).error(f"expected keys with values, got {arguments!r:.80}")
     return arguments
 
 
-def check_value(place: Place, annotation: Any, value: Any) -> Any:
+def check_value(location: Location, annotation: Any, value: Any) -> Any:
     """Return `value` as the type that `annotation` names. Raises ConfigError if it does not fit."""
     kinds = _kinds(annotation)
     if annotation in (Any, MISSING) or (isinstance(value, str) and str in kinds):
@@ -87,7 +87,7 @@ def check_value(place: Place, annotation: Any, value: Any) -> Any:
                 return value
             return value if converted == value else converted
     got = "none" if value is None else f"{value!r:.80}"
-    raise place.error(f"expected {type_name(annotation)}, got {got}")
+    raise location.error(f"expected {type_name(annotation)}, got {got}")
 
 
 def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values: Any) -> _Page:
@@ -97,34 +97,34 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
         ConfigError: a key does not exist, or a value is wrong; the message names file, line and
             key.
     """
-    place = Place(document, keys)
+    location = Location(document, keys)
     if not isinstance(values, dict):
-        raise place.error(f"expected keys with values, got {values!r:.80}")
-    arguments = _check_arguments(place, page, values, ())
-    _refuse_missing(place, functools.partial(page, **arguments))
+        raise location.error(f"expected keys with values, got {values!r:.80}")
+    arguments = _check_arguments(location, page, values, ())
+    _refuse_missing(location, functools.partial(page, **arguments))
     try:
         return page(**arguments)
     except ConfigError as error:  # begins with the name of a field, if it is about one
         field = str(error).partition(" ")[0].split(".")
         if field[0] not in signature_of(page).parameters:
-            raise place.error(str(error)) from None
+            raise location.error(str(error)) from None
         raise ConfigError(
             f"{document.where((*keys, *field))}: {dotted((*keys, ''))}{error}"
         ) from None
 
 
-def make_object(place: Place, component: Callable[..., Any]) -> Any:
-    """Make an object of the class that is named at `place`. Raises ConfigError if the class rejects
-    its arguments.
+def make_object(location: Location, component: Callable[..., Any]) -> Any:
+    """Make an object of the class that is named at a location. Raises ConfigError if the class
+    rejects its arguments.
     """
-    _refuse_missing(place, component)
+    _refuse_missing(location, component)
     try:
         return component()
     except ConfigError as error:
-        raise place.error(str(error)) from None
+        raise location.error(str(error)) from None
     except (TypeError, ValueError) as error:
         name = name_of(taken_apart(component)[0])
-        raise place.error(f"{name}: {one_line(str(error))}") from None
+        raise location.error(f"{name}: {one_line(str(error))}") from None
 
 
 def type_name(annotation: Any) -> str:
@@ -163,37 +163,37 @@ def is_component(value: Any) -> bool:
     return isinstance(value, dict) and _PATH in value
 
 
-def _resolve(place: Place, value: Any, supplied: tuple[str, ...] = ()) -> Callable[..., Any]:
-    target = _imported(place, value)
-    written = arguments_written(place, value)
-    arguments = _check_arguments(place / _ARGUMENTS, target, written, supplied)
+def _resolve(location: Location, value: Any, supplied: tuple[str, ...] = ()) -> Callable[..., Any]:
+    target = _imported(location, value)
+    written = arguments_written(location, value)
+    arguments = _check_arguments(location / _ARGUMENTS, target, written, supplied)
     return functools.partial(target, **arguments) if arguments else target
 
 
-def _imported(place: Place, value: Any) -> Callable[..., Any]:
+def _imported(location: Location, value: Any) -> Callable[..., Any]:
     """Import what `value` names. Raises ConfigError if that is not callable."""
     if isinstance(value, str):
         value = {_PATH: value}
     if not is_component(value) or not isinstance(value[_PATH], str):
-        raise place.error(
+        raise location.error(
             f"expected an import path, or class_path with init_args, got {value!r:.80}"
         )
     for key in value:
         if key not in (_PATH, _ARGUMENTS):
             known = suggestion(key, (_PATH, _ARGUMENTS))
-            raise (place / key).error(f"there is no such key; {known}")
-    place /= _PATH
+            raise (location / key).error(f"there is no such key; {known}")
+    location /= _PATH
     try:
         target = import_object(value[_PATH])
     except ConfigError as error:
-        raise place.error(str(error)) from None
+        raise location.error(str(error)) from None
     if not callable(target):
-        raise place.error(f"{value[_PATH]} is a {type(target).__name__}, no class or function")
+        raise location.error(f"{value[_PATH]} is a {type(target).__name__}, no class or function")
     return target  # type: ignore[no-any-return]
 
 
 def _check_arguments(
-    place: Place,
+    location: Location,
     target: Callable[..., Any],
     arguments: dict[Any, Any],
     supplied: tuple[str, ...],
@@ -201,7 +201,7 @@ def _check_arguments(
     parameters, is_open = signature_of(target).parameters, signature_of(target).open_ended
     checked = {}
     for name, value in arguments.items():
-        at = place / name
+        at = location / name
         if name in supplied:
             raise at.error("is supplied when the object is made; leave it out here")
         if name not in parameters and not is_open:
@@ -219,45 +219,45 @@ def _check_arguments(
     return checked
 
 
-def _argument(place: Place, annotation: Any, value: Any) -> Any:
+def _argument(location: Location, annotation: Any, value: Any) -> Any:
     if is_component(value) or (isinstance(value, str) and _names_code(annotation, value)):
-        return _give(place, annotation, _resolve(place, value))
+        return _give(location, annotation, _resolve(location, value))
     kinds = _kinds(annotation)
     if isinstance(value, dict):
         for kind in kinds:
             if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-                return make_page(place.document, place.keys, kind, value)
+                return make_page(location.document, location.keys, kind, value)
     if not holds_component(value):
-        return check_value(place, annotation, value)
+        return check_value(location, annotation, value)
     arguments = next(filter(None, map(typing.get_args, kinds)), (Any,))  # of `list[...]`
     if isinstance(value, dict):
-        return {key: _argument(place / key, arguments[-1], v) for key, v in value.items()}
-    return [_argument(place / i, arguments[0], v) for i, v in enumerate(value)]
+        return {key: _argument(location / key, arguments[-1], v) for key, v in value.items()}
+    return [_argument(location / i, arguments[0], v) for i, v in enumerate(value)]
 
 
-def _give(place: Place, annotation: Any, component: Callable[..., Any]) -> Any:
+def _give(location: Location, annotation: Any, component: Callable[..., Any]) -> Any:
     """Return what code becomes for an `annotation`: an object of it, or the code itself."""
     kinds = _kinds(annotation)
     if isinstance(taken_apart(component)[0], type) and any(map(_is_object, kinds)):
-        return make_object(place, component)
+        return make_object(location, component)
     # `Callable[[], ...]` is called without arguments
     if any(typing.get_args(kind)[:1] == ([],) for kind in kinds):
-        _refuse_missing(place, component)
+        _refuse_missing(location, component)
     return component
 
 
 def _refuse_missing(
-    place: Place, component: Callable[..., Any], supplied: tuple[str, ...] = ()
+    location: Location, component: Callable[..., Any], supplied: tuple[str, ...] = ()
 ) -> None:
     target, given = taken_apart(component)
     if not isinstance(target, type):
         return
     for name, parameter in signature_of(target).parameters.items():
         if parameter.default is MISSING and name not in given and name not in supplied:
-            missing = dotted((*place.keys, _ARGUMENTS, name))
+            missing = dotted((*location.keys, _ARGUMENTS, name))
             raise ConfigError(
-                f"{place.document.where(place.keys)}: {missing} is missing: {name_of(target)} "
-                "needs it"
+                f"{location.document.where(location.keys)}: {missing} is missing: "
+                f"{name_of(target)} needs it"
             )
 
 

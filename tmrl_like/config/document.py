@@ -70,20 +70,20 @@ class Document:
             level = inner
         level[keys[-1]] = value
         self.origins = {
-            known: place for known, place in self.origins.items() if known[: len(keys)] != keys
+            known: origin for known, origin in self.origins.items() if known[: len(keys)] != keys
         }
         self.origins[keys] = _COMMAND_LINE
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place in a document; `place / key` is the one of a key in it."""
+class Location:
+    """A place in a document; `location / key` is that of a key in it."""
 
     document: Document
     keys: Keys = ()
 
-    def __truediv__(self, key: Any) -> Place:
-        return Place(self.document, (*self.keys, key))
+    def __truediv__(self, key: Any) -> Location:
+        return Location(self.document, (*self.keys, key))
 
     def error(self, problem: str) -> ConfigError:
         """Return an error about the value here: file, line, key, problem."""

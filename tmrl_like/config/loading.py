@@ -1,5 +1,5 @@
 """Experiments from files: reads YAML into settings and parts. Each mistake becomes one line with
-place and problem.
+location and problem.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tmrl_like.config.components import (
 from tmrl_like.config.document import (
     Document,
     Keys,
-    Place,
+    Location,
     dotted,
     find_experiment,
     parse_document,
@@ -89,7 +89,7 @@ def settings_of(document: Document) -> Settings:
     written = {key: value for key, value in document.data.items() if key not in PARTS}
     for key, value in written.items():
         if holds_component(value):
-            raise Place(document, (key,)).error(
+            raise Location(document, (key,)).error(
                 "has a class_path, but its values are plain ones; name code in init_args"
             )
     return make_page(
@@ -155,7 +155,7 @@ def _opened(document: Document, overrides: Overrides) -> Document:
     for key in document.data:
         if key not in TOP_LEVEL:
             problem = f"there is no such key; {suggestion(key, TOP_LEVEL)}"
-            raise Place(document, (key,)).error(problem)
+            raise Location(document, (key,)).error(problem)
     for name in _NEEDED_METHODS:
         if document.data.get(name) is None:
             raise ConfigError(
@@ -210,12 +210,12 @@ def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
 
 
 def _part(document: Document, name: str) -> Any:
-    place = Place(document, (name,))
+    location = Location(document, (name,))
     component = resolve_component(document, (name,), PARTS[name])
     target = taken_apart(component)[0]
     # parts that are called directly: if the file names a class, make an object of it
     if name not in _FACTORIES:
-        return make_object(place, component) if isinstance(target, type) else component
+        return make_object(location, component) if isinstance(target, type) else component
     if isinstance(target, type):
         for method in (
             *_NEEDED_METHODS.get(name, ()),
@@ -224,7 +224,7 @@ def _part(document: Document, name: str) -> Any:
             found = getattr(target, method, None)
             if not callable(found) or getattr(found, "__isabstractmethod__", False):
                 problem = f"{target.__qualname__} cannot be used here: it has no {method}()"
-                raise (place / "class_path").error(problem)
+                raise (location / "class_path").error(problem)
     return component
 
 

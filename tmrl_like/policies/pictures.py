@@ -126,7 +126,7 @@ class PictureNetwork:
     def __init__(self, spec: PictureSpec) -> None:
         """Build the encoder without parameters; `bind` sets them."""
         self._layers, _ = spec.convolutions()
-        self._average = Averaging(spec, spec.factor)
+        self._average = Downsampling(spec, spec.factor)
 
     def bind(self, parameters: Mapping[str, Floats], name: str) -> None:
         """Compute with these arrays from now on, without a copy. Their names begin with `name`."""
@@ -145,8 +145,8 @@ class PictureNetwork:
         return features
 
 
-class Averaging:
-    """Averages pixels down by a factor, and scales them to [-1/2, 1/2]."""
+class Downsampling:
+    """Averages blocks of pixels, and scales them to [-1/2, 1/2]."""
 
     def __init__(self, spec: PictureSpec, factor: int) -> None:
         """Rows and columns left over are ignored."""

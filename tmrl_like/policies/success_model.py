@@ -15,8 +15,8 @@ from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.layers import layer_of
 from tmrl_like.policies.pictures import (
-    Averaging,
     Convolution,
+    Downsampling,
     PictureSpec,
     convolved,
     kernels_of,
@@ -108,7 +108,7 @@ class SuccessModel:
             ) from None
         refuse_misfit("this model of success", self.spec.manifest(), weights.manifest)
         refuse_not_finite(weights)
-        self._average = Averaging(self.spec.picture, self.spec.factor)
+        self._average = Downsampling(self.spec.picture, self.spec.factor)
         self._place = _place_of(self.spec.picture.shape, observation_space, file)
         arrays = weights.arrays()
         self._kernels = kernels_of(arrays, self.spec.layers)

@@ -67,7 +67,7 @@ class ControlLoop:
         sample_of: makes a sample from the result of a step and the observation before it; None: the
             result is the sample.
         rollouts: takes finished episodes as a whole; None: they are not collected.
-        samples: the log to which samples are appended from now on; None: they are not kept.
+        samples: the log to which samples are appended; None: they are not kept.
         chain: filters and limits between the driver and the environment; None: actions are not
             changed.
         counts: what was counted since the start, also by the driver; `condition` completes it.
@@ -152,6 +152,10 @@ class ControlLoop:
         if expert != self.driver.is_expert and self.counts.env_steps and self.samples is not None:
             self.samples.add_break()
         self.driver.be_expert(expert)
+
+    def append_to(self, samples: SampleLog | None) -> None:
+        """Append samples to this log from now on; None: keep none."""
+        self.samples = samples
 
     def begin_episode(self, test: bool, collect_samples: bool) -> Observation:
         """Reset, and return the observation. Raises as `step` does."""

@@ -67,7 +67,7 @@ def no_thread_left(pid):
 
 
 SHORTAGES = {  # how to cause it, and what the trainer's and the worker's logs say
-    "descriptors": (no_descriptor_left, "Too many open files", "Too many open files"),
+    "descriptors": (no_descriptor_left, "samples are in memory only", "Too many open files"),
     "threads": (no_thread_left, "", "cannot be started"),
 }
 

@@ -90,7 +90,7 @@ def run_trainer(port, keys, transport, kind, pipe):
 
     tune_process(threads=1)
     memory = ReplayMemory(memory_size=100_000 if kind == "packets" else 10_000)
-    check = SampleCheck(*spaces_of(kind), memory).values
+    check = SampleCheck(*spaces_of(kind), memory)
     receiver = Receiver(None, "bench", keep_samples=memory.memory_size, check=check)
     server = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
     link = TrainerLink(server, "t", Spaces(*SPACES), receiver)

@@ -57,6 +57,18 @@ def test_one_memory_stands_in_while_the_other_is_empty():
         empty.sample()
 
 
+def test_a_memory_that_is_ready_with_a_whole_batch_may_stay_empty():
+    class Patient(ReplayMemory):
+        @property
+        def ready(self):
+            return len(self) >= self.batch_size
+
+    memory = WithDemonstrations(partial(Patient, act_buf_len=4, batch_size=40))
+    memory.append(arrived(OWN))
+    for _ in range(3):
+        assert workers_in(memory.sample()) == [OWN] * 40
+
+
 def test_what_the_policy_does_never_overwrites_a_demonstration():
     memory = filled(EXPERT, inner={"memory_size": 100})
     before = len(memory.demonstrations)

@@ -94,4 +94,4 @@ def test_an_item_that_is_not_finite_is_refused_where_it_is_kept(columns):
     (block,) = packed(steps, with_originals=False).blocks
     refused = pytest.raises(MemoryContractError, match="info\\['speed'\\] holds nan")
     with refused if columns else nullcontext():
-        check.values(block)
+        check(block)

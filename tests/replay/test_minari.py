@@ -125,6 +125,11 @@ def test_only_whole_episodes_are_written_each_of_one_worker_process(tmp_path, mo
     assert not Path("nothing").exists()
 
 
+def test_an_episode_ends_at_its_first_end(tmp_path):
+    samples = [*SAMPLES[:3], sample(9), *SAMPLES[3:]]
+    assert write_minari(tmp_path / "new", [Buffer(samples, "w")]) == (2, 3)
+
+
 @pytest.mark.parametrize("missing", ["h5py", "minari"])
 def test_an_extra_that_is_missing_is_named(tmp_path, monkeypatch, missing):
     (tmp_path / "main_data.hdf5").write_bytes(b"")

@@ -52,24 +52,24 @@ NOT_FINITE = {
 @pytest.mark.parametrize("memory", [ReplayMemory, ListMemory])
 def test_values_that_are_not_finite_as_float32_are_refused(memory, sample):
     check = SampleCheck(*SPACES, memory())
-    check.values(block(*[GOOD] * 50))
+    check(block(*[GOOD] * 50))
     with pytest.raises(
         MemoryContractError, match=r"(act|obs|rew) holds .*, which is not finite .* float32"
     ):
-        check.values(block(*[GOOD] * 50, sample, GOOD))
+        check(block(*[GOOD] * 50, sample, GOOD))
 
 
 def test_large_values_that_can_be_learnt_from_are_taken():
     large = changed("obs", np.array([1.8e19, -1e18], F32))[:2]
     sample = (*large, 2**63 - 1, False, False, {"x": float("nan")})
-    SampleCheck(*SPACES, ReplayMemory()).values(block(*[sample] * 50))
+    SampleCheck(*SPACES, ReplayMemory())(block(*[sample] * 50))
 
 
 def test_observations_may_be_anything_where_a_preprocessor_comes_first():
     check = SampleCheck(*SPACES, ReplayMemory(obs_preprocessor=np.nan_to_num))
-    check.values(block(NOT_FINITE["an observation that is NaN"]))
+    check(block(NOT_FINITE["an observation that is NaN"]))
     with pytest.raises(MemoryContractError):
-        check.values(block(NOT_FINITE["a reward that is NaN"]))
+        check(block(NOT_FINITE["a reward that is NaN"]))
 
 
 TEXTS = {
@@ -85,19 +85,19 @@ TEXTS = {
 @pytest.mark.parametrize("memory", [ReplayMemory, ListMemory])
 def test_text_is_refused_where_the_spaces_hold_numbers(memory, sample):
     check = SampleCheck(*SPACES, memory())
-    check.values(block(GOOD))
+    check(block(GOOD))
     with pytest.raises(
         MemoryContractError, match=r"(act|obs|rew)\S* is .*; expected arrays and numbers"
     ):
-        check.values(block(sample))
+        check(block(sample))
 
 
 def test_a_memory_of_texts_and_a_space_of_texts_take_texts():
     class Texts(ListMemory):
         takes_text = True
 
-    SampleCheck(*SPACES, Texts()).values(block(TEXTS["text"]))
-    SampleCheck(spaces.Text(5), SPACES[1], ListMemory()).values(block(TEXTS["text"]))
+    SampleCheck(*SPACES, Texts())(block(TEXTS["text"]))
+    SampleCheck(spaces.Text(5), SPACES[1], ListMemory())(block(TEXTS["text"]))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_a_memory_of_texts_and_a_space_of_texts_take_texts():
 )
 def test_other_shapes_than_the_spaces_say_are_refused_where_the_compressor_is_known(sample):
     with pytest.raises(MemoryContractError, match=r"has arrays of the shapes .*; expected"):
-        SampleCheck(*SPACES, ReplayMemory()).values(block(sample))
+        SampleCheck(*SPACES, ReplayMemory())(block(sample))
     # a user's memory may expect any structure from its compressor
-    SampleCheck(*SPACES, ListMemory()).values(block(sample))
+    SampleCheck(*SPACES, ListMemory())(block(sample))
 
 
 def test_what_the_memorys_own_compressor_leaves_is_expected():
@@ -121,9 +121,9 @@ def test_what_the_memorys_own_compressor_leaves_is_expected():
     check = SampleCheck(tuples, box, ReplayMemory(act_buf_len=2, frame_stack={0: 4}))
     frame = np.zeros((8, 8), np.uint8)
     for obs in ((frame, 2), (np.int64(2), frame)):  # the memory accepts other containers and dtypes
-        check.values(block(changed("obs", obs)))
+        check(block(changed("obs", obs)))
     with pytest.raises(MemoryContractError):
-        check.values(block(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
+        check(block(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
 
 
 @pytest.mark.parametrize("bad", [NOT_FINITE["a reward that is NaN"], TEXTS["text"]])

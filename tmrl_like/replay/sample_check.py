@@ -193,7 +193,7 @@ class SampleCheck:
         self._finite = ["act", "rew", *([] if is_raw else ["obs"]), *self._items]
         self._floats_of = lru_cache(maxsize=256)(self._checked)
 
-    def values(self, block: SampleBlock) -> None:
+    def __call__(self, block: SampleBlock) -> None:
         """Raise MemoryContractError if a sample's structure does not match the spaces, or for a
         number that is NaN or infinite, or whose square is infinite in float32. The message names
         the place, what was found and what was expected.

@@ -363,7 +363,7 @@ class Trainer:
 
 
 def _check_of(training: TrainingOffline) -> BlockCheck:
-    return SampleCheck(training.observation_space, training.action_space, training.memory).values
+    return SampleCheck(training.observation_space, training.action_space, training.memory)
 
 
 def _saver_of(

@@ -39,6 +39,16 @@ def test_a_worker_without_a_name_takes_the_first_folder_that_is_free(opened):
     assert opened(None).worker == second.worker
 
 
+def test_samples_of_another_version_are_left_alone_and_the_user_is_told(opened, tmp_path, caplog):
+    opened("arm").close()
+    assert not caplog.messages
+    old = tmp_path / "arm" / "00000000000000a1-000001.rows"
+    old.write_bytes(b"rows")
+    opened("arm")
+    assert "another version of tmrl_like left in" in caplog.text
+    assert old.read_bytes() == b"rows"
+
+
 @pytest.mark.parametrize("name", ["arm 1/left", "..", "ä.b%2E", "C:\\arm", "a" * 66])
 def test_any_name_gets_a_folder_of_its_own_and_comes_back(opened, tmp_path, name):
     opened(name).close()

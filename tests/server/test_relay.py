@@ -107,6 +107,17 @@ def test_a_newer_policy_replaces_the_one_on_its_way(scene, trainer, worker):
     assert [(f.version, f.index) for f in worker.heard(m.PolicyFrame)] == [(2, 0), (2, 1)]
 
 
+def test_a_policy_larger_than_a_workers_queue_arrives_before_a_newer_one(scene, trainer, worker):
+    """One that came while it is being sent; otherwise none would ever arrive."""
+    trainer.say(frame(1, 0, 3))
+    worker.full = True
+    trainer.say(frame(1, 1, 3), frame(1, 2, 3), *(frame(2, index, 3) for index in range(3)))
+    worker.full = False
+    scene.relay.flush()
+    sent = [(f.version, f.index) for f in worker.heard(m.PolicyFrame)]
+    assert sent == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]
+
+
 def test_policies_whose_upload_broke_off_do_not_count_as_on_their_way(scene, worker):
     for _ in range(3):
         trainer = scene.trainer()

@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 import filelock
 
 from tmrl_like.base.files import lock_folder
-from tmrl_like.delivery.segments import incarnations_in, remove_never_filled
+from tmrl_like.delivery.segments import SUFFIX, incarnations_in, remove_never_filled
 from tmrl_like.errors import ConfigError
 
 log = logging.getLogger("tmrl_like.delivery")
@@ -60,6 +60,12 @@ class WorkerFolder:
         self.dead = tuple(incarnations_in(path))
         self.is_private = is_private(path)
         self._lock = lock
+        if any(file.suffix != SUFFIX for file in path.glob("*-*")):
+            log.warning(
+                "samples that another version of tmrl_like left in %s are not sent: run a worker "
+                "of that version once, or remove them",
+                path,
+            )
 
     def close(self) -> None:
         """Leave the folder to the next process. Calling it twice is fine."""

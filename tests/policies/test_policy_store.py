@@ -134,6 +134,18 @@ def test_the_best_stays_when_its_version_goes_and_when_the_run_is_resumed(store)
         resumed.add_return(2, 9.0)
 
 
+def test_policies_of_an_earlier_training_do_not_compete_and_its_best_gets_another_name(store):
+    add(store, 1, 2)
+    for _ in range(TESTS):
+        store.add_return(2, 99.0)
+    new = PolicyStore(store.folder, earlier=2)
+    add(new, 3)
+    assert not new.add_return(2, 98.0)  # a worker still drove it
+    assert version_of(new.find("best")) == 2
+    assert new.add_return(3, 5.0)
+    assert (version_of(new.find("best")), version_of(new.find("best-2"))) == (3, 2)
+
+
 def test_where_there_are_no_links_a_tag_is_a_copy(store, monkeypatch):
     def refuse(*_):
         raise OSError("no links here")

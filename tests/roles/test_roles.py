@@ -487,6 +487,21 @@ def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues
     assert inproc_house.trainer(**options).link.newest_version == newest + 30
 
 
+def test_a_training_that_starts_over_knows_which_policies_of_its_run_are_not_its_own(
+    inproc_house, tmp_path
+):
+    paths = {"policies_path": tmp_path / "policies", "checkpoint_path": tmp_path / "checkpoint"}
+    earlier = []
+    for resume in ("all", "all", "none", "all"):
+        trainer = inproc_house.trainer(**paths, options=TrainerOptions(resume=resume))
+        earlier.append(trainer.training.kept.earlier)
+        with trainer:
+            trainer.stop()
+            trainer.run()
+            trainer.save_checkpoint()
+    assert earlier == [0, 0, 2, 2]
+
+
 def test_the_policy_with_the_best_test_episodes_is_tagged(inproc_house, tmp_path, until):
     store = PolicyStore(tmp_path / "policies")
     rarely = {"rounds": 1_000_000, "update_model_interval": 1_000_000}  # keep the first version

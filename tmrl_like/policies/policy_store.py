@@ -45,9 +45,12 @@ class PolicyStore:
     versions.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Keep the path; the folder is made with the first policy."""
+    def __init__(self, folder: Path, earlier: int = 0) -> None:
+        """Keep the path; the folder is made with the first policy. Versions up to `earlier` are of
+        earlier trainings and cannot become `best`.
+        """
         self.folder = folder
+        self._earlier = earlier
         self._tested: deque[int] = deque(maxlen=_LAST_TESTED)  # versions that may be tested again
 
     def _names(self) -> list[str]:
@@ -135,7 +138,8 @@ class PolicyStore:
         `best` is the version whose worst test episode is best, among those tested `TESTS` times
         (TD7's rule: Fujimoto et al., "For SALE: State-Action Representation Learning for Deep
         Reinforcement Learning", 2023). Until there is one, it is the first version tested at all.
-        Among equal versions, the current `best` stays.
+        Among equal versions, the current `best` stays. That of an earlier training is kept as
+        `best-VERSION`.
 
         Raises:
             PolicyError: the version is not kept any more.
@@ -146,13 +150,18 @@ class PolicyStore:
         if card is None:
             return False
         write_policy(path, weights, _with_return(card, return_))
+        if version <= self._earlier:
+            return False
         self._tested.append(version)
-        cards = {name: card for name, card in self.cards() if card.episodes}
+        tested = {name: card for name, card in self.cards() if card.episodes}
+        cards = {name: card for name, card in tested.items() if card.version > self._earlier}
         # the version's name rather than a tag
         names = {card.version: name for name, card in reversed(cards.items())}
         before = cards[BEST].version if BEST in cards else version
         best = max((before, *sorted(names)), key=lambda one: _worst_if_retested(cards[names[one]]))
         if names[best] != BEST:
+            if BEST in tested and BEST not in cards:
+                self.tag(BEST, f"{BEST}-{tested[BEST].version}")
             link_atomically(self.path(names[best]), self.path(BEST))
         return BEST not in cards or best != before
 

@@ -63,11 +63,13 @@ class Kept:
         receipts: name the workers' entries that the memory holds.
         uncounted_samples: by how much `total_samples` exceeds the samples that were ever stored;
             None: by the size of the data set.
+        earlier: newest version of the trainings that the run had before; 0: this is the first.
     """
 
     version: int = 0
     receipts: tuple[Receipt, ...] = ()
     uncounted_samples: int | None = None
+    earlier: int = 0
 
 
 class Checkpoint(NamedTuple):

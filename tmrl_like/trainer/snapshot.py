@@ -123,6 +123,7 @@ def _state_of(training: TrainingOffline) -> State:
         "kept": {
             "version": training.kept.version,
             "uncounted_samples": training.kept.uncounted_samples,
+            "earlier": training.kept.earlier,
         },
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],

@@ -166,11 +166,13 @@ class Trainer:
             self._checkpoints.gather_receipts()
             file = None if ranks.rank else cfg.path_of_run(model_path, "MODEL_PATH_TRAINER")
             folder = None if ranks.rank else cfg.path_of_run(policies_path, "POLICIES_FOLDER")
-            store = None if folder is None else PolicyStore(folder)
-            newest = max(training.kept.version, *(store.versions() if store is not None else ()), 0)
+            versions = [] if folder is None else PolicyStore(folder).versions()
+            newest = max(training.kept.version, *versions, 0)
             # all ranks count from the same version
             newest = ranks.sum(0 if ranks.rank else newest)[0]
-            self._saver = _saver_of(training, file, store, options)
+            if not training.kept.version:
+                training.kept.earlier = newest
+            self._saver = _saver_of(training, file, folder, options)
             if self._saver is not None:
                 parts.callback(self._saver.close)
             self.link = connect(
@@ -367,12 +369,13 @@ def _check_of(training: TrainingOffline) -> BlockCheck:
 
 
 def _saver_of(
-    training: TrainingOffline, path: Path | None, store: PolicyStore | None, options: TrainerOptions
+    training: TrainingOffline, path: Path | None, folder: Path | None, options: TrainerOptions
 ) -> Saver | None:
     """Make the saver of policies, or return None if no file and no store is wanted."""
-    if path is None and store is None:
+    if path is None and folder is None:
         return None
-    run = "" if store is None else store.folder.parent.name
+    store = None if folder is None else PolicyStore(folder, training.kept.earlier)
+    run = "" if folder is None else folder.parent.name
     card = describe(training.agent.get_actor(), training.memory.obs_preprocessor, run)
     return Saver(path, store, card, options, lambda: training.total_updates)
 

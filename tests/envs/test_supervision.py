@@ -244,6 +244,20 @@ def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_tak
         ] * 2
 
 
+def test_a_reset_without_a_signature_that_can_be_read_gets_no_seed():
+    class Builtin(CountingEnv):
+        def reset(self, **options):
+            given.append(options)
+            return super().reset(**options)
+
+    Builtin.reset.__signature__ = "unreadable"
+    given = []
+    env = SupervisedEnv(Builtin, seed=5)
+    env.run(env.reset)
+    assert given == [{}]
+    env.close()
+
+
 def test_an_environment_that_is_made_again_begins_with_the_next_seed():
     class Seeded(CountingEnv):
         def reset(self, **options):

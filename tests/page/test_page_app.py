@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import socket
+import threading
 from contextlib import closing
 
 import pytest
@@ -61,6 +62,21 @@ def events(page):
             if line.startswith(b"event: "):
                 kind, data = line[7:-1].decode(), answer.readline()[6:]
                 yield kind, json.loads(data)
+
+
+def test_a_request_for_which_there_is_no_thread_is_one_line_and_the_next_is_answered(
+    page, monkeypatch, caplog
+):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError):
+            get(page, "/")
+    (line,) = caplog.messages
+    assert line.startswith("the thread of the page's answer cannot be started: ")
+    assert get(page, "/")[0] == 200
 
 
 def test_the_page_brings_all_that_it_needs_and_nobody_else_may_have_it(page):

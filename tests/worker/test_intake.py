@@ -23,7 +23,7 @@ from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.policy import split_policy
 from tmrl_like.worker.intake import TorchIntake
 from tmrl_like.worker.link import WorkerRole
-from tmrl_like.worker.policy_gate import PolicyGate
+from tmrl_like.worker.policy_gate import PolicyGate, Verdicts
 from tmrl_like.worker.slots import PolicySlots
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -179,6 +179,14 @@ def test_the_link_probes_a_network_with_the_newest_real_observation_too(tmp_path
     slots.input[:] = 1e30  # as written by the control loop
     assert not [gate.add(*frame, 0.0) for frame in frames_of(actor, 2)][-1]
     assert "it holds values that are not finite" in gate.verdicts.alarm
+
+
+def test_a_refusal_is_one_line_however_long_its_reason():
+    verdicts = Verdicts()
+    verdicts.refuse(7, PolicyError("layer.0.weight is too wide\n" * 10_000))
+    assert verdicts.alarm.startswith("policy 7 is refused, the one before stays: layer.0.weight")
+    assert "\n" not in verdicts.alarm
+    assert len(verdicts.alarm) < 1100
 
 
 def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):

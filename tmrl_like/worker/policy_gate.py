@@ -44,7 +44,7 @@ class Verdicts:
         """Report that a policy is not fit to act."""
         if str(error) != self._reason:
             self._reason = str(error)
-            reason = one_line(error, 1000)
+            reason = one_line(self._reason, 1000)
             self.alarm = f"policy {version} is refused, the one before stays: {reason}"
             log.error("%s", self.alarm)
 

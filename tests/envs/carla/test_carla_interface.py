@@ -310,6 +310,14 @@ def test_a_simulator_that_shows_its_last_frame_for_ever_has_ended_until_it_is_ba
         simulator.is_dead = False
 
 
+def test_closing_waits_for_two_seconds_at_most_however_patient_the_user_is(make, simulator):
+    env = make(simulator=SimulatorOptions(timeout_s=30.0))
+    env.reset()
+    assert simulator.timeout_s == 30.0
+    env.close()
+    assert simulator.timeout_s == 2.0
+
+
 def test_a_simulator_that_was_slow_once_is_left_as_it_was(sync_env, simulator):
     sync_env.reset()
     simulator.is_dead = True

@@ -187,7 +187,8 @@ class CategoricalSpec(_ActorSpec, frozen=True, kw_only=True, tag="categorical"):
         Without `random`, each variable takes its likeliest category; with it, Gumbel noise decides.
         """
         if random is not None:
-            outputs = outputs - np.log(random.standard_exponential(len(outputs), np.float32))
+            # in float64: a float32 is 0 every eight million numbers, and its logarithm infinite
+            outputs = outputs - np.log(random.standard_exponential(len(outputs)))
         chosen, start = [], 0
         for size, first in zip(self.sizes, self.first, strict=True):
             logits = outputs[start : start + size]

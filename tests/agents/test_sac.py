@@ -175,6 +175,18 @@ def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_swi
     assert (second.actor.weights() == second.get_actor().weights()) == (not after)
 
 
+def test_a_training_continues_with_what_is_switched_on_or_installed_before_the_restart():
+    before = sac(acceleration="off")
+    train(before, 3)
+    after = sac(scale_rewards=True)
+    load_object_state(after, object_state(before))
+    assert after.compiled is not None
+    train(after, 1)
+    assert float(after.return_scale.count) == 1
+    with pytest.raises(ValueError, match="it holds the state of an object that the agent does not"):
+        load_object_state(before, object_state(after))
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

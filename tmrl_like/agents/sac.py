@@ -202,6 +202,9 @@ class SACAgent(ShippedAgent):
         updates: number of training steps done.
     """
 
+    # not in the instance while None: a checkpoint would bring the None to a training that has one
+    return_scale: ReturnScale | None = None
+    compiled: CompiledSAC | None = None
     page: ClassVar[type[SACOptions]] = SACOptions
     tunable: ClassVar[tuple[str, ...]] = (
         *("gamma", "polyak", "actor_polyak", "lr_actor", "lr_critic", "lr_entropy"),
@@ -257,7 +260,8 @@ class SACAgent(ShippedAgent):
         self.temperature = Temperature(o.entropy_coef or (0.01 if o.scale_rewards else 0.2)).to(
             device
         )
-        self.return_scale = ReturnScale().to(device) if o.scale_rewards else None
+        if o.scale_rewards:
+            self.return_scale = ReturnScale().to(device)
         self._flat_temperature = Flat(self.temperature)
         cls = torch.optim.AdamW if o.optimizer == "adamw" else torch.optim.Adam
         adam = {
@@ -269,10 +273,11 @@ class SACAgent(ShippedAgent):
         self.actor_optimizer = self._flat_actor.adam(cls, lr=o.lr_actor, **adam)
         self.critic_optimizer = self._flat_critic.adam(cls, lr=o.lr_critic, **adam)
         self.temperature_optimizer = self._flat_temperature.adam(torch.optim.Adam, lr=o.lr_entropy)
-        self.compiled: CompiledSAC | None = None
         self._step = self._update
         if o.acceleration == "auto":
-            self.compiled = compiled_or_none(self._compile) if self._is_compilable() else None
+            compiled = compiled_or_none(self._compile) if self._is_compilable() else None
+            if compiled is not None:
+                self.compiled = compiled
             optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
             self._step = accelerate(self._update, device, optimizers, self._numbers)
 

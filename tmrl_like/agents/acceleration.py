@@ -68,15 +68,20 @@ class Flat:
         module: nn.Module,
         average_of: nn.Module | None = None,
         without: nn.Module | None = None,
+        first: nn.Module | None = None,
     ) -> None:
         """Take the parameters that are trained; for a moving average, those whose counterparts in
         `average_of` are trained.
 
-        The parameters of `without`, which other modules share, are left out.
+        The parameters of `without`, which other modules share, are left out; those of `first` come
+        first.
         """
         shared = set() if without is None else set(without.parameters())
         pairs = zip(module.parameters(), (average_of or module).parameters(), strict=True)
         self._parts = [p for p, trained in pairs if trained.requires_grad and p not in shared]
+        if first is not None:
+            leading = set(first.parameters())
+            self._parts.sort(key=lambda p: p not in leading)
         self.parameter = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self._parts]))
         self._tie()
 

@@ -543,7 +543,8 @@ class SACAgent(ShippedAgent):
         self.critic_target = no_grad(deepcopy(self.critic))
         shared = share_pictures((self.critic, self.critic_target, self.actor, self.actor_ema))
         self._shares_pictures = shared is not None
-        self._flat_actor, self._flat_critic = Flat(self.actor, without=shared), Flat(self.critic)
+        self._flat_actor = Flat(self.actor, without=shared)
+        self._flat_critic = Flat(self.critic, first=shared)
         ema = self.actor_ema
         self._flat_actor_ema = (
             Flat(ema, self.actor, without=shared) if self.actor_polyak else self._flat_actor

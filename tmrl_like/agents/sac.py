@@ -567,7 +567,10 @@ class SACAgent(ShippedAgent):
 
     def _is_compilable(self) -> bool:
         """Whether the compiled step computes what this agent does."""
-        page = "_td_target", "_actor_loss", "_sample"
+        page = (
+            *("_values_and_targets", "_td_target"),
+            *("_actor_loss", "_sample", "_sample_smoothly", "_policy"),
+        )
         return (
             self.device == "cpu"
             and all(getattr(type(self), name) is getattr(SACAgent, name) for name in page)

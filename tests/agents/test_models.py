@@ -137,6 +137,12 @@ def test_spaces_it_cannot_learn_from_are_refused_by_name(
     ("cls", "options", "named"),
     [
         (SquashedGaussianActor, {"hidden_sizes": [0]}, "a number in hidden_sizes is 0"),
+        (
+            SquashedGaussianActor,
+            {"log_std_min": 3.0},
+            r"log_std_min is 3\.0; expected at most log_std_max, 2\.0",
+        ),
+        (SquashedGaussianActor, {"log_std_max": np.nan}, "expected at most log_std_max, nan"),
         (EnsembleCritic, {"hidden_sizes": 256}, "hidden_sizes is 256; expected a list of numbers"),
         (EnsembleCritic, {"dropout": 1.5}, "dropout is 1.5; expected 0 to below 1"),
         (EnsembleCritic, {"n_critics": 0}, "n_critics is 0; expected 1 or more"),

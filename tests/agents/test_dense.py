@@ -194,6 +194,15 @@ def test_an_error_that_is_not_finite_stays_one():
     assert np.isfinite(values[[0, 2, 3]]).all()
 
 
+def test_one_critic_that_is_not_finite_makes_the_actor_s_loss_so():
+    for made in both(lr_critic=0.0):
+        with torch.no_grad():
+            made.critic.head.bias[1] = np.nan
+        (metrics,) = train(made, 1)
+        assert np.isnan(metrics["loss_actor"])
+        assert made.actor.head.weight.isnan().any()
+
+
 @pytest.fixture
 def threads_of_torch():
     before = torch.get_num_threads()

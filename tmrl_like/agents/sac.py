@@ -182,7 +182,8 @@ class SACAgent(ShippedAgent):
 
     Two critics, both in the target, make SAC. Ten critics, two of them drawn at random for each
     target, with the mean of all ten for the actor, make REDQ (Chen et al. 2021, arXiv:2101.05982),
-    see `REDQAgent`. Critics with dropout and layer normalisation make DroQ (Hiraoka et al. 2022):
+    see `REDQAgent`. Critics with dropout and layer normalisation make nearly DroQ (Hiraoka et al.
+    2022), whose actor follows the mean of the critics, not their minimum:
     `critic_cls=partial(EnsembleCritic, dropout=0.01)`.
 
     The defaults aim to learn more per step than the papers' SAC. Each addition has a switch of its

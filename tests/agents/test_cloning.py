@@ -106,3 +106,9 @@ def test_what_was_always_the_same_is_done_with_some_room():
     [*_] = clone(actor, *shown(obs, act).split(0.25), 400)
     assert (actor(obs)[1][:, 0].exp() > 0.01).all()
     assert actor.best_actions(obs)[:, 0].mean().item() == pytest.approx(0.7, abs=0.05)
+
+
+def test_an_action_without_dimensions_is_learnt_as_well():
+    actor = SquashedGaussianActor(OBS, box(1), hidden_sizes=(8,))
+    learnt, held_out = shown(torch.rand(40, 3), torch.rand(40)).split(0.25)
+    assert [said.step for said in clone(actor, learnt, held_out, 1)] == [0, 1]

@@ -3,6 +3,7 @@ batches and noise.
 """
 
 import copy
+import sys
 from functools import partial
 
 import numpy as np
@@ -113,6 +114,17 @@ class OwnTarget(SACAgent):
         return super()._td_target(batch)
 
 
+class OwnValues(SACAgent):
+    def _values_and_targets(self, batch):
+        return super()._values_and_targets(batch)
+
+
+class OwnPolicy(SACAgent):
+    @property
+    def _policy(self):
+        return self.actor
+
+
 def half_frozen(*both_spaces):
     actor = SquashedGaussianActor(*both_spaces, hidden_sizes=(8,))
     actor.hidden[0].weight.requires_grad_(False)
@@ -124,6 +136,8 @@ def half_frozen(*both_spaces):
     [
         (SACAgent, FREE, {"actor_cls": OwnActor}),
         (OwnTarget, FREE, {}),
+        (OwnValues, FREE, {}),
+        (OwnPolicy, FREE, {}),
         (SACAgent, picture(1, 16, 16), {}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, dropout=0.1)}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, normalize_obs=False)}),
@@ -180,6 +194,15 @@ def test_an_error_that_is_not_finite_stays_one():
     assert np.isfinite(values[[0, 2, 3]]).all()
 
 
+def test_one_critic_that_is_not_finite_makes_the_actor_s_loss_so():
+    for made in both(lr_critic=0.0):
+        with torch.no_grad():
+            made.critic.head.bias[1] = np.nan
+        (metrics,) = train(made, 1)
+        assert np.isnan(metrics["loss_actor"])
+        assert made.actor.head.weight.isnan().any()
+
+
 @pytest.fixture
 def threads_of_torch():
     before = torch.get_num_threads()
@@ -196,6 +219,15 @@ def test_matrix_products_use_as_many_threads_as_torch_is_told_to(threads_of_torc
         torch.set_num_threads(threads)
         train(made, 1)
         assert {library.num_threads for library in libraries} == {threads}
+
+
+def test_numba_without_scipy_costs_speed_alone(monkeypatch, caplog):
+    for module in ("dense", "dense_sac"):
+        monkeypatch.delitem(sys.modules, f"tmrl_like.agents.{module}")
+    monkeypatch.setitem(sys.modules, "scipy.linalg.cython_blas", None)
+    made = small(SACAgent, (box(1, 4), BOX))
+    assert np.isfinite(train(made, 1)[0]["loss_critic"])
+    assert "slower than with numba, which cannot be used: " in caplog.text
 
 
 def test_numba_that_is_missing_or_broken_costs_speed_alone(monkeypatch, caplog):

@@ -48,6 +48,16 @@ def test_a_test_action_is_the_likeliest_and_others_are_drawn_by_their_probabilit
         assert best[k] == part.argmax().item()
 
 
+@pytest.mark.parametrize("in_numpy", [False, True])
+def test_the_smallest_random_number_makes_an_action_too(in_numpy):
+    """A float32 exponential number is exactly 0 once in eight million draws."""
+    actor = CategoricalActor(OBS, ONE, **HIDDEN)
+    acting = actor.in_numpy() if in_numpy else actor
+    bits = (acting.network if in_numpy else acting).random.bit_generator
+    bits.state |= {"has_uint32": 1, "uinteger": 0}
+    assert ONE.contains(acting.act_(OBS.sample()))
+
+
 def test_critics_value_an_action_as_the_sum_over_its_choices():
     critic = DiscreteEnsembleCritic(OBS, SEVERAL, n_critics=3, **HIDDEN)
     obs = torch.rand(6, 3)

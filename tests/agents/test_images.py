@@ -153,8 +153,19 @@ def test_a_step_is_what_the_losses_say():
         assert_close(own.grad, other.grad)
 
 
-def test_the_target_is_an_average_of_the_critics_behind_the_encoder():
-    agent = make_agent(polyak=0.75)
+class EncoderLast(EnsembleCritic):
+    """Critics whose encoder is the last of their parts."""
+
+    def make_layers(self, *args):
+        super().make_layers(*args)
+        encoder = self.encoder
+        del self.encoder
+        self.encoder = encoder
+
+
+@pytest.mark.parametrize("critic_cls", [EnsembleCritic, EncoderLast])
+def test_the_target_is_an_average_of_the_critics_behind_the_encoder(critic_cls):
+    agent = make_agent(polyak=0.75, critic_cls=critic_cls)
     before = deepcopy(agent.critic_target.hidden)
     agent.train(make_batch())
     networks = before, agent.critic.hidden, agent.critic_target.hidden

@@ -138,6 +138,7 @@ def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_
     ("make", "said"),
     [
         (partial(SMALL, *SPACES, cosines=0), "cosines is 0; expected 1 or more"),
+        (partial(SMALL, *SPACES, obs_range=-3.0), r"obs_range is -3\.0; expected 0 or more"),
         (partial(ConvolutionEncoder, BOTH[0], channels=(16, 32)), "channels is"),
         (partial(ConvolutionEncoder, BOTH[0], pooled=-1), "pooled is -1"),
         (partial(IQNAgent, *SPACES, cvar=0.0), "cvar is 0.0; expected more than 0 to 1"),

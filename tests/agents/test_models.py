@@ -42,9 +42,10 @@ def test_drawn_actions_have_the_shape_of_their_space_and_stay_inside_its_bounds(
     assert space.contains(actor.act_(NESTED.sample()))
 
 
-def test_rounding_never_carries_an_action_out_of_its_bounds():
-    edges = np.random.default_rng(0).uniform(-10, 10, (2, 2000)).astype(np.float32)
-    space = spaces.Box(edges.min(0), edges.max(0))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rounding_never_carries_an_action_out_of_its_bounds(dtype):
+    edges = np.random.default_rng(0).uniform(-10, 10, (2, 2000)).astype(dtype)
+    space = spaces.Box(edges.min(0), edges.max(0), dtype=dtype)
     center, half = action_bounds(space)
     assert half.dtype == np.float32
     assert space.contains(center + half)
@@ -121,6 +122,7 @@ def test_dropout_acts_in_training_and_not_in_evaluation():
         (spaces.Box(0.0, 1.0, (0,)), ACTIONS, "is empty"),
         (NESTED, spaces.Discrete(3), "action space"),
         (NESTED, box(np.inf, 2), "action space"),
+        (NESTED, box(3.4e38, 2), "action space"),
         (NESTED, spaces.Box(0, 5, (2,), dtype=np.int64), "action space"),
     ],
 )
@@ -135,6 +137,12 @@ def test_spaces_it_cannot_learn_from_are_refused_by_name(
     ("cls", "options", "named"),
     [
         (SquashedGaussianActor, {"hidden_sizes": [0]}, "a number in hidden_sizes is 0"),
+        (
+            SquashedGaussianActor,
+            {"log_std_min": 3.0},
+            r"log_std_min is 3\.0; expected at most log_std_max, 2\.0",
+        ),
+        (SquashedGaussianActor, {"log_std_max": np.nan}, "expected at most log_std_max, nan"),
         (EnsembleCritic, {"hidden_sizes": 256}, "hidden_sizes is 256; expected a list of numbers"),
         (EnsembleCritic, {"dropout": 1.5}, "dropout is 1.5; expected 0 to below 1"),
         (EnsembleCritic, {"n_critics": 0}, "n_critics is 0; expected 1 or more"),

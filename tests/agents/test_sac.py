@@ -175,6 +175,38 @@ def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_swi
     assert (second.actor.weights() == second.get_actor().weights()) == (not after)
 
 
+def test_a_training_continues_with_what_is_switched_on_or_installed_before_the_restart():
+    before = sac(acceleration="off")
+    train(before, 3)
+    after = sac(scale_rewards=True)
+    load_object_state(after, object_state(before))
+    assert after.compiled is not None
+    train(after, 1)
+    assert float(after.return_scale.count) == 1
+    with pytest.raises(ValueError, match="it holds the state of an object that the agent does not"):
+        load_object_state(before, object_state(after))
+
+
+@pytest.mark.parametrize("acceleration", ["off", "auto"])
+@pytest.mark.parametrize("is_on_before", [False, True])
+def test_a_training_continues_with_the_optimiser_s_options_of_the_restart(
+    acceleration, is_on_before
+):
+    said = {"betas": (0.5, 0.6), "eps": 0.1, "weight_decay": 0.5, "amsgrad": True}
+    usual = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False}
+    (before, _), (after, options) = (
+        (sac(acceleration=acceleration, **options), options)
+        for options in ((said, usual) if is_on_before else (usual, said))
+    )
+    train(before, 2)
+    before.lr_critic = 0.25
+    load_object_state(after, object_state(before))
+    train(after, 1, first=2)
+    group = after.critic_optimizer.param_groups[0]
+    assert group.items() >= {"lr": 0.25, **options}.items()
+    assert float(after.critic_optimizer.state[group["params"][0]]["step"]) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

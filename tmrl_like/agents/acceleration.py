@@ -68,15 +68,20 @@ class Flat:
         module: nn.Module,
         average_of: nn.Module | None = None,
         without: nn.Module | None = None,
+        first: nn.Module | None = None,
     ) -> None:
         """Take the parameters that are trained; for a moving average, those whose counterparts in
         `average_of` are trained.
 
-        The parameters of `without`, which other modules share, are left out.
+        The parameters of `without`, which other modules share, are left out; those of `first` come
+        first.
         """
         shared = set() if without is None else set(without.parameters())
         pairs = zip(module.parameters(), (average_of or module).parameters(), strict=True)
         self._parts = [p for p, trained in pairs if trained.requires_grad and p not in shared]
+        if first is not None:
+            leading = set(first.parameters())
+            self._parts.sort(key=lambda p: p not in leading)
         self.parameter = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self._parts]))
         self._tie()
 
@@ -94,7 +99,9 @@ class Flat:
             p.grad = self.parameter.grad[mine].view(p.shape) if p.requires_grad else None
 
     def adam(self, cls: type[torch.optim.Adam], **options: Any) -> torch.optim.Adam:
-        """Make an optimiser of the flat parameter, for `adam_step`."""
+        """Make an optimiser of the flat parameter, for `adam_step`. A checkpoint changes none of
+        these options but the learning rate.
+        """
         optimizer = cls([self.parameter], fused=True, **options)
         optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
         names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if options.get("amsgrad") else ()))
@@ -104,6 +111,13 @@ class Flat:
             "step": torch.zeros((), device=self.parameter.device),
             **state,
         }
+
+        def keep_options(loaded: torch.optim.Optimizer) -> None:
+            loaded.param_groups[0].update(options, lr=loaded.param_groups[0]["lr"])
+            for name in names:
+                loaded.state[self.parameter].setdefault(name, torch.zeros_like(self.parameter.data))
+
+        optimizer.register_load_state_dict_post_hook(keep_options)
         return optimizer
 
 

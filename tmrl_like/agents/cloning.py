@@ -129,7 +129,7 @@ def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Ite
     space = actor.action_space
     # actions that hardly varied get noise as well
     if isinstance(space, spaces.Box) and space.is_bounded():
-        least = torch.from_numpy(NOISE * _LEAST_SPREAD * (space.high - space.low) / 2)
+        least = torch.as_tensor(NOISE * _LEAST_SPREAD * (space.high - space.low) / 2)
         act_noise = torch.maximum(act_noise, least.to(act_noise))
     yield Likelihood(0, _mean(actor, learnt), _mean(actor, held_out))
     optimizer = torch.optim.Adam(actor.parameters(), _LEARNING_RATE)

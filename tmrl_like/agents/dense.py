@@ -32,6 +32,7 @@ from tmrl_like.policies.layers import EPS, Floats
 
 if config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise ImportError("NUMBA_DISABLE_JIT is set")
+importlib.import_module("scipy.linalg.cython_blas")  # which numba calls
 
 log = logging.getLogger("tmrl_like.agents")
 
@@ -96,8 +97,7 @@ def share_threads() -> None:
 
 @functools.cache
 def _blas_libraries() -> list[Any]:
-    """Return the BLAS libraries that are loaded, among them scipy's, which numba calls."""
-    importlib.import_module("scipy.linalg.cython_blas")
+    """Return the BLAS libraries that are loaded, among them scipy's."""
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 

@@ -327,9 +327,9 @@ def policy_errors(
     d_NB, q_sum, log_prob_sum = np.empty_like(q_NB), 0.0, 0.0
     for b in range(num_rows):
         q = q_NB[:, b].min()
-        chosen = num_critics if of_mean else (q_NB[:, b] == q).sum()
+        chosen = num_critics if of_mean else num_critics - (q_NB[:, b] > q).sum()
         for n in range(num_critics):
-            counts = of_mean or q_NB[n, b] == q
+            counts = of_mean or not q_NB[n, b] > q  # all, if q is NaN
             d_NB[n, b] = -ONE / np.float32(chosen * num_rows) if counts else ZERO
             q_sum += q_NB[n, b] / chosen if counts else 0.0
         log_prob_sum += drawn.log_prob_B[b]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tmrl_like.agents.images import ConvolutionEncoder
 from tmrl_like.agents.observations import Encoder
 from tmrl_like.agents.space_layout import MAX_CATEGORIES, Space
-from tmrl_like.base.options import Positive, in_ranges
+from tmrl_like.base.options import NotNegative, Positive, in_ranges
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
@@ -69,7 +69,7 @@ class IQNActor(ActorModule):
         cosines: Positive = 64,
         acting_quantiles: Positive = 32,
         layer_norm: bool = True,
-        obs_range: float = OBS_RANGE,
+        obs_range: NotNegative = OBS_RANGE,
         normalize_obs: bool = True,
         picture_encoder: Callable[[spaces.Box], nn.Module] = ConvolutionEncoder,
     ) -> None:

@@ -182,7 +182,8 @@ class SACAgent(ShippedAgent):
 
     Two critics, both in the target, make SAC. Ten critics, two of them drawn at random for each
     target, with the mean of all ten for the actor, make REDQ (Chen et al. 2021, arXiv:2101.05982),
-    see `REDQAgent`. Critics with dropout and layer normalisation make DroQ (Hiraoka et al. 2022):
+    see `REDQAgent`. Critics with dropout and layer normalisation make nearly DroQ (Hiraoka et al.
+    2022), whose actor follows the mean of the critics, not their minimum:
     `critic_cls=partial(EnsembleCritic, dropout=0.01)`.
 
     The defaults aim to learn more per step than the papers' SAC. Each addition has a switch of its
@@ -202,6 +203,9 @@ class SACAgent(ShippedAgent):
         updates: number of training steps done.
     """
 
+    # not in the instance while None: a checkpoint would bring the None to a training that has one
+    return_scale: ReturnScale | None = None
+    compiled: CompiledSAC | None = None
     page: ClassVar[type[SACOptions]] = SACOptions
     tunable: ClassVar[tuple[str, ...]] = (
         *("gamma", "polyak", "actor_polyak", "lr_actor", "lr_critic", "lr_entropy"),
@@ -257,7 +261,8 @@ class SACAgent(ShippedAgent):
         self.temperature = Temperature(o.entropy_coef or (0.01 if o.scale_rewards else 0.2)).to(
             device
         )
-        self.return_scale = ReturnScale().to(device) if o.scale_rewards else None
+        if o.scale_rewards:
+            self.return_scale = ReturnScale().to(device)
         self._flat_temperature = Flat(self.temperature)
         cls = torch.optim.AdamW if o.optimizer == "adamw" else torch.optim.Adam
         adam = {
@@ -269,10 +274,11 @@ class SACAgent(ShippedAgent):
         self.actor_optimizer = self._flat_actor.adam(cls, lr=o.lr_actor, **adam)
         self.critic_optimizer = self._flat_critic.adam(cls, lr=o.lr_critic, **adam)
         self.temperature_optimizer = self._flat_temperature.adam(torch.optim.Adam, lr=o.lr_entropy)
-        self.compiled: CompiledSAC | None = None
         self._step = self._update
         if o.acceleration == "auto":
-            self.compiled = compiled_or_none(self._compile) if self._is_compilable() else None
+            compiled = compiled_or_none(self._compile) if self._is_compilable() else None
+            if compiled is not None:
+                self.compiled = compiled
             optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
             self._step = accelerate(self._update, device, optimizers, self._numbers)
 
@@ -538,7 +544,8 @@ class SACAgent(ShippedAgent):
         self.critic_target = no_grad(deepcopy(self.critic))
         shared = share_pictures((self.critic, self.critic_target, self.actor, self.actor_ema))
         self._shares_pictures = shared is not None
-        self._flat_actor, self._flat_critic = Flat(self.actor, without=shared), Flat(self.critic)
+        self._flat_actor = Flat(self.actor, without=shared)
+        self._flat_critic = Flat(self.critic, first=shared)
         ema = self.actor_ema
         self._flat_actor_ema = (
             Flat(ema, self.actor, without=shared) if self.actor_polyak else self._flat_actor
@@ -561,7 +568,10 @@ class SACAgent(ShippedAgent):
 
     def _is_compilable(self) -> bool:
         """Whether the compiled step computes what this agent does."""
-        page = "_td_target", "_actor_loss", "_sample"
+        page = (
+            *("_values_and_targets", "_td_target"),
+            *("_actor_loss", "_sample", "_sample_smoothly", "_policy"),
+        )
         return (
             self.device == "cpu"
             and all(getattr(type(self), name) is getattr(SACAgent, name) for name in page)

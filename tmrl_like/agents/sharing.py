@@ -24,7 +24,7 @@ def copy_shared(model: M) -> M:
     inference view of a model that is being trained.
     """
     twin = deepcopy(model)
-    originals = model.state_dict(keep_vars=True)
-    for name, tensor in twin.state_dict(keep_vars=True).items():
-        tensor.data = originals[name].data
+    for kind in torch.nn.Module.parameters, torch.nn.Module.buffers:
+        for tensor, original in zip(kind(twin), kind(model), strict=True):
+            tensor.data = original.data
     return twin

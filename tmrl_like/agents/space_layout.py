@@ -167,6 +167,7 @@ def actor_spec(
     return CategoricalSpec(dtype=str(action_space.dtype), sizes=sizes, first=first, **common)
 
 
+@np.errstate(all="ignore")
 def action_bounds(space: Space) -> tuple[Floats, Floats]:
     """Return centre and half width, [A] each, of a float Box with finite bounds; raise ConfigError
     for any other space.
@@ -178,7 +179,10 @@ def action_bounds(space: Space) -> tuple[Floats, Floats]:
             "with CategoricalActor, convert another one with gymnasium.wrappers.TransformAction"
         )
     low, high = _bounds(space)
-    if not (len(low) and np.isfinite((low, high)).all() and (low < high).all()):
+    # float64 bounds are rounded inwards
+    low = np.where(low < space.low.ravel(), np.nextafter(low, np.float32(np.inf)), low)
+    high = np.where(high > space.high.ravel(), np.nextafter(high, -np.float32(np.inf)), high)
+    if not (len(low) and np.isfinite(high - low).all() and (low < high).all()):
         raise ConfigError(
             f"the action space {one_line(space)} has no finite bounds; give it entries, and each a "
             "low and a higher high"

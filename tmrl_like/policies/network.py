@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tmrl_like.base.options import NotNegative, Options, Positive
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import PolicyError
+from tmrl_like.errors import PolicyError, expect
 from tmrl_like.policies.layers import Floats, WeightAndBias, layer_of, normalise
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.pictures import PICTURE_FEATURES, PictureNetwork, PictureSpec
@@ -78,6 +78,11 @@ class GaussianOptions(NetworkOptions):
     log_std_max: float = 2.0
     noise_beta: Annotated[float, Meta(ge=0, le=2)] = 0.0
     noise_steps: Positive = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        low, high = self.log_std_min, self.log_std_max
+        expect(low <= high, "log_std_min", low, f"at most log_std_max, {high}")
 
 
 class Numbers(msgspec.Struct, frozen=True):
@@ -187,7 +192,8 @@ class CategoricalSpec(_ActorSpec, frozen=True, kw_only=True, tag="categorical"):
         Without `random`, each variable takes its likeliest category; with it, Gumbel noise decides.
         """
         if random is not None:
-            outputs = outputs - np.log(random.standard_exponential(len(outputs), np.float32))
+            # in float64: a float32 is 0 every eight million numbers, and its logarithm infinite
+            outputs = outputs - np.log(random.standard_exponential(len(outputs)))
         chosen, start = [], 0
         for size, first in zip(self.sizes, self.first, strict=True):
             logits = outputs[start : start + size]

@@ -64,10 +64,10 @@ class Brake:
         """
         if self.exists:
             with self._lock:
+                self._guard.call_at_end(self._from_outside)  # at first it starts its process
                 if self._stopping.is_set():
                     return False
                 self._moves, self.is_on = True, False
-            self._guard.call_at_end(self._from_outside)
         return True
 
     def pull_soon(self) -> None:

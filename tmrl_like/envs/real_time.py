@@ -105,6 +105,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     inputs: Inputs | None = None
 
     _least_actions = 1  # smallest `act_buf_len`
+    _waits_when_cut = False  # whether a reset during an episode calls the interface's `wait`
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,8 +175,12 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """
         self._note("start_reset_time")
         super().reset(seed=seed)
-        self.running = self.is_stopped = False
+        is_cut, self.running, self.is_stopped = self.running, False, False
+        if is_cut and self._waits_when_cut:
+            self.wait()
         self._end_time_step(is_needed=False)
+        if self.is_stopped:
+            raise RuntimeError("stopped before the interface was reset")
         self._note("end_reset_join_time")
         self.current_step = 0
         if self.reset_act_buf:
@@ -414,18 +419,7 @@ class RealTimeEnv(Float32Env):
             "spin_s": spin_s,
             "inputs": inputs,
         }
-        super().__init__(ClockedGym(config))
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; see `gymnasium.Env.reset`.
-
-        An episode that was cut from outside, by a wrapper or a worker, ends here as any other: with
-        `wait_on_done` the interface's `wait` is called, and the reset is no overrun.
-        """
-        clocked: Any = self.unwrapped
-        is_cut, clocked.running = clocked.running, False
-        if is_cut and clocked.wait_on_done:
-            clocked.wait()
-        return super().reset(seed=seed, options=options)
+        clocked = ClockedGym(config)
+        # an episode that a wrapper or a worker cuts ends as any other, and its reset is no overrun
+        clocked._waits_when_cut = wait_on_done
+        super().__init__(clocked)

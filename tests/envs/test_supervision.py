@@ -293,6 +293,19 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
     assert len(trouble.made) == environments
 
 
+def test_a_close_that_ends_the_program_ends_no_worker(trouble, caplog):
+    def meets(number, method, calls):
+        if method == "close":
+            sys.exit("bye")
+        if (number, method, calls) == (0, "step", 2):
+            raise RuntimeError("broken")
+
+    with make_worker(trouble.of(meets)) as worker:
+        assert [bool(e.fault) for e in worker.run_episodes(nb_episodes=2)] == [True, False]
+    said = "closing the environment failed: RuntimeError: it exits (bye)"
+    assert caplog.messages.count(said) == 2
+
+
 @pytest.mark.parametrize(
     "method", [m for m in ("fork", "forkserver") if m in multiprocessing.get_all_start_methods()]
 )

@@ -454,17 +454,25 @@ class SupervisedEnv:
         if not self._own_thread and len(self._call_token) == 2:
             raise TimeoutError("another thread is inside the environment")
         if self._thread.is_current:
-            self.env.close()
+            self._close_here()
             return
         if self._thread.is_busy:
             self._leave_thread()
         if self._thread.is_left:
             raise TimeoutError("there is no thread for it")
-        job = self._thread.start(self.env.close)
+        job = self._thread.start(self._close_here)
         if not wait([job], within_s).done:
             self._leave_thread()
             raise TimeoutError(f"not done after {within_s:g} s")
         job.result()
+
+    def _close_here(self) -> None:
+        try:
+            self.env.close()
+        except SystemExit as error:
+            if not self._own_thread:  # raised by a signal handler in the main thread
+                raise
+            raise RuntimeError(f"it exits ({error})") from None
 
 
 def _takes_seed(reset: Callable[..., Any]) -> bool:

@@ -189,7 +189,7 @@ class SupervisedEnv:
         Raises:
             EnvironmentFaultError: the environment raised.
             ConfigError, MissingExtraError: the environment raised one of these, which a rebuild
-                would not fix.
+                would not fix, or returned something else than Gymnasium's environments do.
             StoppedError: `stopping` was set, and there is something that would move.
         """
         options = {}
@@ -198,7 +198,16 @@ class SupervisedEnv:
         self._is_new = False
         if not self.brake.release():
             raise StoppedError
-        obs, info = self._call("reset()", self.env.reset, **options)
+        result = self._call("reset()", self.env.reset, **options)
+        try:
+            obs, info = result
+        except (TypeError, ValueError):
+            info = None
+        if not isinstance(info, dict):
+            raise ConfigError(
+                f"the environment's reset() returned {result!r:.80}; expected (observation, info), "
+                "with a dict as info"
+            )
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -207,9 +216,15 @@ class SupervisedEnv:
         """
         if self.brake.is_on:
             raise StoppedError
-        result: tuple[Any, Any, bool, bool, dict[str, Any]]
         result = self._call("step()", self.env.step, action)
-        return result
+        try:
+            obs, rew, terminated, truncated, info = result
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"the environment's step() returned {result!r:.80}; expected (observation, reward, "
+                "terminated, truncated, info)"
+            ) from None
+        return obs, rew, terminated, truncated, info
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self._left and threading.get_ident() in self._left:

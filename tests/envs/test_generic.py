@@ -1,8 +1,10 @@
 """The wrapper for any Gymnasium environment."""
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from kit.interfaces import Interface
 from rtgym import DEFAULT_CONFIG_DICT
 
@@ -36,9 +38,14 @@ def test_an_interface_whose_environment_cannot_be_made_is_closed(monkeypatch):
         ({"start_obs_capture": float("inf")}, "start_obs_capture is inf"),
         ({"act_buf_len": 0}, "act_buf_len is 0; rtgym needs 1 or more"),
         ({"ep_max_length": 0}, "ep_max_length is 0; rtgym needs 1 or more"),
+        ({"time_step_duration": "fast"}, "time_step_duration is fast; it must be finite"),
+        ({"spin_s": None}, "spin_s is None; it must be finite"),
+        ({"ep_max_length": None}, "ep_max_length is None; rtgym needs 1 or more"),
+        ({"act_buf_len": 1.5}, "act_buf_len is 1.5; rtgym needs 1 or more, a whole number"),
+        ({"ep_max_len": 9}, "an argument of rtgym's config is 'ep_max_len'; expected one of inter"),
     ],
 )
-def test_numbers_that_rtgym_cannot_work_with_are_refused_by_name(changed, told):
+def test_keys_that_rtgym_cannot_work_with_are_refused_by_name(changed, told):
     with pytest.raises(ConfigError, match=told):
         by_rtgym(**changed)
 
@@ -82,6 +89,19 @@ def test_neutral_actions_lie_in_their_space(space, expected):
 def test_an_unknown_environment_is_named():
     with pytest.raises(ConfigError, match="Nothing-v0"):
         GenericGymEnv("Nothing-v0")
+
+
+@pytest.mark.parametrize("id", ["real-time-gym-ts-v1", "Buggy-v0"])
+def test_a_type_error_of_an_environment_is_said_with_its_place(id, monkeypatch):
+    class Buggy(Interface):
+        def __init__(self):
+            self.size = None + 1
+
+    monkeypatch.setitem(gymnasium.registry, "Buggy-v0", EnvSpec("Buggy-v0", Buggy))
+    arguments = {"config": {"interface": Buggy}} if id != "Buggy-v0" else {}
+    told = rf"environment '{id}' .*unsupported operand.*test_generic\.py:\d+\)$"
+    with pytest.raises(ConfigError, match=told):
+        GenericGymEnv(id, arguments)
 
 
 def test_arguments_that_an_environment_does_not_take_are_named():

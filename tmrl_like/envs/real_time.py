@@ -12,6 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ import gymnasium
 from gymnasium import spaces
 
 from tmrl_like.base.factories import said_by_rtgym, said_to_memory, signature_of
+from tmrl_like.base.options import refuse_unknown
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
@@ -85,6 +87,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     """
 
     # the keys of rtgym's dictionary and their defaults
+    interface: Any
     interface_args: Sequence[Any] = ()
     interface_kwargs: Mapping[str, Any] = MappingProxyType({})
     time_step_duration: float = 0.0
@@ -260,9 +263,10 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.interface.close()
 
     def _check(self, config: dict[str, Any]) -> None:
-        """Raise ConfigError if there is no interface, or for a number with which rtgym fails or
-        never returns.
+        """Raise ConfigError if there is no interface, for a key that rtgym does not have, or for a
+        number with which it fails or never returns.
         """
+        refuse_unknown("rtgym's config", config, ClockedGym)
         if not callable(config.get("interface")):
             raise ConfigError(
                 f"rtgym's config: interface is {config.get('interface')!r}; expected the "
@@ -274,11 +278,17 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             "time_step_timeout_factor",
             "spin_s",
         ):
-            if not 0 <= config.get(name, 0) < math.inf:
-                raise ConfigError(f"{name} is {config[name]}; it must be finite and not negative")
-        for name, least in (("act_buf_len", self._least_actions), ("ep_max_length", 1)):
-            if not config.get(name, 1) >= least:
-                raise ConfigError(f"{name} is {config[name]}; rtgym needs {least} or more")
+            value = config.get(name, 0)
+            if not isinstance(value, Real) or not 0 <= value < math.inf:
+                raise ConfigError(f"{name} is {value}; it must be finite and not negative")
+        least, value = self._least_actions, config.get("act_buf_len", 1)
+        if not isinstance(value, Integral) or value < least:
+            raise ConfigError(
+                f"act_buf_len is {value}; rtgym needs {least} or more, a whole number"
+            )
+        value = config.get("ep_max_length", 1)
+        if not isinstance(value, Real) or not value >= 1:
+            raise ConfigError(f"ep_max_length is {value}; rtgym needs 1 or more")
 
     def _begin_time_step(self, action: Any) -> None:
         self._note("start_send_control_time")

@@ -8,7 +8,7 @@ from gymnasium.envs.registration import EnvSpec
 from kit.interfaces import Interface
 from rtgym import DEFAULT_CONFIG_DICT
 
-from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs import GenericGymEnv, ResidualEnv, SuccessEnv
 from tmrl_like.envs.actions import actions_of_reset, neutral_action
 from tmrl_like.errors import ConfigError
 
@@ -25,6 +25,41 @@ def test_an_interface_whose_environment_cannot_be_made_is_closed(monkeypatch):
     with pytest.raises(ConnectionError, match="no answer in get_observation_space"):
         by_rtgym(interface_kwargs={"fails": "get_observation_space"})
     assert len(closed) == 1
+
+
+class Device(gymnasium.Env):
+    """Holds something until it is closed."""
+
+    observation_space = action_space = spaces.Box(-1.0, 1.0, (1,))
+    open = 0
+
+    def __init__(self):
+        Device.open += 1
+
+    def close(self):
+        Device.open -= 1
+
+
+class Broken:
+    """A model or a controller that cannot be made."""
+
+    def __init__(self):
+        raise ConfigError("there is no file")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SuccessEnv(Device, Broken),
+        lambda: ResidualEnv(Device, Broken),
+        lambda: GenericGymEnv("Device-v0", inputs=[[7.0]]),
+    ],
+)
+def test_an_environment_whose_wrapper_cannot_be_made_is_closed(make, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Device-v0", EnvSpec("Device-v0", Device))
+    with pytest.raises(ConfigError):
+        make()
+    assert Device.open == 0
 
 
 @pytest.mark.parametrize(

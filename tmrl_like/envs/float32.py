@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -72,6 +74,16 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _convert(self, obs: Any) -> Any:
         return tree.map_leaves(_to_float32, obs) if self._converts else obs
+
+
+@contextlib.contextmanager
+def closed_by_errors(env: Any) -> Iterator[None]:
+    """Close an environment if the block raises, so that its device is free for the next one."""
+    try:
+        yield
+    except BaseException:
+        env.close()
+        raise
 
 
 def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:

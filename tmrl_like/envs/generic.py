@@ -11,7 +11,7 @@ import gymnasium
 from tmrl_like.base.factories import said_by_rtgym, said_to_memory
 from tmrl_like.base.functional import place_of
 from tmrl_like.envs.action_table import ActionTable
-from tmrl_like.envs.float32 import Float32Env
+from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 from tmrl_like.envs.real_time import ClockedGym
 from tmrl_like.errors import ConfigError
 
@@ -71,4 +71,5 @@ class GenericGymEnv(Float32Env):
             raise ConfigError(
                 f"environment {id!r} cannot be made with these arguments: {error}{place}"
             ) from None
-        super().__init__(env if inputs is None else ActionTable(inputs).wrap(env))
+        with closed_by_errors(env):
+            super().__init__(env if inputs is None else ActionTable(inputs).wrap(env))

@@ -4,7 +4,6 @@ without rtgym's threads.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
 import threading
@@ -24,7 +23,7 @@ from tmrl_like.base.options import refuse_unknown
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
-from tmrl_like.envs.float32 import Float32Env
+from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 from tmrl_like.errors import ConfigError
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -132,8 +131,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._check(config)
         vars(self).update(config)
         self.interface = config["interface"](*self.interface_args, **self.interface_kwargs)
-        with contextlib.ExitStack() as undo:
-            undo.callback(self.close)
+        with closed_by_errors(self):
             default_action = self.interface.get_default_action()
             self.action_space = self.interface.get_action_space()
             self.table: ActionTable | None = None
@@ -146,7 +144,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
                 )
             self.default_action = typed_action(default_action, self.action_space)
             observation_space = self.interface.get_observation_space()
-            undo.pop_all()
         self.act_buf = deque([self.default_action] * self.act_buf_len, maxlen=self.act_buf_len)
         actions = (self.action_space,) * self.act_buf_len
         self.observation_space = (

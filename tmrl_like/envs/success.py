@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tmrl_like.base.factories import instance_or_function, known_from_env
-from tmrl_like.base.options import Positive, in_ranges
-from tmrl_like.envs.float32 import Float32Env
+from tmrl_like.base.options import Positive, Reward, in_ranges
+from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 
 
 class SuccessEnv(Float32Env):
@@ -29,7 +29,7 @@ class SuccessEnv(Float32Env):
         self,
         env: Callable[[], Any],
         model: Callable[..., Any],
-        reward: float = 1.0,
+        reward: Reward = 1.0,
         threshold: Annotated[float, Meta(gt=0, lt=1)] = 0.5,
         frames: Positive = 3,
     ) -> None:
@@ -49,7 +49,8 @@ class SuccessEnv(Float32Env):
             ConfigError: a number is out of its range, or the model raised this.
         """
         super().__init__(env())
-        self._model = instance_or_function(model, observation_space=self.observation_space)
+        with closed_by_errors(self):
+            self._model = instance_or_function(model, observation_space=self.observation_space)
         self._reward, self._threshold, self._frames = reward, threshold, frames
         self._in_a_row = 0
 

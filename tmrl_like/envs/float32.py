@@ -48,6 +48,8 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see `gymnasium.Env.reset`."""
         obs, info = self.env.reset(seed=seed, options=options)
+        # many environments return float64 although their space says float32
+        self._converts = self._converts or any(map(_is_float64, tree.leaves(obs)))
         return self._convert(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -96,6 +98,10 @@ def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
             space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32
         )
     return space
+
+
+def _is_float64(value: Any) -> bool:
+    return np.asarray(value).dtype == np.float64
 
 
 def _to_float32(value: Any) -> Any:

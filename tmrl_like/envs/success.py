@@ -10,6 +10,7 @@ from msgspec import Meta
 from tmrl_like.base.factories import instance_or_function, known_from_env
 from tmrl_like.base.options import Positive, Reward, in_ranges
 from tmrl_like.envs.float32 import Float32Env, closed_by_errors
+from tmrl_like.errors import EnvironmentFaultError
 
 
 class SuccessEnv(Float32Env):
@@ -62,9 +63,18 @@ class SuccessEnv(Float32Env):
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one step, and ask the model about the observation that it returns."""
+        """Take one step, and ask the model about the observation that it returns.
+
+        Raises:
+            EnvironmentFaultError: the model returned NaN, which would never be success.
+        """
         obs, rew, terminated, truncated, info = super().step(action)
-        self._in_a_row = self._in_a_row + 1 if self._model(obs) >= self._threshold else 0
+        probability = self._model(obs)
+        if probability != probability:
+            raise EnvironmentFaultError(
+                f"the model of success returned {probability}; expected a probability"
+            )
+        self._in_a_row = self._in_a_row + 1 if probability >= self._threshold else 0
         if self._in_a_row < self._frames:
             return obs, rew, terminated, truncated, info
         return obs, rew + self._reward, True, truncated, info

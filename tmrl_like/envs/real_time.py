@@ -276,15 +276,18 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             "spin_s",
         ):
             value = config.get(name, 0)
-            if not isinstance(value, Real) or not 0 <= value < math.inf:
+            is_number = isinstance(value, Real)
+            if not (is_number and 0 <= value < math.inf):
                 raise ConfigError(f"{name} is {value}; it must be finite and not negative")
         least, value = self._least_actions, config.get("act_buf_len", 1)
-        if not isinstance(value, Integral) or value < least:
+        is_number = isinstance(value, Integral)
+        if not (is_number and value >= least):
             raise ConfigError(
                 f"act_buf_len is {value}; rtgym needs {least} or more, a whole number"
             )
         value = config.get("ep_max_length", 1)
-        if not isinstance(value, Real) or not value >= 1:
+        is_number = isinstance(value, Real)
+        if not (is_number and value >= 1):
             raise ConfigError(f"ep_max_length is {value}; rtgym needs 1 or more")
 
     def _begin_time_step(self, action: Any) -> None:

@@ -16,6 +16,7 @@ from kit.waiting import until
 from moving import Moving, Remote, WithDevice, drive
 from said import say
 from test_generic import Interface
+from test_real_time import Manual
 
 from tmrl_like.base.processes import is_alive
 from tmrl_like.envs.brake import Brake
@@ -330,6 +331,39 @@ def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more()
     assert said == ["sent", "stopped", "sent", "sent", "stopped"]
 
 
+class Homing(Arm):
+    """Also records its resets, which move it."""
+
+    def reset(self, seed=None, options=None):
+        self.said.append("moves home")
+        return super().reset(seed, options)
+
+
+@pytest.mark.parametrize("wait_on_done", [True, False])
+def test_a_stop_before_a_reset_has_ended_the_last_time_step_lets_nothing_move_home(
+    wait_on_done, monkeypatch
+):
+    """A reset of an episode that was cut waits for the end of its time-step first."""
+    monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: Manual())
+    env = SupervisedEnv(partial(RealTimeEnv, Homing, wait_on_done=wait_on_done))
+    env.run(env.reset)
+    arm = env.env.unwrapped.interface
+
+    def stop():
+        env.stopping.set()
+        until(lambda: "stopped" in arm.said)
+
+    arm.when_seen = stop
+    with pytest.raises(StoppedError):
+        env.run(env.reset)
+    assert arm.said == ["moves home", "sent", "stopped"]
+    arm.when_seen = int
+    env.stopping.clear()
+    env.run(env.reset)
+    env.close()
+    assert arm.said[3:] == ["moves home", "sent", "stopped"]
+
+
 def test_what_only_another_process_could_stop_does_not_start():
     class Unstoppable(CountingEnv):
         stop_from_outside = ("said.say", "file", "stopped")
@@ -338,22 +372,22 @@ def test_what_only_another_process_could_stop_does_not_start():
         SupervisedEnv(Unstoppable)
 
 
-@pytest.mark.parametrize("hangs", [True, False])
-def test_a_stop_that_fails_or_hangs_holds_nobody_up(hangs, caplog, monkeypatch):
+@pytest.mark.parametrize("failure", [None, ConnectionError("no answer"), SystemExit("no answer")])
+def test_a_stop_that_fails_or_hangs_holds_nobody_up(failure, caplog, monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.05)
     free = threading.Event()
 
     class Stubborn(CountingEnv):
         def stop(self):
-            if not hangs:
-                raise ConnectionError("no answer")
+            if failure:
+                raise failure
             free.wait()
 
     with make_worker(Stubborn) as worker:
         assert len(worker.run_episodes(nb_episodes=2)) == 2
     free.set()
-    said = "the environment's stop() failed: ConnectionError: no answer"
-    assert caplog.messages.count(said) == (not hangs)
+    said = f"the environment's stop() failed: {type(failure).__name__}: no answer"
+    assert caplog.messages.count(said) == bool(failure)
 
 
 class Guard:
@@ -377,6 +411,18 @@ class SlowToStop(CountingEnv):
     def stop(self):
         self.begun.set()
         self.may_return.wait()
+
+
+def test_a_stop_while_the_guard_is_told_of_a_reset_lets_none_begin():
+    stopping = threading.Event()
+
+    class Slow(Guard):
+        def call_at_end(self, call):
+            stopping.set()
+
+    brake = Brake(SlowToStop(), Slow(), stopping)
+    assert not brake.release()
+    brake.close()
 
 
 def test_a_stop_that_returns_in_the_next_episode_leaves_the_guard_of_that_one_armed():

@@ -1,12 +1,14 @@
 """The wrapper for any Gymnasium environment."""
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from kit.interfaces import Interface
 from rtgym import DEFAULT_CONFIG_DICT
 
-from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs import GenericGymEnv, ResidualEnv, SuccessEnv
 from tmrl_like.envs.actions import actions_of_reset, neutral_action
 from tmrl_like.errors import ConfigError
 
@@ -25,6 +27,41 @@ def test_an_interface_whose_environment_cannot_be_made_is_closed(monkeypatch):
     assert len(closed) == 1
 
 
+class Device(gymnasium.Env):
+    """Holds something until it is closed."""
+
+    observation_space = action_space = spaces.Box(-1.0, 1.0, (1,))
+    open = 0
+
+    def __init__(self):
+        Device.open += 1
+
+    def close(self):
+        Device.open -= 1
+
+
+class Broken:
+    """A model or a controller that cannot be made."""
+
+    def __init__(self):
+        raise ConfigError("there is no file")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SuccessEnv(Device, Broken),
+        lambda: ResidualEnv(Device, Broken),
+        lambda: GenericGymEnv("Device-v0", inputs=[[7.0]]),
+    ],
+)
+def test_an_environment_whose_wrapper_cannot_be_made_is_closed(make, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Device-v0", EnvSpec("Device-v0", Device))
+    with pytest.raises(ConfigError):
+        make()
+    assert Device.open == 0
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -36,9 +73,14 @@ def test_an_interface_whose_environment_cannot_be_made_is_closed(monkeypatch):
         ({"start_obs_capture": float("inf")}, "start_obs_capture is inf"),
         ({"act_buf_len": 0}, "act_buf_len is 0; rtgym needs 1 or more"),
         ({"ep_max_length": 0}, "ep_max_length is 0; rtgym needs 1 or more"),
+        ({"time_step_duration": "fast"}, "time_step_duration is fast; it must be finite"),
+        ({"spin_s": None}, "spin_s is None; it must be finite"),
+        ({"ep_max_length": None}, "ep_max_length is None; rtgym needs 1 or more"),
+        ({"act_buf_len": 1.5}, "act_buf_len is 1.5; rtgym needs 1 or more, a whole number"),
+        ({"ep_max_len": 9}, "an argument of rtgym's config is 'ep_max_len'; expected one of inter"),
     ],
 )
-def test_numbers_that_rtgym_cannot_work_with_are_refused_by_name(changed, told):
+def test_keys_that_rtgym_cannot_work_with_are_refused_by_name(changed, told):
     with pytest.raises(ConfigError, match=told):
         by_rtgym(**changed)
 
@@ -79,9 +121,42 @@ def test_neutral_actions_lie_in_their_space(space, expected):
     assert action in space
 
 
+class Doubles(gymnasium.Env):
+    """Its observations are float64, whatever its space says."""
+
+    observation_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)))
+    action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        return (np.zeros(2), np.int64(1)), {}
+
+    def step(self, action):
+        return (np.ones(2), np.int64(2)), 1.0, False, False, {}
+
+
+def test_float64_becomes_float32_even_where_the_space_says_float32(monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Doubles-v0", EnvSpec("Doubles-v0", Doubles))
+    env = GenericGymEnv("Doubles-v0")
+    observations = env.reset()[0], env.step(np.zeros(1, np.float32))[0]
+    assert [[part.dtype for part in obs] for obs in observations] == [[np.float32, np.int64]] * 2
+
+
 def test_an_unknown_environment_is_named():
     with pytest.raises(ConfigError, match="Nothing-v0"):
         GenericGymEnv("Nothing-v0")
+
+
+@pytest.mark.parametrize("id", ["real-time-gym-ts-v1", "Buggy-v0"])
+def test_a_type_error_of_an_environment_is_said_with_its_place(id, monkeypatch):
+    class Buggy(Interface):
+        def __init__(self):
+            self.size = None + 1
+
+    monkeypatch.setitem(gymnasium.registry, "Buggy-v0", EnvSpec("Buggy-v0", Buggy))
+    arguments = {"config": {"interface": Buggy}} if id != "Buggy-v0" else {}
+    told = rf"environment '{id}' .*unsupported operand.*test_generic\.py:\d+\)$"
+    with pytest.raises(ConfigError, match=told):
+        GenericGymEnv(id, arguments)
 
 
 def test_arguments_that_an_environment_does_not_take_are_named():

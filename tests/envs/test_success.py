@@ -5,7 +5,7 @@ import pytest
 
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import SuccessEnv
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.testing.fakes import CountingEnv
 
 
@@ -33,6 +33,11 @@ def test_an_episode_ends_with_a_reward_where_several_observations_in_a_row_show_
     assert run(at_both_ends) == run(at_both_ends) == [(step, False) for step in range(1, 6)]
 
 
+def test_a_model_that_returns_no_number_is_a_fault():
+    with pytest.raises(EnvironmentFaultError, match="the model of success returned nan"):
+        run(SuccessEnv(CountingEnv, showing(0.1, float("nan"), 0.9, 0.9, 0.9)))
+
+
 def test_a_class_is_made_and_told_the_observation_space():
     class Model:
         def __init__(self, observation_space, sure):
@@ -45,7 +50,9 @@ def test_a_class_is_made_and_told_the_observation_space():
     assert run(SuccessEnv(CountingEnv, partial(Model, sure=0.96)))[-1] == (4, True)
 
 
-@pytest.mark.parametrize("wrong", [{"threshold": 0.0}, {"threshold": 1.0}, {"frames": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"threshold": 0.0}, {"threshold": 1.0}, {"frames": 0}, {"reward": float("nan")}]
+)
 def test_a_number_out_of_its_range_is_named(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         SuccessEnv(CountingEnv, showing(), **wrong)

@@ -293,6 +293,45 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
     assert len(trouble.made) == environments
 
 
+class OfOldGym(CountingEnv):
+    """Returns in one of its methods what environments of the old Gym did."""
+
+    def __init__(self, method):
+        super().__init__()
+        self.method = method
+
+    def reset(self, **options):
+        obs, info = super().reset(**options)
+        return obs if self.method == "reset" else (obs, info)
+
+    def step(self, action):
+        obs, rew, terminated, truncated, info = super().step(action)
+        done = terminated or truncated
+        return (obs, rew, done, info) if self.method == "step" else (obs, rew, done, done, info)
+
+
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_what_the_old_gym_returned_is_one_line(method):
+    with (
+        make_worker(partial(OfOldGym, method)) as worker,
+        pytest.raises(ConfigError, match=rf"{method}\(\) returned .*; expected \(observation, "),
+    ):
+        worker.run_episodes(nb_episodes=1)
+
+
+def test_a_close_that_ends_the_program_ends_no_worker(trouble, caplog):
+    def meets(number, method, calls):
+        if method == "close":
+            sys.exit("bye")
+        if (number, method, calls) == (0, "step", 2):
+            raise RuntimeError("broken")
+
+    with make_worker(trouble.of(meets)) as worker:
+        assert [bool(e.fault) for e in worker.run_episodes(nb_episodes=2)] == [True, False]
+    said = "closing the environment failed: RuntimeError: it exits (bye)"
+    assert caplog.messages.count(said) == 2
+
+
 @pytest.mark.parametrize(
     "method", [m for m in ("fork", "forkserver") if m in multiprocessing.get_all_start_methods()]
 )

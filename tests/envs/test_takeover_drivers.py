@@ -68,7 +68,11 @@ def test_one_key_takes_over_and_gives_back_and_numbers_are_actions(keys):
     ("space", "keys", "problem"),
     [
         (spaces.Discrete(3), drivers.ARROWS, "expected of each key the number of an action"),
+        (spaces.Discrete(3), {"a": 3}, "expected of each key the number of an action"),
+        (spaces.MultiDiscrete([3, 3]), drivers.ARROWS, "expected of each key an action"),
         (BOX, {"a": 1}, "expected of each key a list"),
+        (BOX, {"a": "1"}, "expected of each key a list"),
+        (BOX, {"a": [[1]]}, "expected of each key a list"),
         (
             spaces.Box(-np.inf, np.inf, (2,)),
             drivers.ARROWS,
@@ -138,5 +142,7 @@ def test_the_road_driver_follows_the_road_for_a_while(monkeypatch):
     assert driver(fast)[1] < -0.5
     now = 20.0
     assert driver(obs) is None
+    with pytest.raises(ConfigError, match="every_s is 0; expected more than 0"):
+        RoadDriver(spaces.Box(-1.0, 1.0, (2,)), np.array([0.0, -0.5], np.float32), every_s=0)
     with pytest.raises(ConfigError, match="leave out env's inputs"):
         RoadDriver(spaces.Discrete(9), 0)

@@ -64,10 +64,10 @@ class Brake:
         """
         if self.exists:
             with self._lock:
+                self._guard.call_at_end(self._from_outside)  # at first it starts its process
                 if self._stopping.is_set():
                     return False
                 self._moves, self.is_on = True, False
-            self._guard.call_at_end(self._from_outside)
         return True
 
     def pull_soon(self) -> None:
@@ -93,7 +93,7 @@ class Brake:
                 # no reset has begun meanwhile, here or in an environment that was made after this
                 if not self._moves and not self._thread.is_left:
                     self._guard.call_at_end(None)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             log.error("the environment's stop() failed: %s", one_line(error))
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
+from numbers import Real
 from typing import Any
 
 import gymnasium
@@ -69,13 +70,14 @@ class KeyDriver:
             ConfigError: there is no such key or no screen, or what a key does is not an action.
             MissingExtraError: the library that reads keys is not installed.
         """
-        is_box = isinstance(action_space, spaces.Box)
-        if any(isinstance(value, Sequence) != is_box for value in keys.values()) and (
-            is_box or isinstance(action_space, spaces.Discrete)
-        ):
-            wanted = "a list of deflections, [1]" if is_box else "the number of an action"
+        if not all(_is_told(action_space, value) for value in keys.values()):
+            wanted = {
+                spaces.Box: "a list of deflections, [1]",
+                spaces.Discrete: "the number of an action",
+            }
             raise ConfigError(
-                f"keys is {dict(keys)}; for actions of {action_space} expected of each key {wanted}"
+                f"keys is {dict(keys)}; for actions of {action_space} expected of each key "
+                f"{wanted.get(type(action_space), 'an action')}"
             )
         self._space, self._rest, self._actions = action_space, default_action, dict(keys)
         self._action_of(keys)
@@ -107,6 +109,20 @@ class KeyDriver:
     def close(self) -> None:
         """Close the keyboard."""
         self._keyboard.close()
+
+
+def _is_told(space: gymnasium.Space[Any], value: Any) -> bool:
+    """Whether a value is what a key may do: deflections in a Box, otherwise an action."""
+    if isinstance(space, spaces.Box):
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        return is_list and all(isinstance(way, Real) for way in value)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        try:
+            action = np.asarray(value, space.dtype)[()]
+        except (TypeError, ValueError, OverflowError):
+            return False
+        return np.array_equal(action, value) and space.contains(action)
+    return True
 
 
 class _Lasting:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -46,6 +48,8 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see `gymnasium.Env.reset`."""
         obs, info = self.env.reset(seed=seed, options=options)
+        # many environments return float64 although their space says float32
+        self._converts = self._converts or any(map(_is_float64, tree.leaves(obs)))
         return self._convert(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -74,6 +78,16 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         return tree.map_leaves(_to_float32, obs) if self._converts else obs
 
 
+@contextlib.contextmanager
+def closed_by_errors(env: Any) -> Iterator[None]:
+    """Close an environment if the block raises, so that its device is free for the next one."""
+    try:
+        yield
+    except BaseException:
+        env.close()
+        raise
+
+
 def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([_space_to_float32(s) for s in space.spaces])
@@ -84,6 +98,10 @@ def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
             space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32
         )
     return space
+
+
+def _is_float64(value: Any) -> bool:
+    return np.asarray(value).dtype == np.float64
 
 
 def _to_float32(value: Any) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 import gymnasium
 
 from tmrl_like.base.factories import said_by_rtgym, said_to_memory
+from tmrl_like.base.functional import place_of
 from tmrl_like.envs.action_table import ActionTable
-from tmrl_like.envs.float32 import Float32Env
+from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 from tmrl_like.envs.real_time import ClockedGym
 from tmrl_like.errors import ConfigError
 
@@ -66,7 +67,9 @@ class GenericGymEnv(Float32Env):
             )
             raise ConfigError(f"no environment {id!r}: {error}{named}") from None
         except TypeError as error:
+            place = place_of(error.__context__ or error)  # gymnasium raises it anew
             raise ConfigError(
-                f"environment {id!r} does not take these arguments: {error}"
+                f"environment {id!r} cannot be made with these arguments: {error}{place}"
             ) from None
-        super().__init__(env if inputs is None else ActionTable(inputs).wrap(env))
+        with closed_by_errors(env):
+            super().__init__(env if inputs is None else ActionTable(inputs).wrap(env))

@@ -4,7 +4,6 @@ without rtgym's threads.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
 import threading
@@ -12,6 +11,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -19,10 +19,11 @@ import gymnasium
 from gymnasium import spaces
 
 from tmrl_like.base.factories import said_by_rtgym, said_to_memory, signature_of
+from tmrl_like.base.options import refuse_unknown
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
-from tmrl_like.envs.float32 import Float32Env
+from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 from tmrl_like.errors import ConfigError
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -85,6 +86,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     """
 
     # the keys of rtgym's dictionary and their defaults
+    interface: Any
     interface_args: Sequence[Any] = ()
     interface_kwargs: Mapping[str, Any] = MappingProxyType({})
     time_step_duration: float = 0.0
@@ -105,6 +107,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     inputs: Inputs | None = None
 
     _least_actions = 1  # smallest `act_buf_len`
+    _waits_when_cut = False  # whether a reset during an episode calls the interface's `wait`
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,8 +131,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._check(config)
         vars(self).update(config)
         self.interface = config["interface"](*self.interface_args, **self.interface_kwargs)
-        with contextlib.ExitStack() as undo:
-            undo.callback(self.close)
+        with closed_by_errors(self):
             default_action = self.interface.get_default_action()
             self.action_space = self.interface.get_action_space()
             self.table: ActionTable | None = None
@@ -142,7 +144,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
                 )
             self.default_action = typed_action(default_action, self.action_space)
             observation_space = self.interface.get_observation_space()
-            undo.pop_all()
         self.act_buf = deque([self.default_action] * self.act_buf_len, maxlen=self.act_buf_len)
         actions = (self.action_space,) * self.act_buf_len
         self.observation_space = (
@@ -174,8 +175,12 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """
         self._note("start_reset_time")
         super().reset(seed=seed)
-        self.running = self.is_stopped = False
+        is_cut, self.running, self.is_stopped = self.running, False, False
+        if is_cut and self._waits_when_cut:
+            self.wait()
         self._end_time_step(is_needed=False)
+        if self.is_stopped:
+            raise RuntimeError("stopped before the interface was reset")
         self._note("end_reset_join_time")
         self.current_step = 0
         if self.reset_act_buf:
@@ -255,9 +260,10 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.interface.close()
 
     def _check(self, config: dict[str, Any]) -> None:
-        """Raise ConfigError if there is no interface, or for a number with which rtgym fails or
-        never returns.
+        """Raise ConfigError if there is no interface, for a key that rtgym does not have, or for a
+        number with which it fails or never returns.
         """
+        refuse_unknown("rtgym's config", config, ClockedGym)
         if not callable(config.get("interface")):
             raise ConfigError(
                 f"rtgym's config: interface is {config.get('interface')!r}; expected the "
@@ -269,11 +275,20 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             "time_step_timeout_factor",
             "spin_s",
         ):
-            if not 0 <= config.get(name, 0) < math.inf:
-                raise ConfigError(f"{name} is {config[name]}; it must be finite and not negative")
-        for name, least in (("act_buf_len", self._least_actions), ("ep_max_length", 1)):
-            if not config.get(name, 1) >= least:
-                raise ConfigError(f"{name} is {config[name]}; rtgym needs {least} or more")
+            value = config.get(name, 0)
+            is_number = isinstance(value, Real)
+            if not (is_number and 0 <= value < math.inf):
+                raise ConfigError(f"{name} is {value}; it must be finite and not negative")
+        least, value = self._least_actions, config.get("act_buf_len", 1)
+        is_number = isinstance(value, Integral)
+        if not (is_number and value >= least):
+            raise ConfigError(
+                f"act_buf_len is {value}; rtgym needs {least} or more, a whole number"
+            )
+        value = config.get("ep_max_length", 1)
+        is_number = isinstance(value, Real)
+        if not (is_number and value >= 1):
+            raise ConfigError(f"ep_max_length is {value}; rtgym needs 1 or more")
 
     def _begin_time_step(self, action: Any) -> None:
         self._note("start_send_control_time")
@@ -414,18 +429,7 @@ class RealTimeEnv(Float32Env):
             "spin_s": spin_s,
             "inputs": inputs,
         }
-        super().__init__(ClockedGym(config))
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; see `gymnasium.Env.reset`.
-
-        An episode that was cut from outside, by a wrapper or a worker, ends here as any other: with
-        `wait_on_done` the interface's `wait` is called, and the reset is no overrun.
-        """
-        clocked: Any = self.unwrapped
-        is_cut, clocked.running = clocked.running, False
-        if is_cut and clocked.wait_on_done:
-            clocked.wait()
-        return super().reset(seed=seed, options=options)
+        clocked = ClockedGym(config)
+        # an episode that a wrapper or a worker cuts ends as any other, and its reset is no overrun
+        clocked._waits_when_cut = wait_on_done
+        super().__init__(clocked)

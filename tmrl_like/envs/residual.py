@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tmrl_like.base.factories import instance_or_function, known_from_env
 from tmrl_like.envs.actions import held_actions
-from tmrl_like.envs.float32 import Float32Env
+from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 from tmrl_like.errors import EnvironmentFaultError, expect
 
 
@@ -87,7 +87,8 @@ class ResidualEnv(Float32Env):
         parts = inner.spaces if isinstance(inner, spaces.Tuple) else (inner,)
         self.observation_space = spaces.Tuple((*parts, space, *(self.action_space,) * num_held))
         known = {"observation_space": inner, "action_space": space, "default_action": self._rest}
-        self._base, self._wanted = instance_or_function(base, **known), self._rest
+        with closed_by_errors(self.env):
+            self._base, self._wanted = instance_or_function(base, **known), self._rest
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

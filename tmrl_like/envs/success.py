@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tmrl_like.base.factories import instance_or_function, known_from_env
-from tmrl_like.base.options import Positive, in_ranges
-from tmrl_like.envs.float32 import Float32Env
+from tmrl_like.base.options import Positive, Reward, in_ranges
+from tmrl_like.envs.float32 import Float32Env, closed_by_errors
+from tmrl_like.errors import EnvironmentFaultError
 
 
 class SuccessEnv(Float32Env):
@@ -29,7 +30,7 @@ class SuccessEnv(Float32Env):
         self,
         env: Callable[[], Any],
         model: Callable[..., Any],
-        reward: float = 1.0,
+        reward: Reward = 1.0,
         threshold: Annotated[float, Meta(gt=0, lt=1)] = 0.5,
         frames: Positive = 3,
     ) -> None:
@@ -49,7 +50,8 @@ class SuccessEnv(Float32Env):
             ConfigError: a number is out of its range, or the model raised this.
         """
         super().__init__(env())
-        self._model = instance_or_function(model, observation_space=self.observation_space)
+        with closed_by_errors(self):
+            self._model = instance_or_function(model, observation_space=self.observation_space)
         self._reward, self._threshold, self._frames = reward, threshold, frames
         self._in_a_row = 0
 
@@ -61,9 +63,18 @@ class SuccessEnv(Float32Env):
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one step, and ask the model about the observation that it returns."""
+        """Take one step, and ask the model about the observation that it returns.
+
+        Raises:
+            EnvironmentFaultError: the model returned NaN, which would never be success.
+        """
         obs, rew, terminated, truncated, info = super().step(action)
-        self._in_a_row = self._in_a_row + 1 if self._model(obs) >= self._threshold else 0
+        probability = self._model(obs)
+        if probability != probability:
+            raise EnvironmentFaultError(
+                f"the model of success returned {probability}; expected a probability"
+            )
+        self._in_a_row = self._in_a_row + 1 if probability >= self._threshold else 0
         if self._in_a_row < self._frames:
             return obs, rew, terminated, truncated, info
         return obs, rew + self._reward, True, truncated, info

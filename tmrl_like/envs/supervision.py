@@ -189,7 +189,7 @@ class SupervisedEnv:
         Raises:
             EnvironmentFaultError: the environment raised.
             ConfigError, MissingExtraError: the environment raised one of these, which a rebuild
-                would not fix.
+                would not fix, or returned something else than Gymnasium's environments do.
             StoppedError: `stopping` was set, and there is something that would move.
         """
         options = {}
@@ -198,7 +198,16 @@ class SupervisedEnv:
         self._is_new = False
         if not self.brake.release():
             raise StoppedError
-        obs, info = self._call("reset()", self.env.reset, **options)
+        result = self._call("reset()", self.env.reset, **options)
+        try:
+            obs, info = result
+        except (TypeError, ValueError):
+            info = None
+        if not isinstance(info, dict):
+            raise ConfigError(
+                f"the environment's reset() returned {result!r:.80}; expected (observation, info), "
+                "with a dict as info"
+            )
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -207,9 +216,15 @@ class SupervisedEnv:
         """
         if self.brake.is_on:
             raise StoppedError
-        result: tuple[Any, Any, bool, bool, dict[str, Any]]
         result = self._call("step()", self.env.step, action)
-        return result
+        try:
+            obs, rew, terminated, truncated, info = result
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"the environment's step() returned {result!r:.80}; expected (observation, reward, "
+                "terminated, truncated, info)"
+            ) from None
+        return obs, rew, terminated, truncated, info
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self._left and threading.get_ident() in self._left:
@@ -454,17 +469,25 @@ class SupervisedEnv:
         if not self._own_thread and len(self._call_token) == 2:
             raise TimeoutError("another thread is inside the environment")
         if self._thread.is_current:
-            self.env.close()
+            self._close_here()
             return
         if self._thread.is_busy:
             self._leave_thread()
         if self._thread.is_left:
             raise TimeoutError("there is no thread for it")
-        job = self._thread.start(self.env.close)
+        job = self._thread.start(self._close_here)
         if not wait([job], within_s).done:
             self._leave_thread()
             raise TimeoutError(f"not done after {within_s:g} s")
         job.result()
+
+    def _close_here(self) -> None:
+        try:
+            self.env.close()
+        except SystemExit as error:
+            if not self._own_thread:  # raised by a signal handler in the main thread
+                raise
+            raise RuntimeError(f"it exits ({error})") from None
 
 
 def _takes_seed(reset: Callable[..., Any]) -> bool:

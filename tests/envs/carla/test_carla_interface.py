@@ -331,6 +331,17 @@ def test_a_simulator_that_was_slow_once_is_left_as_it_was(sync_env, simulator):
 # -- sensors ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["camera", "lidar"])
+def test_a_sensor_that_falls_silent_while_the_world_goes_on_is_a_fault(name, env, simulator):
+    env.reset()
+    env.step(GAS)
+    (sensor,) = [actor for actor in simulator.actors.values() if f".{name}." in actor.type_id]
+    sensor.stop()
+    with pytest.raises(EnvironmentAwayError, match=f"CARLA's {name} sent nothing for 0.3 s"):
+        while True:
+            env.step(GAS)
+
+
 def test_nobody_who_looks_away_lets_the_queues_grow():
     readings = Readings(lambda data: data.frame, length=3)
     for frame in range(9):

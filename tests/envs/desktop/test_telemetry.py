@@ -95,6 +95,24 @@ def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game):
             connects_and_gets(later, telemetry, record(5), 5.0)
 
 
+def test_a_check_of_records_that_raises_is_one_line_and_receiving_goes_on(game, until, caplog):
+    port = game.getsockname()[1]
+    with contextlib.closing(
+        Telemetry(LAYOUT, port, is_valid=lambda values: {1.0: True}[values[0]])
+    ) as telemetry:
+        with game.accept()[0] as link:
+            link.sendall(record(2))
+            until(lambda: "KeyError: 2.0" in caplog.text)
+        connects_and_gets(game, telemetry, record(1), 1.0)
+
+
+def test_a_host_that_can_be_none_is_one_line(until, caplog):
+    with contextlib.closing(Telemetry(LAYOUT, 9000, host="a..b")) as telemetry:
+        until(lambda: "telemetry at a..b:9000: UnicodeError" in caplog.text)
+        with pytest.raises(EnvironmentAwayError, match="label"):
+            telemetry.next_record(0.01)
+
+
 @pytest.mark.parametrize(
     ("layout", "port", "message"),
     [

@@ -213,6 +213,15 @@ def test_an_arm_that_does_not_come_home_is_stopped_and_not_waited_for_again(monk
     assert arm.is_stopped
 
 
+def test_a_measurement_that_is_no_number_moves_nothing(monkeypatch):
+    monkeypatch.setattr(robot, "_HOME_WITHIN_S", 0.1)
+    sent, arm = [], FakeArm()
+    arm._position, arm.send_command = (0.5, math.nan), sent.append
+    with pytest.raises(EnvironmentFaultError, match=r"measured positions \(0\.5, nan\) rad"):
+        RobotInterface(arm).reset()
+    assert sent == []
+
+
 def test_an_arm_that_nobody_drives_stands_until_the_next_reset():
     interface = RobotInterface(arm := FakeArm())
     interface.reset()

@@ -81,7 +81,7 @@ class Car:
         """Return the car's state in the newest frame, without a request to the simulator.
 
         Raises:
-            EnvironmentAwayError: there has been no new frame for long.
+            EnvironmentAwayError: there has been no new frame for long, or none of camera or lidar.
             EnvironmentFaultError: the car is gone.
         """
         snapshot = self.world.snapshot()
@@ -90,7 +90,9 @@ class Car:
             raise EnvironmentFaultError(
                 "the car is gone from the simulator: somebody destroyed it, or loaded a map"
             )
-        return VehicleState.seen(snapshot, self._vehicle.id)
+        state = VehicleState.seen(snapshot, self._vehicle.id)
+        self.sensors.check(state.time_s)
+        return state
 
     def tick(self) -> None:
         """Take one step in a world that stands still, and wait until camera and lidar saw it."""

@@ -164,11 +164,21 @@ class SensorRig:
         not within the simulator's `timeout_s`.
         """
         timeout_s = self._world.options.timeout_s
+        self._expect(lambda readings: readings.wait(frame, timeout_s))
+
+    def check(self, now_s: float) -> None:
+        """Raise EnvironmentAwayError if camera or lidar has seen nothing for `timeout_s`; the
+        simulator's clock shows `now_s`.
+        """
+        timeout_s = self._world.options.timeout_s
+        self._expect(lambda readings: now_s - readings.newest()[-1].time_s <= timeout_s)
+
+    def _expect(self, has_seen: Callable[[Readings], bool]) -> None:
         for name, readings in (("camera", self._camera), ("lidar", self._lidar)):
-            if readings is not None and not readings.wait(frame, timeout_s):
+            if readings is not None and not has_seen(readings):
                 raise EnvironmentAwayError(
-                    f"CARLA's {name} sent nothing for {timeout_s:g} s: is the simulator rendering "
-                    "(no_rendering_mode)?"
+                    f"CARLA's {name} sent nothing for {self._world.options.timeout_s:g} s: is the "
+                    "simulator rendering (no_rendering_mode)?"
                 )
 
     def observe(self) -> list[Array]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tmrl_like.base.options import in_ranges
+from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, expect
 
@@ -105,6 +106,8 @@ class Telemetry:
                     self._lose(self._receive(connection))
             except OSError as error:
                 self._lose(str(error.strerror or error).lower())
+            except Exception as error:  # of `is_valid`, or of a host that cannot be one
+                self._lose(one_line(error))
             self._closed.wait(_RETRY_AFTER_S)
 
     def _lose(self, reason: str) -> None:

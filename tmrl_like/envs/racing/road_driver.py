@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from tmrl_like.base.options import AboveZero, NotNegative, in_ranges
 from tmrl_like.envs.racing.racing_game import pedal_of
 from tmrl_like.envs.racing.view import ANGLES, INSTRUMENTS
 from tmrl_like.errors import ConfigError
@@ -45,15 +46,16 @@ class RoadDriver:
 
     is_program = True
 
+    @in_ranges
     def __init__(
         self,
         action_space: spaces.Space[Any],
         default_action: Any,
-        every_s: float = 20.0,
-        for_s: float = 5.0,
+        every_s: AboveZero = 20.0,
+        for_s: NotNegative = 5.0,
     ) -> None:
         """Set up the driver, which takes over every `every_s` seconds for `for_s` seconds. Raise
-        ConfigError if actions are row numbers of a table.
+        ConfigError if actions are row numbers of a table, or a time is out of its range.
         """
         if not isinstance(action_space, spaces.Box):
             raise ConfigError(

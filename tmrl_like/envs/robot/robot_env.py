@@ -114,6 +114,11 @@ class RobotInterface(TaskInterface[RobotState]):
         state = self._driver.read_state()
         if state.is_stopped:
             raise EnvironmentFaultError("the robot's emergency stop is on")
+        if not all(map(math.isfinite, (*state.position_rad, *state.velocity_rad_s))):
+            raise EnvironmentFaultError(
+                f"the robot measured positions {state.position_rad} rad and velocities "
+                f"{state.velocity_rad_s} rad/s; expected finite ones"
+            )
         return state
 
     def judge(self, state: RobotState) -> tuple[float, bool]:
@@ -232,8 +237,9 @@ class OtherTargets:
     the same way whatever its target. So most transitions of a batch get another target, with the
     reward and the end that belong to it: half of them the target of another transition, half a
     target close to where the tip arrived. Without the latter, hardly any transition would reach its
-    target or show the last centimetres. Works on whole batches (tensors [B, …]), after
-    `TargetUpClose`; single transitions stay as they are.
+    target or show the last centimetres. Rewards are those of one step, so the memory's `n_steps`
+    must be 1. Works on whole batches (tensors [B, …]), after `TargetUpClose`; single transitions
+    stay as they are.
     """
 
     batched = True

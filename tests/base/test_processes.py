@@ -43,6 +43,21 @@ time.sleep(3600)
 """
 
 
+WITHOUT_PIDFDS = """
+import os, sys, time
+from tmrl_like.base.processes import end_with_parent
+
+def refuse(pid):
+    raise OSError(38, "Function not implemented")
+
+os.pidfd_open = refuse
+end_with_parent(lambda: print("ended", flush=True))
+time.sleep(0.2)
+print("alive", flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.fixture
 def stubborn():
     """A process that ignores requests to end."""
@@ -64,6 +79,13 @@ def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it
         assert all(map(is_alive, started))
         parent.kill()
     until(lambda: not any(map(is_alive, started)))
+
+
+def test_a_parent_that_the_kernel_does_not_watch_is_watched_all_the_same(tmp_path):
+    (tmp_path / "script.py").write_text(WITHOUT_PIDFDS)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    said, _ = start_script(tmp_path / "script.py", **pipes).communicate(timeout=60)
+    assert said.split() == [b"alive"]
 
 
 def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_process(stubborn):

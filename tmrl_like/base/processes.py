@@ -40,10 +40,11 @@ def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
     """
 
     def watch() -> None:
-        with contextlib.suppress(psutil.Error, OSError):
+        with contextlib.suppress(psutil.Error):
             parent = psutil.Process(int(sys.argv[1]))
             if hasattr(os, "pidfd_open"):
-                select.select([os.pidfd_open(parent.pid)], [], [])
+                with contextlib.suppress(OSError):  # older kernels, and some containers
+                    select.select([os.pidfd_open(parent.pid)], [], [])
             while is_alive(parent):
                 time.sleep(_LOOK_S)
         then()

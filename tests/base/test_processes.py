@@ -11,6 +11,7 @@ from kit.pythons import stubborn_child
 
 from tmrl_like.base.children import start_script
 from tmrl_like.base.processes import ProcessGuard, end_processes, family_of, is_alive
+from tmrl_like.errors import ConfigError
 
 SCRIPT = """
 import subprocess, sys, time
@@ -97,6 +98,25 @@ def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_pro
     guard.close()
     assert is_alive(stubborn)
     assert not is_alive(reaper)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.getpid",
+        ("os.getpit",),
+        ("no_such_module.stop",),
+        ("__main__.stop",),
+        (os.getpid,),
+        ("os.kill", None),
+    ],
+    ids=str,
+)
+def test_a_call_that_a_guard_could_not_make_is_refused_at_once(call):
+    guard = ProcessGuard()
+    with pytest.raises(ConfigError):
+        guard.call_at_end(call)
+    assert guard.pid == 0
 
 
 def test_threads_that_need_a_guard_at_the_same_time_share_its_process(monkeypatch):

@@ -23,7 +23,9 @@ from pathlib import Path
 import psutil
 
 from tmrl_like.base.children import start_script
+from tmrl_like.base.importing import import_object
 from tmrl_like.base.threads import start_thread
+from tmrl_like.errors import expect
 
 log = logging.getLogger("tmrl_like")
 
@@ -146,7 +148,18 @@ class ProcessGuard:
         arguments.
 
         It replaces the previous call; None: no call.
+
+        Raises:
+            ConfigError: the guard's process could not make this call.
         """
+        if call:
+            path, *arguments = call
+            is_path = isinstance(path, str) and not path.startswith("__main__.")
+            expect(is_path, "the call at the end", path, "an import path like module.function")
+            for argument in arguments:
+                is_plain = isinstance(argument, str | int | float)
+                expect(is_plain, f"an argument of {path}", argument, "a text or a number")
+            import_object(path)
         with self._lock:
             if call or self._has_call:
                 self._has_call = bool(call)

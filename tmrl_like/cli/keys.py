@@ -20,6 +20,13 @@ def main(arguments: Arguments) -> int:
         actions[arguments.action](arguments, folder)
     except CredentialsError as error:  # here always caused by what the user asked for
         raise ConfigError(str(error)) from None
+    except BrokenPipeError:  # nobody reads what is printed
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write keys to {folder.path}: {error.strerror}; name a folder that this user "
+            "may write to: --keys-dir"
+        ) from None
     return 0
 
 

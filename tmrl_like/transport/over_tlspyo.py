@@ -492,6 +492,7 @@ class TlspyoPeerLink(TlspyoLink):
         self._dialler.noisy = False
         self._dialler.delay = _REDIAL_INITIAL_S
         self._dialler.buildProtocol = lambda address: PeerConnection(self)
+        self._dialler.clientConnectionFailed = self.not_made
         authority = ssl.Certificate.loadPEM(keys.tls_certificate)
         trusted = ssl.optionsForClientTLS(hostname="default", trustRoot=authority)
         self._dialler.connector = in_reactor(
@@ -504,6 +505,11 @@ class TlspyoPeerLink(TlspyoLink):
         )
 
     # in the reactor
+
+    def not_made(self, connector: Any, reason: Any) -> None:
+        """Handle a connection that could not be made: dial again."""
+        self.is_lost = True
+        TLSClientFactory.clientConnectionFailed(self._dialler, connector, reason)
 
     def heard(self, command: str) -> None:
         """Handle the server's first command: "DENIED" if it refuses the key, else "ACK"."""

@@ -79,6 +79,7 @@ class Watcher:
         self.history = RunHistory()
         for record in records:
             self.history.add_record(record)
+        self.history.incidents.clear()  # records do not say when they happened
         self.sight: m.Sight | None = None
         self.browsers: set[Browser] = set()
         self._title = {

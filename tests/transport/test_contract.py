@@ -98,10 +98,18 @@ def test_a_message_to_nobody_is_not_taken(pair):
     until(lambda: not server.send(connection, b"data"), "the server's `send` saying no")
 
 
-@pytest.mark.parametrize("port", [-1, 65536])
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        (-1, "0 to 65535"),
+        (65536, "0 to 65535"),
+        (80.5, "a whole number"),
+        ("80", "a number, 0 to 65535"),
+    ],
+)
 @pytest.mark.parametrize("side", [listen, connect])
-def test_a_port_that_does_not_exist_is_refused(machines, side, port):
-    with pytest.raises(ConfigError, match=f"port is {port}; expected 0 to 65535"):
+def test_a_port_that_does_not_exist_is_refused(machines, side, port, expected):
+    with pytest.raises(ConfigError, match=f"port is {port!r}; expected {expected}"):
         side(machines.transport, "127.0.0.1", port, machines.keys).close()
 
 

@@ -76,6 +76,10 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
     other = typed("keys invite arm", "--keys-dir", tmp_path / "another").out.strip()
     assert "its key for another server, robot1, is gone" in typed("keys join", other, *there).out
     assert "robot1" in typed("keys list", *here).out
+    listed = typed("keys list", *there)
+    assert listed.out.startswith("this machine connects as arm; ")
+    assert listed.err == ""
+    assert "no keys in " in typed("keys list", "--keys-dir", tmp_path / "nowhere").out
     (tmp_path / "file").touch()
     folder = ("--keys-dir", tmp_path / "file" / "keys")
     assert "cannot write keys to " in refused("keys join", invited.out.strip(), *folder)

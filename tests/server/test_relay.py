@@ -91,6 +91,14 @@ def test_a_policy_reaches_all_workers_and_late_joiners_at_once(scene, trainer, w
         assert [f.index for f in peer.heard(m.PolicyFrame)] == [0, 1, 2]
 
 
+def test_who_comes_during_an_upload_that_breaks_off_gets_the_policy_before(scene, trainer, worker):
+    trainer.say(frame(1, 0, 2), frame(1, 1, 2), frame(2, 0, 3))
+    trainer.say(m.Bye())
+    late = scene.worker("late", 2)
+    assert scene.relay.flush()
+    assert worker.policies == late.policies == [1, 1, 2]
+
+
 def test_a_worker_on_a_slow_link_gets_fewer_policies_and_so_newer_ones(scene, trainer, worker):
     trainer.say(*map(frame, range(1, 20)))
     assert worker.policies == [1, 2, 3]

@@ -45,6 +45,11 @@ def test_what_happened_before_the_page_began_is_not_told_as_if_it_happened_now()
     assert "too early" not in [text for _, _, text in history.incidents]
 
 
+def test_a_page_without_a_server_does_not_look_around_a_hundred_times_a_second():
+    with Page(quiet_watcher(), port=0) as page:
+        assert page._watcher.on_tick(bool, connected=False) > 0.1
+
+
 @pytest.fixture(scope="module")
 def page():
     with Page(quiet_watcher(), port=0) as page:

@@ -223,7 +223,9 @@ class Connection:
     def connectionMade(self) -> None:  # noqa: N802 - Twisted's name, as others here
         self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
-        self._timer.start(self._options.heartbeat_s, now=False)
+        limits = self._options
+        every_s = min(limits.heartbeat_s, limits.silent_after_s / 4, limits.handshake_timeout_s)
+        self._timer.start(every_s, now=False)
         super().connectionMade()  # type: ignore[misc]
 
     def connectionLost(self, reason: Any) -> None:  # noqa: N802

@@ -436,6 +436,13 @@ def test_a_key_that_fills_the_server_leaves_the_others_their_room():
     assert scene.relay.counters.dropped == 199 - kept
 
 
+def test_a_message_that_is_larger_than_a_ranks_share_of_the_room_arrives():
+    scene = Scene(max_waiting_bytes=10_000)
+    first, second = (scene.trainer(f"t{n}", n, rank=m.Rank(n, 2, 7)) for n in (0, 1))
+    scene.worker().send(1, 2, body=bytes(6000))
+    assert first.entries + second.entries == [1, 2]
+
+
 def test_new_names_and_processes_of_a_key_are_limited_and_the_seats_that_it_has_stay(caplog):
     scene = Scene(max_workers=10)
     bad = scene.peer(THIEF)

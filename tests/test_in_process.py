@@ -64,7 +64,7 @@ class Threads(CountingAgent):
 def four_cores(monkeypatch):
     """Simulate a machine with four cores; restore torch's number of threads afterwards."""
     before = torch.get_num_threads()
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
     yield
     torch.set_num_threads(before)
 

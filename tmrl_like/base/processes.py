@@ -70,12 +70,16 @@ def keep_freed_memory(max_bytes: int) -> None:
 
 
 def cores_to_train_with() -> int:
-    """Return the number of cores for training: all but one, which is left to other threads and
-    processes.
+    """Return the number of cores for training: all that this process may use but one, which is left
+    to other threads and processes.
 
     If several trainers run on this machine, this is the number for one of them.
     """
-    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) - 1)
+    if hasattr(os, "sched_getaffinity"):  # a batch system may have limited it to some cores
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) - 1)
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -163,7 +163,7 @@ class ProcessGuard:
             for argument in arguments:
                 is_plain = isinstance(argument, str | int | float)
                 expect(is_plain, f"an argument of {path}", argument, "a text or a number")
-            import_object(path)
+            import_object(str(path))
         with self._lock:
             if call or self._has_call:
                 self._has_call = bool(call)

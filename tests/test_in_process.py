@@ -64,7 +64,7 @@ class Threads(CountingAgent):
 def four_cores(monkeypatch):
     """Simulate a machine with four cores; restore torch's number of threads afterwards."""
     before = torch.get_num_threads()
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
     yield
     torch.set_num_threads(before)
 
@@ -147,10 +147,14 @@ def test_the_newest_policy_chooses_the_next_action(tmp_path, notes):
     assert len({round(given, 3) for given, _ in actions}) > 3
 
 
+def rounds_in(tmp_path):
+    records = map(json.loads, (tmp_path / "m.jsonl").read_text().splitlines())
+    return [record for record in records if record["kind"] == "round"]
+
+
 def test_the_trainer_knows_what_its_worker_drives(tmp_path):
     run(tmp_path, epochs=2)
-    records = map(json.loads, (tmp_path / "m.jsonl").read_text().splitlines())
-    rounds = [record for record in records if record["kind"] == "round"]
+    rounds = rounds_in(tmp_path)
     assert len(rounds) == 4
     assert max(record["policy_lag_versions"] for record in rounds) <= 2
     assert [record["dropped_stale_samples_total"] for record in rounds] == [0] * 4
@@ -198,9 +202,10 @@ def test_an_environment_that_takes_no_seed_gets_none(tmp_path):
     assert run(tmp_path, Unseeded, seed=5).total_updates == 40
 
 
-def test_an_environment_that_raises_is_made_again(tmp_path, monkeypatch):
+def test_an_environment_that_raises_is_made_again_and_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
     assert run(tmp_path, partial(CountingEnv, raise_at=15)).total_updates == 40
+    assert rounds_in(tmp_path)[-1]["env_faults_total"] > 0
 
 
 def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, signals_stay):

@@ -19,7 +19,6 @@ from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.trainer import Trainer
 from tmrl_like.types import Delivery, Receipt, SampleCompressor
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.tap import SampleTap
 from tmrl_like.worker.worker import RolloutWorker
@@ -118,8 +117,8 @@ class DirectLink(TrainerInterface):
         # before lockstep, recorded samples let training go on without waiting: step all the same
         if timeout_s > 0 or not self._pacer.in_lockstep:
             next(self._steps)
-        condition = Condition(policy_version=self._worker.policy_version)
-        self.workers.on_beat(m.Beat(self._worker.name, condition), self.newest_version)
+        beat = m.Beat(self._worker.name, self._worker.condition())
+        self.workers.on_beat(beat, self.newest_version)
         deliveries: list[Delivery] = []
         for packet, body, data in self._tap.take(awaits=True):
             deliveries += self._receiver.take(packet, body, data, time.monotonic(), self._admit)

@@ -94,6 +94,16 @@ def test_a_peer_that_leaves_for_a_moment_does_not_get_ahead(work):
     assert set(work.served) == {"good"}
 
 
+def test_a_peer_that_comes_while_nothing_waits_has_no_more_turns_than_those_that_were_there(work):
+    work.add("old", ["old"] * 50, 1.0)
+    work.go_on(100.0)
+    work.served.clear()
+    work.add("new", ["new"] * 50, 1.0)
+    work.add("old", ["old"] * 3, 1.0)
+    work.go_on(8.0)
+    assert work.served.count("old") == 3
+
+
 def test_what_waits_of_one_peer_and_of_all_is_bounded():
     turns = Turns(100, 300)
     assert [turns.add("bad", iter([1]), 40) for _ in range(4)] == [True, True, False, False]

@@ -2,10 +2,11 @@
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
-from tmrl_like.base.files import link_atomically, remove_drafts, write_atomically
+from tmrl_like.base.files import disk, link_atomically, remove_drafts, write_atomically
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")
@@ -34,6 +35,18 @@ def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(tmp_path, monke
     with pytest.raises(PermissionError):
         write_atomically(tmp_path / "f", b"newer")
     assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_a_folder_on_a_drive_that_is_not_there_cannot_be_made(monkeypatch):
+    """As on Windows, where a drive's root may be missing."""
+
+    def no_drive(path, mode, exist_ok):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "is_dir", lambda path: False)
+    monkeypatch.setattr(Path, "mkdir", no_drive)
+    with pytest.raises(FileNotFoundError):
+        disk.make_folder(Path("/data/runs"))
 
 
 @pytest.mark.fault(

@@ -10,7 +10,14 @@ import pytest
 from kit.pythons import stubborn_child
 
 from tmrl_like.base.children import start_script
-from tmrl_like.base.processes import ProcessGuard, end_processes, family_of, is_alive
+from tmrl_like.base.processes import (
+    ProcessGuard,
+    cores_to_train_with,
+    end_processes,
+    family_of,
+    is_alive,
+)
+from tmrl_like.errors import ConfigError
 
 SCRIPT = """
 import subprocess, sys, time
@@ -43,6 +50,21 @@ time.sleep(3600)
 """
 
 
+WITHOUT_PIDFDS = """
+import os, sys, time
+from tmrl_like.base.processes import end_with_parent
+
+def refuse(pid):
+    raise OSError(38, "Function not implemented")
+
+os.pidfd_open = refuse
+end_with_parent(lambda: print("ended", flush=True))
+time.sleep(0.2)
+print("alive", flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.fixture
 def stubborn():
     """A process that ignores requests to end."""
@@ -66,6 +88,13 @@ def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it
     until(lambda: not any(map(is_alive, started)))
 
 
+def test_a_parent_that_the_kernel_does_not_watch_is_watched_all_the_same(tmp_path):
+    (tmp_path / "script.py").write_text(WITHOUT_PIDFDS)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    said, _ = start_script(tmp_path / "script.py", **pipes).communicate(timeout=60)
+    assert said.split() == [b"alive"]
+
+
 def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_process(stubborn):
     guard = ProcessGuard()
     assert guard.pid == 0
@@ -75,6 +104,25 @@ def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_pro
     guard.close()
     assert is_alive(stubborn)
     assert not is_alive(reaper)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.getpid",
+        ("os.getpit",),
+        ("no_such_module.stop",),
+        ("__main__.stop",),
+        (os.getpid,),
+        ("os.kill", None),
+    ],
+    ids=str,
+)
+def test_a_call_that_a_guard_could_not_make_is_refused_at_once(call):
+    guard = ProcessGuard()
+    with pytest.raises(ConfigError):
+        guard.call_at_end(call)
+    assert guard.pid == 0
 
 
 def test_threads_that_need_a_guard_at_the_same_time_share_its_process(monkeypatch):
@@ -134,6 +182,14 @@ def test_a_process_has_ended_although_its_parent_takes_no_note_of_it():
         child = psutil.Process(int(careless.stdout.readline()))
         assert end_processes([child], 5.0, 0.1) == []
         careless.kill()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be limited here")
+def test_training_leaves_one_of_the_cores_that_it_may_use(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {8, 9, 10})
+    assert cores_to_train_with() == 2
 
 
 def test_a_script_imports_what_its_parent_can(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def test_the_configuration_is_printed_with_all_defaults_and_every_key_with_its_m
     assert "--agent.KEY VALUE\n" in keys
 
 
-def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
+def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
     here, there = ("--keys-dir", tmp_path / "here"), ("--keys-dir", tmp_path / "there")
     invited = typed("keys invite robot1 --role both", *here)
     assert "keys join" in invited.err
@@ -76,6 +76,13 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
     other = typed("keys invite arm", "--keys-dir", tmp_path / "another").out.strip()
     assert "its key for another server, robot1, is gone" in typed("keys join", other, *there).out
     assert "robot1" in typed("keys list", *here).out
+    listed = typed("keys list", *there)
+    assert listed.out.startswith("this machine connects as arm; ")
+    assert listed.err == ""
+    assert "no keys in " in typed("keys list", "--keys-dir", tmp_path / "nowhere").out
+    (tmp_path / "file").touch()
+    folder = ("--keys-dir", tmp_path / "file" / "keys")
+    assert "cannot write keys to " in refused("keys join", invited.out.strip(), *folder)
     typed("keys revoke robot1", *here)
     assert "robot1                 " not in typed("keys list", *here).out
 

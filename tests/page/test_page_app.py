@@ -36,6 +36,20 @@ def invited(folder, role):
     return keys
 
 
+def test_what_happened_before_the_page_began_is_not_told_as_if_it_happened_now():
+    with Page(
+        Watcher(quiet_ring(), {}, [{"kind": "round", "learning": "too early"}]), port=0
+    ) as it:
+        history = it._watcher.history
+    assert history.round["learning"] == "too early"
+    assert "too early" not in [text for _, _, text in history.incidents]
+
+
+def test_a_page_without_a_server_does_not_look_around_a_hundred_times_a_second():
+    with Page(quiet_watcher(), port=0) as page:
+        assert page._watcher.on_tick(bool, connected=False) > 0.1
+
+
 @pytest.fixture(scope="module")
 def page():
     with Page(quiet_watcher(), port=0) as page:

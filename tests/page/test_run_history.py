@@ -125,6 +125,14 @@ def test_what_the_trainer_says_of_learning_is_told_when_it_changes():
     assert len(history.incidents) == 3 + 3
 
 
+def test_records_that_come_again_are_not_told_again():
+    records = [{"learning": said} for said in ("too early to say", "learning")]
+    again = [record | {"time_s": time_s} for time_s, record in enumerate(records)]
+    resumed = {"learning": "too early to say", "time_s": 0.5}
+    told = [text for _, _, text in history_of(*records, *again, resumed).incidents]
+    assert told == ["too early to say", "learning", "too early to say"]
+
+
 def test_the_figures_for_prometheus_have_names_kinds_and_labels():
     late = (3, 2, 0, 0, 0, 0, 0, 1)
     worker = Beat(

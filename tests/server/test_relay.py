@@ -91,6 +91,14 @@ def test_a_policy_reaches_all_workers_and_late_joiners_at_once(scene, trainer, w
         assert [f.index for f in peer.heard(m.PolicyFrame)] == [0, 1, 2]
 
 
+def test_who_comes_during_an_upload_that_breaks_off_gets_the_policy_before(scene, trainer, worker):
+    trainer.say(frame(1, 0, 2), frame(1, 1, 2), frame(2, 0, 3))
+    trainer.say(m.Bye())
+    late = scene.worker("late", 2)
+    assert scene.relay.flush()
+    assert worker.policies == late.policies == [1, 1, 2]
+
+
 def test_a_worker_on_a_slow_link_gets_fewer_policies_and_so_newer_ones(scene, trainer, worker):
     trainer.say(*map(frame, range(1, 20)))
     assert worker.policies == [1, 2, 3]
@@ -426,6 +434,13 @@ def test_a_key_that_fills_the_server_leaves_the_others_their_room():
         "the oldest stay, so that what comes again continues them"
     )
     assert scene.relay.counters.dropped == 199 - kept
+
+
+def test_a_message_that_is_larger_than_a_ranks_share_of_the_room_arrives():
+    scene = Scene(max_waiting_bytes=10_000)
+    first, second = (scene.trainer(f"t{n}", n, rank=m.Rank(n, 2, 7)) for n in (0, 1))
+    scene.worker().send(1, 2, body=bytes(6000))
+    assert first.entries + second.entries == [1, 2]
 
 
 def test_new_names_and_processes_of_a_key_are_limited_and_the_seats_that_it_has_stay(caplog):

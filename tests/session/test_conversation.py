@@ -220,6 +220,20 @@ def test_a_key_that_one_server_does_not_know_is_tried_with_the_others(two, caplo
         two.conversation.turn(0.0)
 
 
+def test_a_key_that_cannot_be_read_for_a_moment_ends_nothing(two, caplog, monkeypatch):
+    def fail(address):
+        raise CredentialsError("cannot read peer.json: Stale file handle")
+
+    two.say(WELCOME)
+    with monkeypatch.context() as patch:
+        patch.setattr(two.ring, "_dial", fail)
+        two.pass_s(10.0)
+    assert two.ring.where == "a:1"
+    assert caplog.text.count("another server is not dialled: cannot read peer.json") == 1
+    two.pass_s(15.0)
+    assert two.dialled[:2] == ["a:1", "b:2"]
+
+
 def test_who_leaves_sends_what_waits_and_says_goodbye(alone, monkeypatch):
     waits = [True, True, False]
     monkeypatch.setattr(alone.role, "pending", lambda: waits.pop(0))

@@ -57,6 +57,7 @@ def test_a_host_that_this_machine_does_not_know_is_named(monkeypatch) -> None:
         "[::1",
         "a,",
         ":7790",
+        "tcp://a.example:7790",
         ["a", "a:7790"],
     ],
 )

@@ -2,9 +2,12 @@
 
 import math
 import random
+import socket
+import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,10 +98,18 @@ def test_a_message_to_nobody_is_not_taken(pair):
     until(lambda: not server.send(connection, b"data"), "the server's `send` saying no")
 
 
-@pytest.mark.parametrize("port", [-1, 65536])
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        (-1, "0 to 65535"),
+        (65536, "0 to 65535"),
+        (80.5, "a whole number"),
+        ("80", "a number, 0 to 65535"),
+    ],
+)
 @pytest.mark.parametrize("side", [listen, connect])
-def test_a_port_that_does_not_exist_is_refused(machines, side, port):
-    with pytest.raises(ConfigError, match=f"port is {port}; expected 0 to 65535"):
+def test_a_port_that_does_not_exist_is_refused(machines, side, port, expected):
+    with pytest.raises(ConfigError, match=f"port is {port!r}; expected {expected}"):
         side(machines.transport, "127.0.0.1", port, machines.keys).close()
 
 
@@ -174,6 +185,37 @@ def test_peers_find_a_server_that_comes_later_or_again(machines):
         for peer in peers:
             introduce(server, peer)
         server.close()
+
+
+def hears_nothing(peer):
+    assert peer.receive(0.01) is None
+    return peer.is_lost
+
+
+def test_a_peer_whose_server_is_away_knows_that_it_has_no_connection(machines):
+    server = machines.listen()
+    assert not machines.connect(server).is_lost
+    server.close()
+    peer = machines.connect(server)
+    until(lambda: hears_nothing(peer), "the peer noticing that nobody listens")
+    introduce(machines.listen(server.address[1]), peer)
+    until(lambda: not peer.is_lost, "the connection")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others answer a dial that they cannot accept")
+@pytest.mark.parametrize("transport", ["zmq", "tlspyo"])
+def test_an_address_that_does_not_answer_is_dialled_again_and_again(machines_for, transport):
+    machines = machines_for(transport)
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):  # more than wait to be accepted; the system does not answer to others
+            waiting = stack.enter_context(closing(socket.socket()))
+            waiting.setblocking(False)
+            with suppress(BlockingIOError):
+                waiting.connect(full.getsockname())
+        server = SimpleNamespace(address=full.getsockname())
+        peer = machines.connect(server, options=TransportOptions(handshake_timeout_s=0.2))
+        until(lambda: hears_nothing(peer), "the peer noticing that nobody answers")
 
 
 def test_closing_twice_is_fine_and_frees_the_port_at_once(machines, pair):

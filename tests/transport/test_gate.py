@@ -222,3 +222,12 @@ def test_what_breaks_the_gate_surfaces_at_the_server(machines_for, monkeypatch):
     monkeypatch.setattr(AuthorizedKeys, "refresh", fail)
     with pytest.raises(ZeroDivisionError):
         until(lambda: server.receive(0.1))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="on Windows all sockets are of the internet")
+def test_a_stranger_that_is_gone_may_have_left_its_descriptor_to_another_socket(machines_for):
+    gate = machines_for("zmq").listen()._gate
+    for connection in socket.socketpair():
+        with closing(connection), pytest.raises(OSError, match="another socket"):
+            gate._add_stranger(connection.fileno())
+    assert not list(gate._strangers)

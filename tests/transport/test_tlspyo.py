@@ -99,8 +99,9 @@ def test_a_link_that_is_closed_at_once_leaves_no_connection(tls):
             assert closes(connection, 20)
 
 
-def test_an_idle_link_stays(tls):
-    options = TransportOptions(heartbeat_s=0.1, silent_after_s=0.4)
+@pytest.mark.parametrize("heartbeat_s", [0.1, 0.5])
+def test_an_idle_link_stays(tls, heartbeat_s):
+    options = TransportOptions(heartbeat_s=heartbeat_s, silent_after_s=0.4)
     server = tls.listen(options=options)
     peer = tls.connect(server, options=options)
     connection = introduce(server, peer)

@@ -96,7 +96,7 @@ class Turns(Generic[T]):
     """Shares processing time fairly: the next work is that of the peer that has taken least time.
 
     A peer's own work is done in order. A peer that is new or returns starts level with the one
-    whose turn is next.
+    whose turn it was last.
     """
 
     def __init__(
@@ -116,6 +116,7 @@ class Turns(Generic[T]):
         self._bytes: dict[str, int] = {}
         self._next: list[tuple[float, str]] = []  # heap: (time taken, peer) of all with work
         self._taken = Newest[float]()
+        self._level = 0.0  # time that the peer whose turn it was last had taken before
 
     def __bool__(self) -> bool:
         return bool(self._next)
@@ -133,8 +134,7 @@ class Turns(Generic[T]):
         self._bytes[name] = waiting + size_bytes
         if name not in self._waiting:
             self._waiting[name] = deque()
-            level = self._next[0][0] if self._next else 0.0
-            heapq.heappush(self._next, (max(self._taken.get(name, 0.0), level), name))
+            heapq.heappush(self._next, (max(self._taken.get(name, 0.0), self._level), name))
         self._waiting[name].append((items, size_bytes))
         return True
 
@@ -146,6 +146,7 @@ class Turns(Generic[T]):
             items, size_bytes = self._waiting[name][0]
             item = next(items, None)
             if item is not None:
+                self._level = taken
                 do(item)
             else:
                 self._waiting[name].popleft()

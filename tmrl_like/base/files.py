@@ -70,7 +70,8 @@ class Disk:
         disk.
         """
         if not path.is_dir():
-            self.make_folder(path.parent)
+            if path.parent != path:  # else a drive that is not there
+                self.make_folder(path.parent)
             path.mkdir(mode, exist_ok=True)
             self.sync_folder(path.parent)
 

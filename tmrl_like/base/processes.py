@@ -23,7 +23,9 @@ from pathlib import Path
 import psutil
 
 from tmrl_like.base.children import start_script
+from tmrl_like.base.importing import import_object
 from tmrl_like.base.threads import start_thread
+from tmrl_like.errors import expect
 
 log = logging.getLogger("tmrl_like")
 
@@ -40,10 +42,11 @@ def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
     """
 
     def watch() -> None:
-        with contextlib.suppress(psutil.Error, OSError):
+        with contextlib.suppress(psutil.Error):
             parent = psutil.Process(int(sys.argv[1]))
             if hasattr(os, "pidfd_open"):
-                select.select([os.pidfd_open(parent.pid)], [], [])
+                with contextlib.suppress(OSError):  # older kernels, and some containers
+                    select.select([os.pidfd_open(parent.pid)], [], [])
             while is_alive(parent):
                 time.sleep(_LOOK_S)
         then()
@@ -67,12 +70,16 @@ def keep_freed_memory(max_bytes: int) -> None:
 
 
 def cores_to_train_with() -> int:
-    """Return the number of cores for training: all but one, which is left to other threads and
-    processes.
+    """Return the number of cores for training: all that this process may use but one, which is left
+    to other threads and processes.
 
     If several trainers run on this machine, this is the number for one of them.
     """
-    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) - 1)
+    if hasattr(os, "sched_getaffinity"):  # a batch system may have limited it to some cores
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) - 1)
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -145,7 +152,18 @@ class ProcessGuard:
         arguments.
 
         It replaces the previous call; None: no call.
+
+        Raises:
+            ConfigError: the guard's process could not make this call.
         """
+        if call:
+            path, *arguments = call
+            is_path = isinstance(path, str) and not path.startswith("__main__.")
+            expect(is_path, "the call at the end", path, "an import path like module.function")
+            for argument in arguments:
+                is_plain = isinstance(argument, str | int | float)
+                expect(is_plain, f"an argument of {path}", argument, "a text or a number")
+            import_object(str(path))
         with self._lock:
             if call or self._has_call:
                 self._has_call = bool(call)

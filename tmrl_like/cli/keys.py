@@ -20,6 +20,13 @@ def main(arguments: Arguments) -> int:
         actions[arguments.action](arguments, folder)
     except CredentialsError as error:  # here always caused by what the user asked for
         raise ConfigError(str(error)) from None
+    except BrokenPipeError:  # nobody reads what is printed
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write keys to {folder.path}: {error.strerror}; name a folder that this user "
+            "may write to: --keys-dir"
+        ) from None
     return 0
 
 
@@ -70,10 +77,16 @@ def _revoke(arguments: Arguments, folder: KeyFolder) -> None:
 
 
 def _list(arguments: Arguments, folder: KeyFolder) -> None:
+    if not (folder.path / "authorized").is_dir():
+        key = _key_of(folder)
+        print(
+            f"no keys in {folder.path}: the first server that starts here makes them"
+            if key is None
+            else f"this machine connects as {key.name}; `keys list` of the server's lists all keys"
+        )
+        return
     roles = {
         identity.name: identity.roles for identity in AuthorizedKeys(folder).identities.values()
     }
-    if not roles:
-        print(f"no keys in {folder.path}: the first server that starts here makes them")
     for name, played in sorted(roles.items()):
         print(f"{name:<24} {', '.join(played)}")

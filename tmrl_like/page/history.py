@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from tmrl_like.base.budgets import Newest
 from tmrl_like.metrics.reading import Record, numbers_of
 from tmrl_like.types import TAKEN_OVER
 from tmrl_like.wire.condition import Condition
@@ -91,6 +92,7 @@ class RunHistory:
         self.round: Record = {}
         self.time_s = 0.0
         self.incidents: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
+        self._known = Newest[bool]()  # times of rounds
         self._workers: dict[str, Condition] | None = None
         self._trainers: list[str] | None = None
 
@@ -104,7 +106,9 @@ class RunHistory:
                 curve.cut(time_s)
         self.time_s = time_s
         if record.get("kind") == "round":
-            self._tell_of_round(record, self.round)
+            if str(time_s) not in self._known:  # a server shows old records again
+                self._tell_of_round(record, self.round)
+            self._known[str(time_s)] = True
             self.round = record
             for name, value in numbers_of(record).items():
                 self._add(name, value)

@@ -79,6 +79,7 @@ class Watcher:
         self.history = RunHistory()
         for record in records:
             self.history.add_record(record)
+        self.history.incidents.clear()  # records do not say when they happened
         self.sight: m.Sight | None = None
         self.browsers: set[Browser] = set()
         self._title = {
@@ -140,11 +141,9 @@ class Watcher:
             self._told_at = now
             self._tell("run", self._run(connected))
         every_s = _LOOKS_EVERY_S if self.browsers else _KEEPS_UP_EVERY_S
-        if (
-            connected
-            and now - self._asked_at >= every_s
-            and send(m.encode(m.Look(self._view, self._report)))
-        ):
+        if not connected:
+            return every_s
+        if now - self._asked_at >= every_s and send(m.encode(m.Look(self._view, self._report))):
             self._asked_at = now
         return max(0.01, min(every_s, self._asked_at + every_s - now))
 

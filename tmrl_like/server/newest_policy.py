@@ -59,12 +59,14 @@ class SentPolicy:
 
 
 class NewestPolicy:
-    """The frames of the newest policy that have arrived so far."""
+    """The frames of the newest policy that have arrived so far, and the newest that is whole: the
+    upload of the other may have broken off.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         """Start without a policy."""
         self._max_bytes = max_bytes
-        self._newest = PolicyFrames()
+        self._newest = self._whole = PolicyFrames()
 
     @property
     def is_whole(self) -> bool:
@@ -86,12 +88,18 @@ class NewestPolicy:
             raise OversizeError(f"its policy is larger than {self._max_bytes} bytes")
         newest.frames.append(data)
         newest.size_bytes += len(data) + KEPT_BYTES
+        if newest.is_whole:
+            self._whole = newest
         return True
 
     def send(self, link: ServerLink, peer: bytes, sent: SentPolicy) -> bool:
-        """Send a worker the frames that it lacks; return False as soon as its queue is full."""
+        """Send a worker the frames that it lacks; return False as soon as its queue is full.
+
+        A worker that has been sent nothing yet gets a whole policy first.
+        """
         if sent.policy is not self._newest and not sent.is_halfway:
-            sent.policy, sent.frames = self._newest, 0
+            is_first = not sent.policy.frames and self._whole.frames
+            sent.policy, sent.frames = self._whole if is_first else self._newest, 0
         for frame in sent.policy.frames[sent.frames :]:
             if sent.frames == 0 and not sent.may_begin():
                 break

@@ -13,7 +13,7 @@ from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.threads import start_thread
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.errors import ShortageError, TmrlLikeError
+from tmrl_like.errors import OversizeError, ShortageError, TmrlLikeError
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.server.relay import Counters, Relay
 from tmrl_like.transport import KeyFolder, ServerLink, TransportOptions, listen
@@ -181,7 +181,7 @@ class Server:
         """Wait for a message and handle it.
 
         If there is no memory for it, the message is dropped; workers send again what is not
-        acknowledged.
+        acknowledged. An answer that is above the limit of a message is dropped, too.
         """
         sender = "somebody"
         try:
@@ -192,6 +192,9 @@ class Server:
         except MemoryError:
             if self._shortages.take(1, time.monotonic()):
                 log.error("no memory is left for a message of %s: it is dropped", sender)
+        except OversizeError as error:
+            if self._shortages.take(1, time.monotonic()):
+                log.error("the answer to %s is dropped: %s", sender, error)
 
 
 def _listen(

@@ -28,8 +28,9 @@ class WaitingMessages:
         """Append a message of a key, and return how many messages were dropped.
 
         Above `max_bytes` the newest messages of the key with the most bytes are dropped, so that
-        messages that are sent again continue what is kept.
+        messages that are sent again continue what is kept. A single message is never too large.
         """
+        max_bytes = max(max_bytes, len(data) + KEPT_BYTES)
         self._queues.setdefault(key, deque()).append(data)
         self._count(key, len(data) + KEPT_BYTES)
         dropped = 0

@@ -9,7 +9,7 @@ import socket
 import zlib
 from collections.abc import Callable, Sequence
 
-from tmrl_like.errors import ShortageError
+from tmrl_like.errors import CredentialsError, ShortageError
 from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, connect
 from tmrl_like.transport.addresses import host_and_port
 
@@ -50,14 +50,15 @@ class Ring:
         """Leave the current server with a last message, and dial the next one.
 
         If there is only one server, the link is kept: it redials by itself. The link is also kept
-        if the system has no thread for the next one; the next call tries again.
+        if the system has no thread for the next one, or the key's file cannot be read now; the next
+        call tries again.
         """
         if len(self.addresses) == 1:
             return
         self._turn += 1
         try:
             dialled = self._dial(self.where)
-        except ShortageError as error:
+        except (ShortageError, CredentialsError) as error:
             self._turn -= 1
             if not self._is_short:
                 log.error("another server is not dialled: %s; trying again", error)

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
-from tmrl_like.errors import ConfigError, MissingExtraError, expect
+from tmrl_like.base.options import Port, expect_in_range
+from tmrl_like.errors import ConfigError, MissingExtraError
 from tmrl_like.transport.addresses import addresses_of
 from tmrl_like.transport.base import (
     DEFAULT_PORT,
@@ -51,7 +52,7 @@ def listen(
         ConfigError: there is no such transport, or no such port.
         ShortageError: the system has no threads for it.
     """
-    expect(0 <= port <= 65535, "port", port, "0 to 65535")
+    expect_in_range("port", port, *get_args(Port))
     raise_descriptor_limit()
     return _sides(transport)[0](host, port, keys, options or TransportOptions())
 
@@ -66,7 +67,7 @@ def connect(
         ConfigError: there is no such transport, or no such port.
         ShortageError: the system has no threads for it.
     """
-    expect(0 <= port <= 65535, "port", port, "0 to 65535")
+    expect_in_range("port", port, *get_args(Port))
     return _sides(transport)[1](host, port, keys, options or TransportOptions())
 
 

@@ -37,7 +37,7 @@ def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
 
 def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
     """Split `host`, `host:port`, `::1`, `[::1]` or `[::1]:port`; raise ConfigError if malformed."""
-    if re.fullmatch(r"[^\s\[\]:]*(:[^\s\[\]:]*){2,}", address):
+    if re.fullmatch(r"[^\s\[\]:/]*(:[^\s\[\]:/]*){2,}", address):
         return address, port
     parts = re.fullmatch(r"(?:\[([^\s\[\]]+)\]|([^\s\[\]:]+))(?::(\d{1,5}))?", address)
     if parts is None or int(parts[3] or 0) > 65535:

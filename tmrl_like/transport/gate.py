@@ -131,6 +131,8 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
     """Yield a connection that libzmq owns, and keeps owning; raise OSError if it is gone."""
     connection = socket.socket(fileno=descriptor)
     try:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6):
+            raise OSError("the descriptor is another socket's by now")
         yield connection
     finally:
         connection.detach()

@@ -223,7 +223,9 @@ class Connection:
     def connectionMade(self) -> None:  # noqa: N802 - Twisted's name, as others here
         self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
-        self._timer.start(self._options.heartbeat_s, now=False)
+        limits = self._options
+        every_s = min(limits.heartbeat_s, limits.silent_after_s / 4, limits.handshake_timeout_s)
+        self._timer.start(every_s, now=False)
         super().connectionMade()  # type: ignore[misc]
 
     def connectionLost(self, reason: Any) -> None:  # noqa: N802
@@ -492,6 +494,7 @@ class TlspyoPeerLink(TlspyoLink):
         self._dialler.noisy = False
         self._dialler.delay = _REDIAL_INITIAL_S
         self._dialler.buildProtocol = lambda address: PeerConnection(self)
+        self._dialler.clientConnectionFailed = self.not_made
         authority = ssl.Certificate.loadPEM(keys.tls_certificate)
         trusted = ssl.optionsForClientTLS(hostname="default", trustRoot=authority)
         self._dialler.connector = in_reactor(
@@ -504,6 +507,11 @@ class TlspyoPeerLink(TlspyoLink):
         )
 
     # in the reactor
+
+    def not_made(self, connector: Any, reason: Any) -> None:
+        """Handle a connection that could not be made: dial again."""
+        self.is_lost = True
+        TLSClientFactory.clientConnectionFailed(self._dialler, connector, reason)
 
     def heard(self, command: str) -> None:
         """Handle the server's first command: "DENIED" if it refuses the key, else "ACK"."""

@@ -79,7 +79,8 @@ class _ZmqLink:
         sock.linger = 200
         sock.maxmsgsize = min(options.max_message_bytes, _PART_BYTES) + _CURVE_BYTES
         sock.sndhwm = sock.rcvhwm = options.queue_messages
-        sock.handshake_ivl = int(options.handshake_timeout_s * 1000)
+        # without a limit, the system dials an address where nobody answers ever more rarely
+        sock.handshake_ivl = sock.connect_timeout = math.ceil(options.handshake_timeout_s * 1000)
         sock.ipv6 = True
         sock.tcp_keepalive = 1
         silent_s = options.silent_after_s

@@ -277,6 +277,9 @@ class Reader:
         """
         import nats.errors
 
+        # an earlier client's subscription and pass over the stream have ended with it
+        self._direct = None
+        self._backlog.begin()
         while not self._is_seated or self._hello is None:
             await asyncio.sleep(_TURN_S)
         run, rank = self._options.run, self._hello.rank

@@ -4,6 +4,7 @@ filled.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -227,6 +228,7 @@ class SegmentChain:
 
     def _remove(self, segment: Segment) -> None:
         del self._mapped[segment.file]
+        segment.words[FREED] = segment.words[NUMBER]  # in case the file cannot be removed now
         segment.remove()
 
     def close(self, remove: bool = False) -> None:
@@ -237,4 +239,5 @@ class SegmentChain:
         self._mapped.clear()
         if remove:
             for path in segments_of(self._folder, self.incarnation):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # the next process tries again
+                    path.unlink()

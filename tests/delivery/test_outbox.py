@@ -308,6 +308,20 @@ def test_a_file_that_cannot_be_opened_for_a_while_is_waited_for(
     assert taker.rows == {1: list(range(200))}
 
 
+def test_what_is_stored_stays_so_though_a_link_could_not_read_that_when_it_began(ends, monkeypatch):
+    box = ends()
+    fill(box, 10)
+    box.pumped(awaits=True)
+    box.ack(6, 6)
+    with monkeypatch.context() as patch:
+        patch.setattr(segments, "map_file", failing(errno.EMFILE))
+        box.restart_reader()
+    assert box.pumped(awaits=True).spans == [(7, 10)]
+    box.ack(0, 10)
+    box.send_again(to_another_trainer=True)
+    assert box.pumped(awaits=True).spans == [(7, 10)]
+
+
 # -- threads ---------------------------------------------------------------------------------------
 
 

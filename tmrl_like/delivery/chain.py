@@ -197,7 +197,8 @@ class SegmentChain:
         while len(self.segments) > 1 and self.segments[1].words[FIRST] <= entry + 1:
             self.free_oldest()
         if self.segments:
-            self.segments[0].words[STORED] = entry
+            words = self.segments[0].words
+            words[STORED] = max(words[STORED], entry)  # it may not have been readable at first
 
     @property
     def lost_samples(self) -> int:

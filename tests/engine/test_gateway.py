@@ -16,6 +16,7 @@ from engine_trainer import trainer_link
 from kit.ports import free_ports
 from kit.waiting import until
 
+from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.gateway import ENGINE, Gateway
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import CredentialsError
@@ -135,6 +136,25 @@ def test_without_a_node_workers_are_served_and_nothing_is_kept(tmp_path):
     started = time.monotonic()
     gateway.close()
     assert time.monotonic() - started < 20.0
+
+
+def test_packets_that_a_lost_connection_cancels_leave_room_for_others(tmp_path, monkeypatch):
+    inner = listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
+    monkeypatch.setattr(EngineConnection, "connected", True)
+    with contextlib.closing(Gateway(inner, NOBODY)) as gateway:
+        start = gateway._start
+
+        def start_and_cancel(*arguments):
+            start(*arguments)
+            for task in gateway._tasks:
+                task.cancel()
+
+        gateway._start = start_and_cancel
+        for _ in range(10):
+            until(lambda: gateway.send(ENGINE, message(1, size=1 << 20)), within_s=10.0)
+        until(lambda: not gateway._tasks)
+        (ack,) = gateway._tracks.words()
+        assert (ack.received, ack.again) == (0, True)
 
 
 def test_a_server_that_hung_seats_its_engine_once(tmp_path):

@@ -8,6 +8,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from engine_nodes import GUIDE, Nodes, nats_server, rights
 from engine_packets import message
@@ -100,6 +101,22 @@ def test_a_worker_hears_that_its_samples_do_not_fit(rig):
     trainer.link.reject(Receipt("w1", worker.log.incarnation, 1), "they are too long")
     make(worker, 1)
     until(lambda: worker.dismissed == "they are too long")
+
+
+def test_a_worker_hears_that_its_packet_is_too_large_for_the_nodes_and_what_to_do(tmp_path):
+    with Nodes(tmp_path / "engine", more="max_payload: 1MB") as nodes, ExitStack() as stack:
+        rig = Rig(nodes, tmp_path)
+        stack.callback(rig.close)
+        rig.trainer()
+        worker = rig.worker(rig.server())
+        noise = np.random.default_rng(0).bytes(1 << 20)  # as it cannot be compressed
+        worker.append((None, noise, 0.0, False, False, {}))
+        until(lambda: worker.dismissed)
+    assert re.fullmatch(
+        r"a packet takes 1,048,\d{3} bytes, and the engine's nodes take 1,048,576 at most: raise "
+        "max_payload in their configuration",
+        worker.dismissed,
+    )
 
 
 def test_workers_hear_of_another_training_once(rig):

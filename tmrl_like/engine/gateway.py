@@ -213,7 +213,7 @@ class Gateway:
         except nats.errors.MaxPayloadError:
             reason = (
                 f"a packet takes {len(data):,} bytes, and the engine's nodes take "
-                f"{client.max_payload:,} at most"
+                f"{client.max_payload:,} at most: raise max_payload in their configuration"
             )
             self._deliver(
                 m.encode(m.Dismissal(message.worker, getattr(message, "incarnation", 0), reason))

@@ -89,6 +89,14 @@ def test_a_packet_leaves_below_the_minimum_when_it_is_too_large_to_wait(ends):
     assert box.pumped().spans == [(1, 8)]
 
 
+def test_a_packet_leaves_below_the_minimum_when_a_break_follows(ends):
+    box = ends(min_samples=100)
+    fill(box, 3)
+    box.add_break()
+    fill(box, 1)
+    assert box.pumped().spans == [(1, 3)]
+
+
 def test_what_is_asked_to_leave_leaves_whatever_it_holds_and_what_comes_later_waits(ends):
     box = ends(min_samples=100)
     fill(box, 1)

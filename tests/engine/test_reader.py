@@ -10,6 +10,7 @@ from engine_rig import RUN, Rig, Trainer, make
 from kit.packets import numbered, packet_of
 from kit.waiting import until
 from nats.errors import OutboundBufferLimitError
+from nats.js import JetStreamContext
 
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.connection import EngineConnection
@@ -93,6 +94,23 @@ def test_what_the_stream_does_not_keep_is_heard_on_its_way(rig, monkeypatch):
     until(lambda: trainer.connected)
     make(worker, 1)
     until(lambda: trainer.memory == {"w1": [1]})
+
+
+def test_what_is_stored_is_purged_although_a_purge_has_failed(rig, monkeypatch):
+    purge, failures = JetStreamContext.purge_stream, iter([TimeoutError])
+
+    async def purge_later(*arguments, **how):
+        for failure in failures:
+            raise failure
+        return await purge(*arguments, **how)
+
+    monkeypatch.setattr(JetStreamContext, "purge_stream", purge_later)
+    rig.trainer()
+    worker = rig.worker(rig.server())
+    make(worker, 1)
+    until(lambda: worker.kept == 0)
+    until(lambda: rig.in_stream() == 0, within_s=20.0)
+    assert next(failures, None) is None
 
 
 def replace_client(reader):

@@ -219,7 +219,12 @@ class Reader:
 
     async def _purge(self, stream: JetStreamContext, samples: str) -> None:
         if below := self._backlog.purge(time.monotonic()):
-            await stream.purge_stream(stream_name(self._options.run), seq=below, subject=samples)
+            name = stream_name(self._options.run)
+            try:
+                await stream.purge_stream(name, seq=below, subject=samples)
+            except BaseException:
+                self._backlog.purge_again()
+                raise
 
     # outgoing messages
 

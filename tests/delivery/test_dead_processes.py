@@ -1,12 +1,14 @@
 """Delivery of entries that a worker's earlier processes left in its folder."""
 
 import logging
+from pathlib import Path
 
 from both_ends import STATS, Taker
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.delivery.segments import incarnations_in
+from tmrl_like.delivery.source import Source
 from tmrl_like.wire import messages as m
 
 
@@ -119,3 +121,30 @@ def test_those_that_are_too_many_at_once_wait(spool, monkeypatch):
         box.pumped(taker, awaits=True).acknowledge(box)
         box.close()
     assert taker.rows == {1: [1, 2], 2: [1, 2]}
+
+
+def test_files_that_cannot_be_removed_stop_nothing_and_go_with_a_later_process(spool, monkeypatch):
+    def refuse(path, **how):
+        raise PermissionError
+
+    removals, remove_all = [], Source.remove_all
+
+    def at_most_ten(source):
+        removals.append(source)
+        assert len(removals) <= 10, "it tries without end"
+        remove_all(source)
+
+    left(spool, 1, 1, 2)
+    box = spool(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        patch.setattr(Source, "remove_all", at_most_ten)
+        box.pumped(Taker(), awaits=True).acknowledge(box)
+        assert (box.pending(), box.unacknowledged_samples()) == (False, 0)
+        box.kill()
+        box = spool(3)
+        assert box.pumped(Taker(), awaits=True).packets == []
+        box.kill()
+    assert sorted(incarnations_in(box.folder.path)) == [1, 2, 3]
+    assert spool(4).pumped(Taker(), awaits=True).packets == []
+    assert incarnations_in(box.folder.path) == [4]

@@ -89,6 +89,14 @@ def test_a_packet_leaves_below_the_minimum_when_it_is_too_large_to_wait(ends):
     assert box.pumped().spans == [(1, 8)]
 
 
+def test_a_packet_leaves_below_the_minimum_when_a_break_follows(ends):
+    box = ends(min_samples=100)
+    fill(box, 3)
+    box.add_break()
+    fill(box, 1)
+    assert box.pumped().spans == [(1, 3)]
+
+
 def test_what_is_asked_to_leave_leaves_whatever_it_holds_and_what_comes_later_waits(ends):
     box = ends(min_samples=100)
     fill(box, 1)
@@ -306,6 +314,20 @@ def test_a_file_that_cannot_be_opened_for_a_while_is_waited_for(
     assert caplog.text.count("Too many open files; trying again") == 1
     box.deliver(taker)
     assert taker.rows == {1: list(range(200))}
+
+
+def test_what_is_stored_stays_so_though_a_link_could_not_read_that_when_it_began(ends, monkeypatch):
+    box = ends()
+    fill(box, 10)
+    box.pumped(awaits=True)
+    box.ack(6, 6)
+    with monkeypatch.context() as patch:
+        patch.setattr(segments, "map_file", failing(errno.EMFILE))
+        box.restart_reader()
+    assert box.pumped(awaits=True).spans == [(7, 10)]
+    box.ack(0, 10)
+    box.send_again(to_another_trainer=True)
+    assert box.pumped(awaits=True).spans == [(7, 10)]
 
 
 # -- threads ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ damage.
 
 import errno
 import threading
+from collections import deque
 from contextlib import closing
 from itertools import count
 from types import SimpleNamespace
@@ -287,3 +288,18 @@ def test_a_sample_log_that_was_closed_takes_nothing_and_does_not_fail(spool):
     box.fill(2)
     box.log.refill()
     assert box.log.lost_samples == 1
+
+
+def test_the_control_thread_makes_a_file_if_the_last_spare_one_is_just_being_removed(spool):
+    class Taken(deque):
+        def __len__(self):
+            length = super().__len__()
+            self.clear()
+            return length
+
+    box = spool()
+    box.log._spare = Taken(box.log._spare)
+    box.fill(1)
+    box.begin_file()
+    box.fill(2)
+    assert box.pumped(awaits=True).all_numbers == [1, 2]

@@ -271,7 +271,9 @@ def test_what_a_full_disk_does_not_take_is_kept_and_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("call", ["sync", "rename", "sync_folder"])
-def test_what_could_not_be_synced_is_written_again_and_read_once(opened, power, monkeypatch, call):
+def test_what_could_not_be_synced_is_written_again_to_the_same_file_and_read_once(
+    opened, power, folder, monkeypatch, call
+):
     store = opened(EVERY_S)
     put(store, packet_of(1, numbered(1)))
 
@@ -281,6 +283,7 @@ def test_what_could_not_be_synced_is_written_again_and_read_once(opened, power, 
         store.write(head_of(message), [message], 10.0)
         assert not store.is_settled(10.0)
     assert store.is_settled(20.0)
+    assert len(files(folder)) == 2
     store.close()
     power.cut(random.Random(1))
     assert samples_of(opened, EVERY_S) == [1, 2]

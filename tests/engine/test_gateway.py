@@ -8,6 +8,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from engine_nodes import GUIDE, Nodes, nats_server, rights
 from engine_packets import message
@@ -16,6 +17,7 @@ from engine_trainer import trainer_link
 from kit.ports import free_ports
 from kit.waiting import until
 
+from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.gateway import ENGINE, Gateway
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import CredentialsError
@@ -101,6 +103,22 @@ def test_a_worker_hears_that_its_samples_do_not_fit(rig):
     until(lambda: worker.dismissed == "they are too long")
 
 
+def test_a_worker_hears_that_its_packet_is_too_large_for_the_nodes_and_what_to_do(tmp_path):
+    with Nodes(tmp_path / "engine", more="max_payload: 1MB") as nodes, ExitStack() as stack:
+        rig = Rig(nodes, tmp_path)
+        stack.callback(rig.close)
+        rig.trainer()
+        worker = rig.worker(rig.server())
+        noise = np.random.default_rng(0).bytes(1 << 20)  # as it cannot be compressed
+        worker.append((None, noise, 0.0, False, False, {}))
+        until(lambda: worker.dismissed)
+    assert re.fullmatch(
+        r"a packet takes 1,048,\d{3} bytes, and the engine's nodes take 1,048,576 at most: raise "
+        "max_payload in their configuration",
+        worker.dismissed,
+    )
+
+
 def test_workers_hear_of_another_training_once(rig):
     first, worker = rig.trainer(), rig.worker(rig.server())
     make(worker, 5)
@@ -135,6 +153,25 @@ def test_without_a_node_workers_are_served_and_nothing_is_kept(tmp_path):
     started = time.monotonic()
     gateway.close()
     assert time.monotonic() - started < 20.0
+
+
+def test_packets_that_a_lost_connection_cancels_leave_room_for_others(tmp_path, monkeypatch):
+    inner = listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
+    monkeypatch.setattr(EngineConnection, "connected", True)
+    with contextlib.closing(Gateway(inner, NOBODY)) as gateway:
+        start = gateway._start
+
+        def start_and_cancel(*arguments):
+            start(*arguments)
+            for task in gateway._tasks:
+                task.cancel()
+
+        gateway._start = start_and_cancel
+        for _ in range(10):
+            until(lambda: gateway.send(ENGINE, message(1, size=1 << 20)), within_s=10.0)
+        until(lambda: not gateway._tasks)
+        (ack,) = gateway._tracks.words()
+        assert (ack.received, ack.again) == (0, True)
 
 
 def test_a_server_that_hung_seats_its_engine_once(tmp_path):

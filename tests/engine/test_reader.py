@@ -5,13 +5,23 @@ import time
 
 import pytest
 from engine_nodes import Nodes
-from engine_rig import RUN, Rig, make
+from engine_packets import message
+from engine_rig import RUN, Rig, Trainer, make
 from kit.packets import numbered, packet_of
 from kit.waiting import until
+from nats.errors import OutboundBufferLimitError
+from nats.js import JetStreamContext
 
+from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.reader import Reader
-from tmrl_like.engine.subjects import BUCKET, policy_subject, samples_subject, token
+from tmrl_like.engine.subjects import (
+    BUCKET,
+    policy_subject,
+    samples_subject,
+    stream_name,
+    token,
+)
 from tmrl_like.wire import messages as m
 
 
@@ -84,6 +94,59 @@ def test_what_the_stream_does_not_keep_is_heard_on_its_way(rig, monkeypatch):
     until(lambda: trainer.connected)
     make(worker, 1)
     until(lambda: trainer.memory == {"w1": [1]})
+
+
+def test_what_is_stored_is_purged_although_a_purge_has_failed(rig, monkeypatch):
+    purge, failures = JetStreamContext.purge_stream, iter([TimeoutError])
+
+    async def purge_later(*arguments, **how):
+        for failure in failures:
+            raise failure
+        return await purge(*arguments, **how)
+
+    monkeypatch.setattr(JetStreamContext, "purge_stream", purge_later)
+    rig.trainer()
+    worker = rig.worker(rig.server())
+    make(worker, 1)
+    until(lambda: worker.kept == 0)
+    until(lambda: rig.in_stream() == 0, within_s=20.0)
+    assert next(failures, None) is None
+
+
+def replace_client(reader):
+    """Have a message fail to leave, so that the connection goes on with another client."""
+
+    def fail(client):
+        del reader._say_who_trains
+        raise OutboundBufferLimitError
+
+    client, reader._say_who_trains = reader._connection._client, fail
+    until(lambda: reader._connection._client is not client and reader._connection.connected)
+
+
+def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on(rig, caplog):
+    reader = Reader(rig.nodes.options(RUN, "gpu"))
+    trainer, worker = rig.keep(Trainer(reader, Receiver())), rig.worker(rig.server())
+    until(lambda: reader._direct is not None)
+    replace_client(reader)
+    make(worker, 1)
+    until(lambda: worker.kept == 0)
+    assert trainer.memory == {"w1": [1]}
+    assert "is away" not in caplog.text
+
+
+def test_what_another_client_reads_again_counts_once_in_the_backlog(node):
+    async def publish(client):
+        await client.jetstream().publish(samples_subject(RUN, "arena", "w"), message(1))
+
+    with contextlib.closing(Reader(node.options(RUN, "gpu"))) as reader:
+        reader.send(m.encode(m.Hello("trainer", "t", 1, "")))
+        until(lambda: node.streams().get(stream_name(RUN)), "the stream of the run")
+        EngineConnection(node.options(RUN, "arena"), publish).close()
+        until(lambda: reader.receive(0.1) == message(1))
+        replace_client(reader)
+        until(lambda: reader.receive(0.1) == message(1))
+        assert len(reader._backlog._messages) == 1
 
 
 def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog):

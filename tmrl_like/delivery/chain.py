@@ -4,6 +4,7 @@ filled.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -196,7 +197,8 @@ class SegmentChain:
         while len(self.segments) > 1 and self.segments[1].words[FIRST] <= entry + 1:
             self.free_oldest()
         if self.segments:
-            self.segments[0].words[STORED] = entry
+            words = self.segments[0].words
+            words[STORED] = max(words[STORED], entry)  # it may not have been readable at first
 
     @property
     def lost_samples(self) -> int:
@@ -227,6 +229,7 @@ class SegmentChain:
 
     def _remove(self, segment: Segment) -> None:
         del self._mapped[segment.file]
+        segment.words[FREED] = segment.words[NUMBER]  # in case the file cannot be removed now
         segment.remove()
 
     def close(self, remove: bool = False) -> None:
@@ -237,4 +240,5 @@ class SegmentChain:
         self._mapped.clear()
         if remove:
             for path in segments_of(self._folder, self.incarnation):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # the next process tries again
+                    path.unlink()

@@ -94,7 +94,7 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
         if free is not None:
             return free
         name = name or new_name()
-        folder = quote(name, safe="").replace(".", "%2E")
+        folder = _quoted(name)
         if not 0 < len(folder) <= _MAX_FOLDER_NAME:
             raise ConfigError(
                 f"a worker that spools needs a shorter name than {name:.60}…, or one of plain "
@@ -117,13 +117,20 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
 def _free_folder(root: Path) -> WorkerFolder | None:
     """Lock the first folder that no process uses, if there is one."""
     root.mkdir(parents=True, exist_ok=True)
-    for path in sorted(path for path in root.iterdir() if path.is_dir()):
+    for path in sorted(root.iterdir()):
+        if not path.is_dir() or path.name != _quoted(unquote(path.name)):
+            continue  # such as `lost+found`
         lock = lock_folder(path, name=_WRITER)
         if lock is not None:
             if not _is_locked(path, _READER):
                 return WorkerFolder(path, unquote(path.name), lock)
             lock.release()
     return None
+
+
+def _quoted(name: str) -> str:
+    """Return the name of a worker's folder."""
+    return quote(name, safe="").replace(".", "%2E")
 
 
 def shared_memory() -> Path:

@@ -12,8 +12,8 @@ class OutboxOptions(Options):
     """When a worker sends packets, and how much it keeps.
 
     Attributes:
-        min_samples: no packet is sent with fewer samples, except one of 8 MiB and reports of
-            finished episodes.
+        min_samples: no packet is sent with fewer samples, except one of 8 MiB, reports of finished
+            episodes, and what precedes a break: a fault, or samples that were dropped.
         max_samples: a packet is sent when it has this many samples; in a backlog a packet holds up
             to 20 times as many.
         max_packet_bytes: a packet is also sent when it is this large, before compression, and has

@@ -237,10 +237,11 @@ class SampleLog:
 
     def _take(self, size_bytes: int) -> Segment | None:
         for _ in range(len(self._spare)):
-            segment = self._spare.popleft()
-            if segment.size_bytes >= size_bytes:
-                return segment
-            self._spare.append(segment)
+            with contextlib.suppress(IndexError):  # `refill` may just have taken the last one
+                segment = self._spare.popleft()
+                if segment.size_bytes >= size_bytes:
+                    return segment
+                self._spare.append(segment)
         rows = padded(min(_ROWS * size_bytes, _MAX_SEGMENT_BYTES))
         if rows > _SEGMENT_BYTES:
             self._segment_bytes = max(self._segment_bytes, rows)

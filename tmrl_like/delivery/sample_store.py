@@ -210,7 +210,8 @@ class SampleStore:
         stored.
         """
         self._due_at = now + self._every_s
-        self._write_group = partial(self._store, head, messages)
+        self._number += 1
+        self._write_group = partial(self._store, self._number, head, messages)
         self._begin(self._write_group, now)
 
     def _begin(self, write_group: Callable[[], None], now: float) -> Future[None]:
@@ -266,11 +267,10 @@ class SampleStore:
         wait([self._writing])
         return True
 
-    def _store(self, head: StoreHead, messages: Messages) -> None:
+    def _store(self, number: int, head: StoreHead, messages: Messages) -> None:
         """Write a group (in the executor's thread, the only one that changes the folder)."""
         self._join_small_files()
-        self._number += 1
-        self._put(self._number, head, messages)
+        self._put(number, head, messages)
         self._remove_old_files()
 
     def _put(self, number: int, head: StoreHead, messages: Messages) -> None:

@@ -104,3 +104,7 @@ class Backlog:
             return None
         self._purged = below
         return below
+
+    def purge_again(self) -> None:
+        """Note that a purge has failed: the next call of `purge` returns its number again."""
+        self._purged = 0

@@ -16,6 +16,7 @@ import logging
 import secrets
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,7 +83,7 @@ class Gateway:
         self._resumes_at = 0.0
         # the engine's thread
         self._client: Client | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # one for each message in flight
+        self._tasks: set[asyncio.Task[bool]] = set()  # one for each message in flight
         self._tracks = Tracks()
         # version and time of the newest complete policy, and of the one that is arriving
         self._policy = self._arriving = (0, 0.0)
@@ -170,18 +171,27 @@ class Gateway:
         """Start to pass a message on; messages are started in the order in which they came."""
         task = asyncio.ensure_future(self._pass_up(message, bytes(data)))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._on_passed_up, message, len(data)))
 
-    async def _pass_up(self, message: m.SamplePacket | m.Beat, data: bytes) -> None:
-        """Publish a message; a packet only if none before it is missing."""
+    async def _pass_up(self, message: m.SamplePacket | m.Beat, data: bytes) -> bool:
+        """Publish a message, a packet only if none before it is missing; return whether the nodes
+        have taken it.
+        """
+        is_next = isinstance(message, m.Beat) or self._tracks.begins(message)
+        return is_next and await self._publish(message, data)
+
+    def _on_passed_up(
+        self, message: m.SamplePacket | m.Beat, size_bytes: int, task: asyncio.Task[bool]
+    ) -> None:
+        """Note how passing a message on has ended; it may have been cancelled before it began."""
+        self._tasks.discard(task)
         if isinstance(message, m.Beat):
-            await self._publish(message, data)
             return
         is_taken = False
         try:
-            is_taken = self._tracks.begins(message) and await self._publish(message, data)
+            is_taken = not task.cancelled() and task.result()
         finally:
-            self._done_bytes += len(data) + _PACKET_BYTES
+            self._done_bytes += size_bytes + _PACKET_BYTES
             self._tracks.ends(message, is_taken)
             self._awake.set()
 
@@ -203,7 +213,7 @@ class Gateway:
         except nats.errors.MaxPayloadError:
             reason = (
                 f"a packet takes {len(data):,} bytes, and the engine's nodes take "
-                f"{client.max_payload:,} at most"
+                f"{client.max_payload:,} at most: raise max_payload in their configuration"
             )
             self._deliver(
                 m.encode(m.Dismissal(message.worker, getattr(message, "incarnation", 0), reason))

@@ -219,7 +219,12 @@ class Reader:
 
     async def _purge(self, stream: JetStreamContext, samples: str) -> None:
         if below := self._backlog.purge(time.monotonic()):
-            await stream.purge_stream(stream_name(self._options.run), seq=below, subject=samples)
+            name = stream_name(self._options.run)
+            try:
+                await stream.purge_stream(name, seq=below, subject=samples)
+            except BaseException:
+                self._backlog.purge_again()
+                raise
 
     # outgoing messages
 
@@ -277,6 +282,9 @@ class Reader:
         """
         import nats.errors
 
+        # an earlier client's subscription and pass over the stream have ended with it
+        self._direct = None
+        self._backlog.begin()
         while not self._is_seated or self._hello is None:
             await asyncio.sleep(_TURN_S)
         run, rank = self._options.run, self._hello.rank

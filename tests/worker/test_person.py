@@ -151,6 +151,22 @@ def test_what_moves_is_stopped_before_the_wait_for_a_judgement_of_an_episodes_en
     assert clock.now > began + 1.0
 
 
+def test_what_moves_is_stopped_before_the_reset_when_a_person_ends_an_episode(make):
+    happened = []
+
+    class Arm(Watched):
+        def stop(self):
+            happened.append("stop")
+
+        def reset(self, **options):
+            happened.append("reset")
+            return super().reset(**options)
+
+    worker = make({2: [(0.05, "failure")]}, env_cls=Arm)
+    worker.run_episodes(nb_episodes=2)
+    assert happened == ["reset", "stop"] * 2
+
+
 def test_an_episode_that_a_person_ends_is_not_cut_as_well(make):
     worker = make({4: [(0.05, "success")]}, reaction_s=0.1)
     stats = worker.collect_train_episode(max_samples=4)

@@ -104,6 +104,7 @@ class JudgedLoop(ControlLoop):
         said = self.person.said
         while said and said[0][2] <= observed:
             if self._judge(*said.popleft()):
+                self.env.brake.pull()
                 return new_obs, rew, True, False, info
         self.release(observed - self._holds_s)
         return new_obs, rew, terminated, truncated, info

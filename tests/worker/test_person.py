@@ -19,7 +19,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.memory import ReplayMemory
-from tmrl_like.testing.fakes import CountingEnv
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker import control_loop, judged_loop, person
 from tmrl_like.worker.action_chain import ActionChain, ActionPart
 from tmrl_like.worker.options import PersonOptions
@@ -248,8 +248,22 @@ def test_a_reset_waits_for_a_person_while_nothing_moves_and_can_be_stopped(caplo
         assert worker.condition().overruns == 0
         worker.stop()
         thread.join()
+        assert worker.condition().alarm == ""
     assert prompt in caplog.text
     assert "\a" in capfd.readouterr().err
+
+
+def test_an_incident_that_lasts_over_a_reset_by_a_person_is_logged_once(caplog):
+    class Lost(LinearActor):
+        def act(self, obs, test=False):
+            return np.full(1, np.nan, np.float32)
+
+    options = PersonOptions(watches=True, reset_prompt="put the cube back")
+    with alone(partial(CountingEnv, 2), Lost, person=options) as worker:
+        worker.person.has_reset = SimpleNamespace(clear=bool, wait=lambda within_s: True)
+        worker.run_episodes(nb_episodes=2)
+        assert worker.condition().alarm.startswith("the safe action drives")
+    assert sum(line.startswith("the safe action drives") for line in caplog.messages) == 1
 
 
 @pytest.fixture

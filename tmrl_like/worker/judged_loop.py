@@ -67,16 +67,19 @@ class JudgedLoop(ControlLoop):
 
     def _await_reset(self) -> None:
         self.env.brake.pull()
+        incident = self.counts.alarm
         self.counts.alarm = f"waits for a person: {self.person.options.reset_prompt}"
         log.warning("%s", self.counts.alarm)
         with contextlib.suppress(OSError):  # nobody reads it any more
             print("\a", end="", file=sys.stderr, flush=True)
         self.person.has_reset.clear()
-        while not self.person.has_reset.wait(_LOOK_S):
-            self.check()
-            if self.env.stopping.is_set():
-                raise StoppedError
-        self.counts.alarm = ""
+        try:
+            while not self.person.has_reset.wait(_LOOK_S):
+                self.check()
+                if self.env.stopping.is_set():
+                    raise StoppedError
+        finally:
+            self.counts.alarm = incident
 
     def step(
         self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False

@@ -21,6 +21,11 @@ _OPSET = 18  # the oldest that torch writes
 INPUT, OUTPUT = "observation", "action"
 
 
+def input_of(path: tree.Path) -> str:
+    """Return the name of the input for the part of an observation at a place."""
+    return ".".join(map(str, (INPUT, *path)))
+
+
 def write_onnx(policy: Policy, path: Path) -> None:
     """Write a policy as an ONNX graph that computes its best actions, including all that its actor
     does to observations.
@@ -69,7 +74,7 @@ def write_onnx(policy: Policy, path: Path) -> None:
             program: Any = torch.onnx.export(
                 BestActions(),
                 tuple(torch.cat((leaf, leaf)) for leaf in leaves),
-                input_names=[".".join(map(str, (INPUT, *path))) for path in paths],
+                input_names=[input_of(path) for path in paths],
                 output_names=[OUTPUT],
                 dynamic_shapes=(tuple(rows for _ in leaves),),
                 opset_version=_OPSET,

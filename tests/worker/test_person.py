@@ -327,10 +327,16 @@ def test_keys_are_heard_while_there_is_no_gamepad(listen, keys, until):
     until(somebody.has_reset.is_set)
 
 
-@pytest.mark.parametrize("said", ["succes", "nan", "1e39", -1000001])
+@pytest.mark.parametrize("said", ["succes", "nan", "1e39", -1000001, None, [1]])
 def test_what_nobody_can_mean_is_refused(said):
     with pytest.raises(ConfigError, match="expected success, failure, reset-done, or a number"):
         PersonOptions(keys={"enter": said})
+
+
+@pytest.mark.parametrize("key", [1, "button", "button a", "button -1"])
+def test_what_is_no_key_and_no_button_is_refused(key):
+    with pytest.raises(ConfigError, match=f"a key is {key!r}; expected .* button 0"):
+        PersonOptions(keys={"enter": "failure", key: "success"})
 
 
 @pytest.mark.parametrize("name", ["success_reward", "failure_reward"])

@@ -27,7 +27,7 @@ def test_options_that_cannot_be_are_refused(wrong):
         WorkerOptions(**wrong)
 
 
-@pytest.mark.parametrize("cpu_affinity", [[], [9999]])
+@pytest.mark.parametrize("cpu_affinity", [[], [9999], [0.5], 0, "0"])
 def test_processors_that_are_not_there_are_refused(cpu_affinity):
     with pytest.raises(ConfigError, match="expected"):
         refuse_missing_cores(cpu_affinity)

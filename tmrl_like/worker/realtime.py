@@ -13,11 +13,11 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import expect
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -35,13 +35,10 @@ _MANY = 100_000
 def refuse_missing_cores(cpu_affinity: Sequence[int] | None) -> None:
     """Raise ConfigError unless this machine has all these processors."""
     cores = os.cpu_count() or 1
-    if cpu_affinity is not None and not (
-        cpu_affinity and all(0 <= core < cores for core in cpu_affinity)
-    ):
-        raise ConfigError(
-            f"cpu_affinity is {list(cpu_affinity)}; expected numbers from 0 to {cores - 1}, at "
-            "least one"
-        )
+    if cpu_affinity is not None:
+        given = set(cpu_affinity) if isinstance(cpu_affinity, Collection) else set()
+        expected = f"a list of numbers from 0 to {cores - 1}, at least one"
+        expect(bool(given) and given <= set(range(cores)), "cpu_affinity", cpu_affinity, expected)
 
 
 @contextlib.contextmanager

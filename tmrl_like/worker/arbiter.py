@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tmrl_like.base.text import one_line
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, PolicyError
 from tmrl_like.policies.acting import Actor
@@ -92,9 +93,8 @@ class Arbiter:
             self._blame_environment(error, obs)
             raise
         if not self._is_finite(act):
-            return self._safe(
-                now, f"the policy's action is not finite: {act!r:.80}"
-            ), ActionSource.SAFE
+            why = f"the policy's action is not finite: {one_line(repr(act), 80)}"
+            return self._safe(now, why), ActionSource.SAFE
         if self.counts.alarm and now - self._safe_at > _CALM_S:
             self.counts.alarm, steps = "", self.counts.safe_steps - self._safe_steps_before
             line = "the policy drives again; the safe action drove %d steps"

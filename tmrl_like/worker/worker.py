@@ -283,6 +283,10 @@ class RolloutWorker:
                 value.
             train: explore (`act(test=False)`).
             after_step: called after each step, in the environment's thread.
+
+        Raises:
+            StoppedError: `stop` was called.
+            EnvironmentFaultError: the environment cannot be made again.
         """
         how = Plan(
             self.lanes[:1],

@@ -55,6 +55,11 @@ def write_onnx(policy: Policy, path: Path) -> None:
             "best_actions(obs), which makes actions [N, …] of tensors [N, …] in torch alone"
         )
     probe = PolicyProbe(policy.observation_space, policy.action_space, policy.obs_preprocessor)
+    if not probe.sampled:
+        raise PolicyError(
+            "the obs_preprocessor raises on observations that are sampled from the policy's space, "
+            "so the inputs of the graph are not known"
+        )
     obs = to_batch_of_one(probe.sampled[0])
     paths, leaves = zip(*tree.walk(obs), strict=True)
 

@@ -347,6 +347,10 @@ MISTAKES = {
     "no info": Mistake(
         "check TINY --delay-steps 0 --env.returns no_info", "step 2: info is None; expected a dict"
     ),
+    "an action that is changed": Mistake(
+        "check TINY --delay-steps 0 --env=tiny.ShiftingEnv",
+        "step 1: the environment changes the action that it is given",
+    ),
     "a compressor that loses something": Mistake(
         "check TINY --delay-steps 0 --sample_compressor tiny.drop_the_second",
         "last_obs at element (1,) (1 of 2 elements differ)",

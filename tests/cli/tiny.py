@@ -73,6 +73,14 @@ class TinyEnv(gymnasium.Env):
         return self.random.uniform(-1.0, 1.0, 2).astype(np.float32)
 
 
+class ShiftingEnv(TinyEnv):
+    """An environment that shifts actions in place."""
+
+    def step(self, action):
+        action += 0.5
+        return super().step(action)
+
+
 class SlowCameraEnv(TinyEnv):
     """An environment with steps of 10 ms and a camera that takes 50 ms."""
 

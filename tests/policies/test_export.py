@@ -118,6 +118,13 @@ def test_an_actor_that_cannot_be_written_is_refused(cls, problem, tmp_path):
     assert not (tmp_path / "p.onnx").exists()
 
 
+def test_a_preprocessor_that_takes_no_sampled_observation_is_one_line(tmp_path):
+    path = written(tmp_path / "p", Steering(VECTOR, BOX))
+    policy = load_policy(path, allow=(__name__,), obs_preprocessor=lambda obs: obs["no such part"])
+    with pytest.raises(PolicyError, match="the obs_preprocessor raises on observations that are"):
+        write_onnx(policy, tmp_path / "p.onnx")
+
+
 def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
     policy = load_policy(written(tmp_path / "p", Steering(VECTOR, BOX)), allow=(__name__,))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

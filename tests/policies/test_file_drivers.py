@@ -55,6 +55,15 @@ def test_an_onnx_file_of_ours_drives_part_by_part(tmp_path):
         driver(np.zeros(3, np.float32))
 
 
+def test_an_onnx_file_of_ours_gets_the_items_of_a_dict_by_name_whatever_their_order(tmp_path):
+    actor = SquashedGaussianActor(spaces.Dict(a=box(1, 2), b=box(1, 2)), ACT, hidden_sizes=(8,))
+    policy = load_policy(written(tmp_path / "policy.safetensors", actor))
+    write_onnx(policy, tmp_path / "policy.onnx")
+    driver = OnnxDriver(ACT, REST, str(tmp_path / "policy.onnx"))
+    obs = {"b": np.float32([0.9, -0.8]), "a": np.float32([0.1, 0.2])}
+    assert np.allclose(driver(obs), policy.act(obs), atol=1e-5)
+
+
 DOUBLED = """
 <ir_version: 8, opset_import: ["" : 17]>
 doubled (float[1, 3] x) => (float[1, 2] y)

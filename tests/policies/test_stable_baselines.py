@@ -91,3 +91,15 @@ def test_a_model_drives_a_worker_and_a_tuple_is_put_side_by_side():
             flat = np.concatenate([np.ravel(part) for part in obs])
             assert np.allclose(worker.act(obs), flat.mean())
             worker.step(obs, test=False, collect_samples=False)
+
+
+MIXED = spaces.Dict(b=box(1, 2), a=spaces.Discrete(3, start=1), c=spaces.MultiDiscrete([2, 3]))
+
+
+def test_parts_are_put_side_by_side_as_gymnasium_does_in_the_order_of_the_space():
+    """An environment may return the items of a Dict in another order than its space has them."""
+    flat = spaces.flatten_space(MIXED)
+    model = SimpleNamespace(observation_space=flat, predict=lambda obs, deterministic: (obs, None))
+    actor = StableBaselinesActor(MIXED, flat, model=model)
+    obs = {"c": np.array([1, 2]), "b": np.float32([0.1, 0.2]), "a": np.int64(2)}
+    assert np.array_equal(actor.act_(obs), spaces.flatten(MIXED, obs))

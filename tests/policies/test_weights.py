@@ -1,5 +1,7 @@
 """Weights in memory: their types, whether they fit and are finite, and how they are copied."""
 
+import gc
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -29,11 +31,16 @@ def same(one, other):
     )
 
 
-def test_a_dtype_that_no_file_knows_is_refused_by_name():
+@pytest.mark.parametrize("call", [manifest_of, copied])
+def test_a_dtype_that_no_file_knows_is_refused_by_name_and_nothing_else_is_said(call, monkeypatch):
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
     with pytest.raises(
         PolicyError, match=r"w has dtype torch.complex64, which weights cannot have"
     ):
-        manifest_of({"w": torch.zeros(1, dtype=torch.complex64)})
+        call({"w": torch.zeros(1, dtype=torch.complex64)})
+    gc.collect()
+    assert not said
 
 
 def test_every_dtype_is_read_without_a_copy():

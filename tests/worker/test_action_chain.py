@@ -226,6 +226,8 @@ def test_each_episode_begins_at_rest():
             "AsAFunction returns an action; expected a part that changes, in place",
         ),
         (lambda: chain_of(AccelerationLimit(0.0)), "per_s2 is 0.0; expected more than 0"),
+        (lambda: chain_of(DeadZone([0.1, -0.1])), "width is [0.1, -0.1]; expected 0 or more"),
+        (lambda: chain_of(DeadZone(math.nan)), "width is nan; expected 0 or more"),
         (lambda: LowPass(0.0), "cutoff_hz is 0.0"),
         (lambda: OneEuroFilter(beta=-1.0), "beta is -1.0"),
         (lambda: OneEuroFilter(beta=math.inf), "beta is inf; expected 0 to 1000000.0"),

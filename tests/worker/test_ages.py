@@ -49,11 +49,16 @@ def test_a_beat_says_what_the_loop_measured_and_what_the_link_knows(tmp_path):
     ends.close()
 
 
-def test_a_policy_is_as_old_as_it_has_been_here(monkeypatch):
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_policy_is_as_old_as_it_has_been_here(is_read, monkeypatch, tmp_path):
     with alone() as worker:
+        worker.actor.save(tmp_path / "policy")
         monkeypatch.setattr("time.perf_counter", lambda: 1000.0)
         assert worker.condition().policy_age_s == 0.0
-        worker.use_weights(worker.actor.weights(), 1)
+        if is_read:
+            worker.loop.driver.load_file(tmp_path / "policy")
+        else:
+            worker.use_weights(worker.actor.weights(), 1)
         monkeypatch.setattr("time.perf_counter", lambda: 1010.0)
         assert worker.condition().policy_age_s == 10.0
 

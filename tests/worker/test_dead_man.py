@@ -68,6 +68,16 @@ def test_an_action_that_is_not_finite_is_never_sent_and_an_incident_is_logged_on
     ]
 
 
+def test_a_long_action_that_is_not_finite_is_one_line():
+    with alone() as worker:
+        driver = worker.loop.driver
+        driver.actor.act_ = lambda obs, test: np.full(30, np.nan)
+        driver.choose(np.zeros(2, np.float32), False, time.perf_counter())
+        alarm = driver.counts.alarm
+    assert alarm.startswith("the safe action drives: the policy's action is not finite: array(")
+    assert "\n" not in alarm
+
+
 @pytest.mark.parametrize(
     ("value", "space"),
     [

@@ -23,7 +23,7 @@ from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.policy import split_policy
 from tmrl_like.worker.intake import TorchIntake
 from tmrl_like.worker.link import WorkerRole
-from tmrl_like.worker.policy_gate import PolicyGate, Verdicts
+from tmrl_like.worker.policy_gate import PolicyFiles, PolicyGate, Verdicts
 from tmrl_like.worker.slots import PolicySlots
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -234,3 +234,24 @@ def test_weights_from_the_disk_pass_the_same_checks_as_those_from_the_network(tm
         PolicyError, match=f"^{path}: [^\n]*not in the action space: it holds values"
     ):
         alone(CountingEnv, Free, model_path=path)
+
+
+def test_a_policy_that_cannot_be_saved_is_one_line_until_one_is_saved(tmp_path, caplog):
+    folder = tmp_path / "models"
+    files, weights = PolicyFiles(folder / "policy", None, 0), linear_actor().weights()
+
+    def received():
+        files.add(1, weights)
+        for _ in range(2):  # five times a second, whether or not there is a policy
+            files.write()
+
+    for lines in (1, 2):
+        folder.touch()  # a file, where the folder would be
+        for _ in range(3):
+            received()
+        assert len(caplog.messages) == lines
+        folder.unlink()
+        received()
+        (folder / "policy").unlink()
+        folder.rmdir()
+    assert all(line.startswith("cannot save the policy") for line in caplog.messages)

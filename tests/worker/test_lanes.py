@@ -4,7 +4,9 @@ training.
 
 import itertools
 import random
+import signal
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -60,6 +62,34 @@ def test_a_lane_that_fails_for_good_ends_the_others(monkeypatch):
         pytest.raises(EnvironmentFaultError, match=r"the motor is on fire.*giving up"),
     ):
         worker.run()
+
+
+def test_ctrl_c_ends_the_other_environments_when_the_first_one_is_done(signals_stay):
+    at_work, interrupt = threading.Event(), threading.Event()
+
+    class First(CountingEnv):
+        def reset(self, **options):
+            at_work.wait(20.0)  # so that each environment has one episode
+            return super().reset(**options)
+
+    class Second(CountingEnv):
+        def step(self, action):
+            at_work.set()
+            if worker.lanes[0].loop.counts.env_steps == 10 and not interrupt.is_set():
+                interrupt.set()
+                time.sleep(0.1)  # the caller of `run` waits for this environment only
+                signal.raise_signal(signal.SIGINT)
+            return super().step(action)
+
+    # SIGINT is ignored if tests run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    makes = iter([First, partial(Second, 10**6, 0.001)])
+    with alone(lambda: next(makes)(), envs=2) as worker:
+        worker.run(nb_episodes=2)
+        steps = worker.condition().env_steps
+        time.sleep(0.1)
+        assert worker.condition().env_steps == steps
+    assert interrupt.is_set()
 
 
 def test_test_episodes_are_the_first_lanes():

@@ -19,7 +19,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.memory import ReplayMemory
-from tmrl_like.testing.fakes import CountingEnv
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker import control_loop, judged_loop, person
 from tmrl_like.worker.action_chain import ActionChain, ActionPart
 from tmrl_like.worker.options import PersonOptions
@@ -151,6 +151,22 @@ def test_what_moves_is_stopped_before_the_wait_for_a_judgement_of_an_episodes_en
     assert clock.now > began + 1.0
 
 
+def test_what_moves_is_stopped_before_the_reset_when_a_person_ends_an_episode(make):
+    happened = []
+
+    class Arm(Watched):
+        def stop(self):
+            happened.append("stop")
+
+        def reset(self, **options):
+            happened.append("reset")
+            return super().reset(**options)
+
+    worker = make({2: [(0.05, "failure")]}, env_cls=Arm)
+    worker.run_episodes(nb_episodes=2)
+    assert happened == ["reset", "stop"] * 2
+
+
 def test_an_episode_that_a_person_ends_is_not_cut_as_well(make):
     worker = make({4: [(0.05, "success")]}, reaction_s=0.1)
     stats = worker.collect_train_episode(max_samples=4)
@@ -232,8 +248,22 @@ def test_a_reset_waits_for_a_person_while_nothing_moves_and_can_be_stopped(caplo
         assert worker.condition().overruns == 0
         worker.stop()
         thread.join()
+        assert worker.condition().alarm == ""
     assert prompt in caplog.text
     assert "\a" in capfd.readouterr().err
+
+
+def test_an_incident_that_lasts_over_a_reset_by_a_person_is_logged_once(caplog):
+    class Lost(LinearActor):
+        def act(self, obs, test=False):
+            return np.full(1, np.nan, np.float32)
+
+    options = PersonOptions(watches=True, reset_prompt="put the cube back")
+    with alone(partial(CountingEnv, 2), Lost, person=options) as worker:
+        worker.person.has_reset = SimpleNamespace(clear=bool, wait=lambda within_s: True)
+        worker.run_episodes(nb_episodes=2)
+        assert worker.condition().alarm.startswith("the safe action drives")
+    assert sum(line.startswith("the safe action drives") for line in caplog.messages) == 1
 
 
 @pytest.fixture
@@ -297,10 +327,16 @@ def test_keys_are_heard_while_there_is_no_gamepad(listen, keys, until):
     until(somebody.has_reset.is_set)
 
 
-@pytest.mark.parametrize("said", ["succes", "nan", "1e39", -1000001])
+@pytest.mark.parametrize("said", ["succes", "nan", "1e39", -1000001, None, [1]])
 def test_what_nobody_can_mean_is_refused(said):
     with pytest.raises(ConfigError, match="expected success, failure, reset-done, or a number"):
         PersonOptions(keys={"enter": said})
+
+
+@pytest.mark.parametrize("key", [1, "button", "button a", "button -1"])
+def test_what_is_no_key_and_no_button_is_refused(key):
+    with pytest.raises(ConfigError, match=f"a key is {key!r}; expected .* button 0"):
+        PersonOptions(keys={"enter": "failure", key: "success"})
 
 
 @pytest.mark.parametrize("name", ["success_reward", "failure_reward"])

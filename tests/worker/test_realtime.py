@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import threading
+from collections import defaultdict
 
 import pytest
 from house import alone
@@ -27,7 +28,7 @@ def test_options_that_cannot_be_are_refused(wrong):
         WorkerOptions(**wrong)
 
 
-@pytest.mark.parametrize("cpu_affinity", [[], [9999]])
+@pytest.mark.parametrize("cpu_affinity", [[], [9999], [0.5], 0, "0"])
 def test_processors_that_are_not_there_are_refused(cpu_affinity):
     with pytest.raises(ConfigError, match="expected"):
         refuse_missing_cores(cpu_affinity)
@@ -65,6 +66,46 @@ def test_a_worker_has_the_priority_and_processor_that_it_asked_for_and_only_whil
     assert os.sched_getaffinity(0) == everywhere
     assert asked[0] == (os.SCHED_FIFO, os.sched_param(10))
     assert asked[-1] == (os.SCHED_OTHER, os.sched_param(0))
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """A kernel that grants every priority; it maps threads to their class and priority."""
+    threads = defaultdict(lambda: (os.SCHED_OTHER, os.sched_param(0)))
+    monkeypatch.setattr(os, "sched_getscheduler", lambda thread: threads[thread][0])
+    monkeypatch.setattr(os, "sched_getparam", lambda thread: threads[thread][1])
+    monkeypatch.setattr(
+        os, "sched_setscheduler", lambda thread, *what: threads.update({thread: what})
+    )
+    return threads
+
+
+@on_linux
+def test_an_environment_in_the_callers_thread_has_the_priority_asked_for_while_it_runs(kernel):
+    own, seen = threading.get_native_id(), set()
+
+    class Env(CountingEnv):
+        def step(self, action):
+            seen.add(kernel[own])
+            return super().step(action)
+
+    before = kernel[own]
+    with alone(Env, own_thread=False, realtime_priority=10) as worker:
+        worker.run(nb_episodes=1)
+    assert seen == {(os.SCHED_FIFO, os.sched_param(10))}
+    assert kernel[own] == before
+
+
+@on_linux
+def test_a_thread_that_helps_two_control_loops_is_as_before_when_both_have_ended(kernel):
+    link, before = 3, kernel[3]
+    first, second = (real_time(control, [link], priority=10) for control in (1, 2))
+    first.__enter__()
+    second.__enter__()
+    assert kernel[link] == (os.SCHED_FIFO, os.sched_param(1))
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert kernel[link] == before
 
 
 def state_of_python():

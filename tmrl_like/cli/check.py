@@ -9,6 +9,7 @@ compared with what the memory rebuilds.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import math
 import threading
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.base import tree
 from tmrl_like.base.text import counted
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
@@ -158,9 +160,15 @@ class WatchedEnv:
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        given = copy.deepcopy(action)
         obs, rew, terminated, truncated, info = self._env.step(action)
         self._steps += 1
         where = f"step {self._steps}"
+        if not all(np.array_equal(one, other) for _, one, other in tree.walk(given, action)):
+            raise ConfigError(
+                f"{where}: the environment changes the action that it is given, and samples would "
+                "hold the changed one; let step() change a copy"
+            )
         self._look(obs, info, where)
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if type(value) is not bool:

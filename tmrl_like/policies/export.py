@@ -21,6 +21,11 @@ _OPSET = 18  # the oldest that torch writes
 INPUT, OUTPUT = "observation", "action"
 
 
+def input_of(path: tree.Path) -> str:
+    """Return the name of the input for the part of an observation at a place."""
+    return ".".join(map(str, (INPUT, *path)))
+
+
 def write_onnx(policy: Policy, path: Path) -> None:
     """Write a policy as an ONNX graph that computes its best actions, including all that its actor
     does to observations.
@@ -50,6 +55,11 @@ def write_onnx(policy: Policy, path: Path) -> None:
             "best_actions(obs), which makes actions [N, …] of tensors [N, …] in torch alone"
         )
     probe = PolicyProbe(policy.observation_space, policy.action_space, policy.obs_preprocessor)
+    if not probe.sampled:
+        raise PolicyError(
+            "the obs_preprocessor raises on observations that are sampled from the policy's space, "
+            "so the inputs of the graph are not known"
+        )
     obs = to_batch_of_one(probe.sampled[0])
     paths, leaves = zip(*tree.walk(obs), strict=True)
 
@@ -69,7 +79,7 @@ def write_onnx(policy: Policy, path: Path) -> None:
             program: Any = torch.onnx.export(
                 BestActions(),
                 tuple(torch.cat((leaf, leaf)) for leaf in leaves),
-                input_names=[".".join(map(str, (INPUT, *path))) for path in paths],
+                input_names=[input_of(path) for path in paths],
                 output_names=[OUTPUT],
                 dynamic_shapes=(tuple(rows for _ in leaves),),
                 opset_version=_OPSET,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.policies.export import input_of
 from tmrl_like.policies.load_policy import load_policy
 from tmrl_like.types import Action, Observation, ObsPreprocessor
 from tmrl_like.wire.spaces import Space
@@ -69,9 +69,10 @@ class PolicyDriver:
 class OnnxDriver:
     """Drives with a network in an ONNX file, which onnxruntime computes on the CPU.
 
-    A network with as many inputs as an observation has parts gets one part per input, [1, …], in
-    order. A network with a single input gets the numbers of all parts side by side, [1, R]. The
-    first output is the action, with as many numbers as the action space has.
+    A network with as many inputs as an observation has parts gets one part per input, [1, …]: by
+    name if `write_onnx` has named the inputs, otherwise in order. A network with a single input
+    gets the numbers of all parts side by side, [1, R]. The first output is the action, with as many
+    numbers as the action space has.
     """
 
     is_program = True
@@ -116,18 +117,17 @@ class OnnxDriver:
         """Return the network's action. Raise ConfigError if it has neither one input nor as many as
         the observation has parts.
         """
-        parts: list[Any] = [
-            np.asarray(part)[None]
-            for part in tree.leaves(obs if self._see is None else self._see(obs))
-        ]
-        if len(self._inputs) == 1 < len(parts):
+        seen = obs if self._see is None else self._see(obs)
+        named = {input_of(path): np.asarray(part)[None] for path, part in tree.walk(seen)}
+        names, parts = [one.name for one in self._inputs], list(named.values())
+        if len(names) == 1 < len(parts):
             parts = [np.concatenate([part.ravel() for part in parts]).astype(np.float32)[None]]
-        if len(self._inputs) != len(parts):
-            names = ", ".join(one.name for one in self._inputs)
+        if len(names) != len(parts):
             raise ConfigError(
-                f"the ONNX file has the inputs {names}; the observation has {len(parts)} parts"
+                f"the ONNX file has the inputs {', '.join(names)}; the observation has "
+                f"{len(parts)} parts"
             )
-        given = {one.name: part for one, part in zip(self._inputs, parts, strict=True)}
+        given = named if named.keys() == set(names) else dict(zip(names, parts, strict=True))
         return self._session.run(None, given)[0].reshape(self._shape)
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from gymnasium import spaces
-from torch import nn
 
 from tmrl_like.base import tree
 from tmrl_like.policies.actor import ActorModule
@@ -36,7 +35,10 @@ class StableBaselinesActor(ActorModule):
         return self._model.predict(tree.map_leaves(torch.Tensor.numpy, obs), deterministic=True)[0]
 
     def _flat(self, obs: Observation) -> torch.Tensor:
-        if isinstance(self.observation_space, spaces.Discrete):
-            number = obs.long() - int(self.observation_space.start)
-            return nn.functional.one_hot(number, int(self.observation_space.n))
-        return torch.cat([leaf.reshape(1, -1) for leaf in tree.leaves(obs)], dim=1)
+        parts: list[torch.Tensor] = []
+        for _, space, part in tree.walk(self.observation_space, obs):
+            if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+                parts.append(torch.from_numpy(spaces.flatten(space, part[0].numpy())))
+            else:
+                parts += tree.leaves(part)
+        return torch.cat([part.reshape(1, -1) for part in parts], dim=1)

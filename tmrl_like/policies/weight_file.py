@@ -140,7 +140,12 @@ def _read_header(path: Path) -> tuple[str, Manifest, str]:
 
 
 def _described(card: str, manifest: Manifest) -> bytes:
-    return msgspec.msgpack.encode((card, manifest))
+    places, end = [], 0
+    for name, (dtype, shape) in manifest.items():
+        start, end = end, end + size_of({name: (dtype, shape)})
+        places.append((start, end, name))
+    # those without numbers lie at one place, and the library gives them in any order
+    return msgspec.msgpack.encode((card, {name: manifest[name] for *_, name in sorted(places)}))
 
 
 def _crc(data: bytes | memoryview) -> str:

@@ -49,9 +49,9 @@ class WeightsCopy:
         Raises:
             PolicyError: a tensor has a dtype that weights cannot have.
         """
+        self._filled: list[torch.cuda.Event] = []
         manifest = manifest_of(like)
         self._gpus = {tensor.device for tensor in like.values() if tensor.device.type == "cuda"}
-        self._filled: list[torch.cuda.Event] = []
         memory = torch.empty(size_of(manifest), dtype=torch.uint8, pin_memory=bool(self._gpus))
         self.content = Weights(manifest, memory.numpy().data)
         self.tensors = tensors_of(self.content)

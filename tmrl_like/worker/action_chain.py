@@ -292,6 +292,7 @@ class DeadZone(ActionPart):
 
     def begin(self, actions: ActionRange) -> None:
         self._rest, self._widths = actions.rest, actions.each("width", self._width)
+        expect(all(w >= 0.0 for w in self._widths), "width", self._width, "0 or more")
 
     def __call__(self, action: Values) -> None:
         for i, x in enumerate(action):

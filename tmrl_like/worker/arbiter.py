@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tmrl_like.base.text import one_line
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, PolicyError
 from tmrl_like.policies.acting import Actor
@@ -51,7 +52,8 @@ class Arbiter:
             policy drives a whole test.
         counts: the control loop's counts. The arbiter writes the policy's version, whether policies
             are ignored, the steps of the safe action and, as alarm, the reason for an incident.
-        received_at: `time.perf_counter()` when the current policy was received; 0: none was.
+        received_at: `time.perf_counter()` when the current policy was received, or read from its
+            file; 0: there is none.
         expires_at: `time.perf_counter()` after which the current policy is too old; -inf: there is
             none.
     """
@@ -92,9 +94,8 @@ class Arbiter:
             self._blame_environment(error, obs)
             raise
         if not self._is_finite(act):
-            return self._safe(
-                now, f"the policy's action is not finite: {act!r:.80}"
-            ), ActionSource.SAFE
+            why = f"the policy's action is not finite: {one_line(repr(act), 80)}"
+            return self._safe(now, why), ActionSource.SAFE
         if self.counts.alarm and now - self._safe_at > _CALM_S:
             self.counts.alarm, steps = "", self.counts.safe_steps - self._safe_steps_before
             line = "the policy drives again; the safe action drove %d steps"
@@ -160,10 +161,9 @@ class Arbiter:
             self.counts.policy_version,
             self._published_at_s,
         )
-        if not is_repeated:  # a server sends its policy again to peers that reconnect
-            self.received_at = policy.received_at
         self._published_at_s = policy.published_at_s
-        self._renew(policy.version, self.received_at)
+        # a server sends its policy again to peers that reconnect
+        self._renew(policy.version, self.received_at if is_repeated else policy.received_at)
         return True
 
     def use_weights(self, weights: Weights, version: int) -> None:
@@ -177,8 +177,7 @@ class Arbiter:
             return
         self._waiting = None
         self.actor.load_weights(weights)
-        self.received_at = time.perf_counter()
-        self._renew(version, self.received_at)
+        self._renew(version, time.perf_counter())
 
     def release(self) -> None:
         """Stop holding a policy, and act with the newest one."""
@@ -211,5 +210,5 @@ class Arbiter:
 
     def _renew(self, version: int, since: float) -> None:
         self.counts.policy_version = version
-        self.has_policy = True
+        self.has_policy, self.received_at = True, since
         self.expires_at = since + self.max_policy_age_s

@@ -67,16 +67,19 @@ class JudgedLoop(ControlLoop):
 
     def _await_reset(self) -> None:
         self.env.brake.pull()
+        incident = self.counts.alarm
         self.counts.alarm = f"waits for a person: {self.person.options.reset_prompt}"
         log.warning("%s", self.counts.alarm)
         with contextlib.suppress(OSError):  # nobody reads it any more
             print("\a", end="", file=sys.stderr, flush=True)
         self.person.has_reset.clear()
-        while not self.person.has_reset.wait(_LOOK_S):
-            self.check()
-            if self.env.stopping.is_set():
-                raise StoppedError
-        self.counts.alarm = ""
+        try:
+            while not self.person.has_reset.wait(_LOOK_S):
+                self.check()
+                if self.env.stopping.is_set():
+                    raise StoppedError
+        finally:
+            self.counts.alarm = incident
 
     def step(
         self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
@@ -104,6 +107,7 @@ class JudgedLoop(ControlLoop):
         said = self.person.said
         while said and said[0][2] <= observed:
             if self._judge(*said.popleft()):
+                self.env.brake.pull()
                 return new_obs, rew, True, False, info
         self.release(observed - self._holds_s)
         return new_obs, rew, terminated, truncated, info

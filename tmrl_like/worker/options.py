@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from tmrl_like.types import Driver
     from tmrl_like.worker.action_chain import ActionChain
 
+BUTTON = "button "
 MAX_PRIORITY = 99
 
+_KEY = re.compile(rf"(?!{BUTTON.strip()}).+|{BUTTON}[0-9]+")
 
 Said: TypeAlias = str | float
 """A person's signal: "success", "failure", "reset-done", or a reward."""
@@ -43,7 +46,7 @@ def to_said(value: Said) -> Said:
         return value
     try:
         reward = float(value)
-    except ValueError:
+    except (TypeError, ValueError):
         reward = math.nan
     expect(
         abs(reward) <= MAX_REWARD,
@@ -81,8 +84,10 @@ class PersonOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for said in (self.keys or {}).values():
+        for name, said in (self.keys or {}).items():
             to_said(said)
+            is_key = isinstance(name, str) and bool(_KEY.fullmatch(name))
+            expect(is_key, "a key", name, "its name in quotes, or a gamepad's button: button 0")
 
 
 @dataclass(frozen=True, kw_only=True)

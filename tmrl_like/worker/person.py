@@ -16,13 +16,12 @@ from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.envs.drivers import Gamepad
 from tmrl_like.envs.keyboards import PynputKeyboard, X11Keyboard, open_keyboard
-from tmrl_like.worker.options import PersonOptions, Said, to_said
+from tmrl_like.worker.options import BUTTON, PersonOptions, Said, to_said
 
 log = logging.getLogger("tmrl_like.worker")
 
 _EVERY_S = 0.01
 _ENDS_WITHIN_S = 0.5
-_BUTTON = "button "
 
 
 class Person:
@@ -58,9 +57,9 @@ class Person:
 
     def _look_at(self, name: str) -> Callable[[], bool]:
         """Return a function that tells whether a key or button is down."""
-        if name.startswith(_BUTTON):
+        if name.startswith(BUTTON):
             self._pad = self._pad or Gamepad()
-            return partial(self._pad.is_down, int(name.removeprefix(_BUTTON)))
+            return partial(self._pad.is_down, int(name.removeprefix(BUTTON)))
         self._keyboard = self._keyboard or open_keyboard()
         return partial(self._keyboard.is_down, self._keyboard.key(name))
 

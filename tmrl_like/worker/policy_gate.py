@@ -164,7 +164,7 @@ class PolicyFiles:
         try:
             while self._waiting:
                 write_weights(*self._waiting.popitem())
-            self._failed = False
+                self._failed = False
         except OSError as error:
             if not self._failed:
                 log.error(

@@ -13,11 +13,11 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import expect
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -35,13 +35,10 @@ _MANY = 100_000
 def refuse_missing_cores(cpu_affinity: Sequence[int] | None) -> None:
     """Raise ConfigError unless this machine has all these processors."""
     cores = os.cpu_count() or 1
-    if cpu_affinity is not None and not (
-        cpu_affinity and all(0 <= core < cores for core in cpu_affinity)
-    ):
-        raise ConfigError(
-            f"cpu_affinity is {list(cpu_affinity)}; expected numbers from 0 to {cores - 1}, at "
-            "least one"
-        )
+    if cpu_affinity is not None:
+        given = set(cpu_affinity) if isinstance(cpu_affinity, Collection) else set()
+        expected = f"a list of numbers from 0 to {cores - 1}, at least one"
+        expect(bool(given) and given <= set(range(cores)), "cpu_affinity", cpu_affinity, expected)
 
 
 @contextlib.contextmanager
@@ -67,11 +64,11 @@ def real_time(
             whatever the number); None: ordinary scheduling.
         cpu_affinity: the processors that the control thread may use; None: all.
     """
-    undo: list[Callable[[], None]] = []
+    undo: list[Callable[[], object]] = []
     if priority is not None:
         undo += _tried(f"real-time priority {priority}", partial(set_priority, control, priority))
         for helper in helpers if undo else ():
-            undo += _tried("real-time priority 1", partial(set_priority, helper, 1))
+            undo += _tried("real-time priority 1", partial(_lend_priority, helper))
     if cpu_affinity is not None:
         cores = sorted(set(cpu_affinity))
         undo += _tried(f"cpu_affinity {cores}", partial(_set_affinity, control, cores))
@@ -137,7 +134,7 @@ def collect_garbage(is_between_episodes: bool) -> None:
         gc.collect(2 if old > 100 else 1 if middle > 10 else 0)
 
 
-def _tried(what: str, ask: Callable[[], Callable[[], None]]) -> list[Callable[[], None]]:
+def _tried(what: str, ask: Callable[[], Callable[[], object]]) -> list[Callable[[], object]]:
     try:
         return [ask()]
     except (OSError, AttributeError) as error:
@@ -166,6 +163,15 @@ def set_priority(thread: int, priority: int) -> Callable[[], None]:
     policy, before = os.sched_getscheduler(thread), os.sched_getparam(thread)
     os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(priority))
     return lambda: os.sched_setscheduler(thread, policy, before)
+
+
+def _lend_priority(thread: int) -> Callable[[], object]:
+    """Do as `set_priority` with the lowest one, unless the thread has one already: it is the
+    control thread itself, or helps another control loop.
+    """
+    if sys.platform != "win32" and os.sched_getscheduler(thread) == os.SCHED_FIFO:
+        return int
+    return set_priority(thread, 1)
 
 
 def _set_affinity(thread: int, cores: Sequence[int]) -> Callable[[], None]:

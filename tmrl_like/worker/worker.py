@@ -283,6 +283,10 @@ class RolloutWorker:
                 value.
             train: explore (`act(test=False)`).
             after_step: called after each step, in the environment's thread.
+
+        Raises:
+            StoppedError: `stop` was called.
+            EnvironmentFaultError: the environment cannot be made again.
         """
         how = Plan(
             self.lanes[:1],
@@ -386,15 +390,18 @@ class RolloutWorker:
         """Run the lanes of a plan, the first one in this thread; `tuned` as in `Lane.drive`."""
         failures: list[BaseException] = []
 
-        def drive(lane: Lane) -> None:
+        def drive(lane: Lane, is_over: threading.Event) -> None:
             try:
                 lane.drive(plan, tuned)
             except BaseException as error:  # the other lanes stop as well
                 failures.append(error)
                 self.stop()
+            finally:
+                is_over.set()
 
         ended = ""
-        others: list[threading.Thread] = []
+        # set when a lane is over: an interrupted `Thread.join` takes its thread for ended
+        others: list[threading.Event] = []
         self._runner = threading.current_thread()
         self._idle.clear()
         self._note(awaits=plan.waits != "never")
@@ -403,23 +410,26 @@ class RolloutWorker:
         try:
             self._await_policy()
             for number, lane in enumerate(plan.lanes[1:], start=2):
-                others.append(start_thread(partial(drive, lane), f"tmrl-lane-{number}"))
-            drive(plan.lanes[0])
-            for thread in others:
+                is_over = threading.Event()
+                start_thread(partial(drive, lane, is_over), f"tmrl-lane-{number}")
+                others.append(is_over)
+            drive(plan.lanes[0], threading.Event())
+            for is_over in others:
                 # a wait without a limit cannot be interrupted by Ctrl-C on Windows
-                while thread.is_alive():
-                    thread.join(0.25)
+                while not is_over.wait(0.25):
+                    pass
             if failures:
                 raise failures[0]
         except (StoppedError, KeyboardInterrupt):
+            self.stop()
             raise
         except BaseException as error:
             self.stop()
             ended = one_line(error)
             raise
         finally:
-            for thread in others:
-                thread.join()
+            for is_over in others:
+                is_over.wait()
             self.loop.release()
             self._note(ended)
             self._idle.set()

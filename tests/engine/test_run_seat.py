@@ -91,10 +91,10 @@ def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer):
 def test_the_seat_of_a_dead_trainer_is_free_after_a_moment(trainer):
     first = trainer("first")
     until(first.is_seated)
-    first.vanish()
     second = trainer("second")
     until(second.heard)
     assert isinstance(second.answers[0], m.Refusal)
+    first.vanish()
 
     def ask():
         second.reader.send(second.hello)

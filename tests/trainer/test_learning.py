@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent
@@ -113,6 +113,17 @@ def test_of_the_critics_it_is_seen_whether_training_changes_what_they_say():
     assert figures.figures(sac, batch())["critic_change"] == 0.0
     sac.train(batch())
     assert figures.figures(sac, batch())["critic_change"] > 1e-5
+
+
+def test_critics_with_batch_normalisation_do_not_learn_from_being_looked_at():
+    crossq, figures = CrossQAgent(OBSERVATIONS, ACTIONS, acceleration="off"), ActorFigures()
+    crossq.train(batch())
+    before = {name: value.clone() for name, value in crossq.critic.state_dict().items()}
+    assert figures.figures(crossq, batch())["critic_spread"] > 0.0
+    after = crossq.critic.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    crossq.train(batch())
+    assert figures.figures(crossq, batch())["critic_change"] > 1e-5
 
 
 def test_rewards_of_several_steps_are_those_of_one():

@@ -175,8 +175,9 @@ class ActorFigures:
         self._first = first_obs, first_act = self._first or (obs, act)
         if isinstance(agent, SACAgent) and isinstance(agent.critic, EnsembleMLP):
             with same_noise(agent.device):
-                figures["critic_spread"] = float(agent.critic(obs, act).std(1).min())
-                values = agent.critic(first_obs, first_act)
+                # a critic with batch normalisation would learn from what it is asked
+                figures["critic_spread"] = float(agent.critic_frozen(obs, act).std(1).min())
+                values = agent.critic_frozen(first_obs, first_act)
             figures |= self._change("critic_change", values)
         space = actor.action_space
         if (

@@ -178,6 +178,11 @@ def test_what_is_not_known_is_no_sign():
     assert [diagnosis.judge(bare) for _ in range(5)][-1] == TOO_EARLY
 
 
+def test_a_policy_without_a_choice_is_judged():
+    nothing = {"action_numbers": 0, "max_entropy": 0.0}
+    assert said(known=KNOWN | nothing, entropy_nats=0.0) == TOO_EARLY
+
+
 def test_a_reward_that_is_the_same_in_each_step_is_one_where_episodes_end():
     same = {"reward_low": -1.0, "reward_high": -1.0}
     assert said(**same).startswith(

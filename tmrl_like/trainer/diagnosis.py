@@ -329,8 +329,8 @@ class Diagnosis:
             * values["training_steps_per_s"]
             * training_share,
             values_drift=beyond / (highest - lowest or math.nan),
-            entropy_per_action=entropy / values["action_numbers"],
-            entropy_share=entropy / values["max_entropy"],
+            entropy_per_action=entropy / (values["action_numbers"] or math.nan),
+            entropy_share=entropy / (values["max_entropy"] or math.nan),
         )
         if len(self._episodes) >= _LEAST_EPISODES:
             steps = [stats.steps for stats in self._episodes]

@@ -133,11 +133,11 @@ def test_rewards_of_several_steps_are_those_of_one():
     assert "value_low" not in ActorFigures().figures(agent(gamma=1.0), batch())
 
 
-def test_what_does_not_change_is_read_from_agent_and_memory():
+def test_what_is_not_measured_is_read_from_agent_and_memory_of_all_ranks():
     known = known_figures(
-        agent(gamma=0.9), ReplayMemory(act_buf_len=4, batch_size=32, memory_size=500)
+        agent(gamma=0.9), ReplayMemory(act_buf_len=4, batch_size=32, memory_size=500), 2
     )
-    assert known == {"batch_size": 32, "memory_size": 500, "gamma": 0.9} | {
+    assert known == {"batch_size": 64, "memory_size": 1000, "gamma": 0.9} | {
         "action_numbers": 2,
         "max_entropy": pytest.approx(1.386, abs=1e-3),
     }

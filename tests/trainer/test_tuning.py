@@ -14,6 +14,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, ListMemory
+from tmrl_like.trainer.diagnosis import TOO_EARLY
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 
 
@@ -152,6 +153,15 @@ def test_the_memory_s_discount_follows_one_that_a_scheduler_changes():
     to.run_epoch(to.network)
     assert (to.memory.gamma, to.agent.gamma) == (0.95, 0.95)
     assert asked.result(0.0) is None
+
+
+def test_the_diagnosis_goes_by_the_discount_that_is_in_force():
+    to = training(agent={"gamma": 0.3}, steps=500)
+    to.run_epoch(to.network)
+    assert "gamma is 0.3" in to.diagnosis.line
+    to.tune({"agent.gamma": 0.9})
+    to.run_epoch(to.network)
+    assert to.diagnosis.line == TOO_EARLY
 
 
 def resumed(to, folder, **arguments):

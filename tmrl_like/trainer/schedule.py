@@ -37,7 +37,7 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.trainer.interface import TrainerInterface
-from tmrl_like.trainer.learning import LearningWatch, known_figures
+from tmrl_like.trainer.learning import LearningWatch
 from tmrl_like.trainer.options import LIVE, Schedule
 from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.ranks import Alone, Ranks, Vote, Votes
@@ -169,14 +169,14 @@ class TrainingOffline(Schedule):
         self.tuning = Tuning(parts, self._check_values)
         self._follow_values()
         self.recent_rewards = RecentRewards(self.reward_window)
-        self.diagnosis = Diagnosis(**known_figures(self.agent, self.memory))
+        self.diagnosis = Diagnosis()
         self._metrics = RoundMetrics()
-        learning = LearningWatch(self.agent, self.memory, self.diagnosis, self.recent_rewards)
+        self._learning = LearningWatch(self.agent, self.memory, self.diagnosis, self.recent_rewards)
         self._listeners: tuple[Listener, ...] = (
             self._metrics,
             self.recent_rewards,
             self.tuning,
-            learning,
+            self._learning,
         )
 
     @property
@@ -187,6 +187,7 @@ class TrainingOffline(Schedule):
     def join(self, ranks: Alone) -> None:
         """Learn as one with other trainers. Call it before the first training step."""
         self._votes = Votes(ranks)
+        self._learning.num_ranks = ranks.size
         if isinstance(ranks, Ranks):
             self.agent.join(ranks)
 

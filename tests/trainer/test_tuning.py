@@ -3,6 +3,7 @@ keep.
 """
 
 import math
+import pickle
 from collections import deque
 
 import pytest
@@ -123,6 +124,18 @@ def test_a_change_that_is_cancelled_is_not_made():
     to.run_epoch(to.network)
     assert list(to.agent.seen) == [(0.5, 3)] * 40
     assert kept.result(0.0) is None
+
+
+def test_a_training_is_pickled_while_a_change_waits():
+    to = training()
+    waits = to.tune({"agent.lr": 0.1})
+    again = pickle.loads(pickle.dumps(to))  # noqa: S301
+    again.run_epoch(to.network)
+    assert (again.agent.lr, waits.done()) == (0.5, False)
+    again.tune({"agent.lr": 0.2})
+    again.run_epoch(to.network)
+    to.tuning.begin_round(to.ranks)
+    assert (again.agent.lr, to.agent.lr) == (0.2, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,18 @@ def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path)
     assert (given["agent.lr_actor"].number_value, given["agent"].string_value) == (1e-3, "SACAgent")
 
 
+def test_tensorboard_that_cannot_write_is_reported_once_and_ends_no_training(tmp_path, caplog):
+    sink = TensorBoardSink(tmp_path)
+    full = OSError("No space left on device")
+    with contextlib.closing(sink._writer):
+        sink._writer = Mock(**{"add_scalar.side_effect": full, "close.side_effect": full})
+        for _ in range(2):
+            sink.write(ROUND)
+        sink.close()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("TensorBoard: No space left on device; training goes on")
+
+
 NO_KEY = RuntimeError("no API key configured")
 
 

@@ -170,20 +170,30 @@ class TensorBoardSink:
                 "TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'"
             ) from None
         self._writer: Any = SummaryWriter(str(folder))
+        self._failed = False
         for summary in hparams(hyper_parameters or {}, dict.fromkeys(map(tag_of, COMPARED), 0.0)):
             self._writer.file_writer.add_summary(summary)
 
     def write(self, record: Record) -> None:
-        if record.get("kind") != "round":
+        if self._failed or record.get("kind") != "round":
             return
         try:
             for name, value in numbers_of(record).items():
                 self._writer.add_scalar(tag_of(name), value, record["training_steps_total"])
         except Exception as error:
-            log.error("TensorBoard: %s", error)
+            self._fail(error)
 
     def close(self) -> None:
-        self._writer.close()
+        try:
+            self._writer.close()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Give up, as the writer does after its first error."""
+        if not self._failed:
+            log.error("TensorBoard: %s; training goes on without it", error)
+        self._failed = True
 
 
 class WandbSink:

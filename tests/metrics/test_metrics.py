@@ -11,6 +11,7 @@ import pytest
 from kit.failing import with_a_full_disk, without_a_reader
 from kit.pythons import python
 
+from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
 
 ROUND = {
@@ -33,6 +34,17 @@ def test_json_lines_are_whole_after_each_record_and_have_no_nan(tmp_path):
     line = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert json.loads(line)["loss"] is None
     sink.close()
+
+
+@pytest.mark.parametrize("cut_off", ["", '{"kind": "rou'])
+def test_what_a_kill_cut_off_does_not_cost_the_first_record_of_the_next_start(tmp_path, cut_off):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"a": 0}\n' + cut_off.encode())
+    for number in (1, 2):
+        with contextlib.closing(JsonLinesSink(path)) as sink:
+            sink.write({"a": number})
+    assert list(read_records(path)) == [{"a": 0}, {"a": 1}, {"a": 2}]
+    assert path.read_bytes().count(b"\n") == 3 + bool(cut_off)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

@@ -80,12 +80,15 @@ class JsonLinesSink:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("a+b")
         self._failed = False
+        if self._file.tell():  # a kill may have cut off the last line: it must not take the next
+            self._file.seek(-1, os.SEEK_END)
+            self._file.write(b"\n" if self._file.read() != b"\n" else b"")
 
     def write(self, record: Record) -> None:
         try:
-            self._file.write(as_line(record) + "\n")
+            self._file.write(as_line(record).encode() + b"\n")
             self._file.flush()
             self._failed = False
         except OSError as error:

@@ -343,6 +343,24 @@ def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
     assert (record["round"], record["training_steps_total"], one.epoch) == (0, 20, 1)
 
 
+@pytest.mark.parametrize(
+    ("returned", "line"),
+    [
+        (None, "Agent.train returned a NoneType; expected a dict of metrics"),
+        ({"loss": np.zeros(2)}, "the metric loss that the agent returns is no number: "),
+        ({"loss": None}, "the metric loss that the agent returns is no number: "),
+    ],
+)
+def test_an_agent_that_returns_no_metrics_is_one_line(returned, line):
+    class Agent(CountingAgent):
+        def train(self, batch):
+            super().train(batch)
+            return returned
+
+    with pytest.raises(ConfigError, match=line):
+        training(agent_cls=Agent, **FREE).run_epoch(Network(delivery("a", 1)))
+
+
 class Scored(CountingAgent):
     """An agent whose loss is the mean reward, and whose evaluation draws random numbers, too."""
 

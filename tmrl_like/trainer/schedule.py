@@ -306,6 +306,9 @@ class TrainingOffline(Schedule):
 
     def _train(self, batch: Batch, around: _Around) -> None:
         metrics = self.agent.train(batch)
+        if not isinstance(metrics, Mapping):
+            names = type(self.agent).__name__, type(metrics).__name__
+            raise ConfigError("{}.train returned a {}; expected a dict of metrics".format(*names))
         for listener in around.listeners:
             listener.on_step(batch, metrics)
         self.total_updates += 1

@@ -49,7 +49,8 @@ log = logging.getLogger("tmrl_like.trainer")
 
 _LOOK_S = 0.25  # a wait without a limit cannot be interrupted by Ctrl-C on Windows
 _MAX_CAUSE = 100
-_OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # as torch words it
+# as torch words it; on Windows "not enough memory"
+_OUT_OF_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory")
 
 
 class _Records(Listener):

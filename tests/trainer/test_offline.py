@@ -7,6 +7,7 @@ from kit.trainings import Standing, delivery
 from tmrl_like import Trainer, TrainingOffline, partial, run_in_process
 from tmrl_like.base.functional import partial as deferred
 from tmrl_like.errors import ConfigError, ShortageError
+from tmrl_like.metrics.starts import read_starts
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
@@ -63,6 +64,14 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
     with offline(recorded, epochs=3) as trainer:
         trainer.run()
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
+
+
+def test_the_gpu_that_trains_is_noted(tmp_path, recorded, offline, monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_name", "the GPU {}".format)
+    with offline(recorded) as trainer:
+        trainer.training.device = "cuda:1"
+        trainer.run()
+    assert read_starts(tmp_path)[-1].gpu == "the GPU cuda:1"
 
 
 def test_only_the_time_that_a_trainer_runs_counts(recorded, offline):

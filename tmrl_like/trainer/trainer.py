@@ -344,7 +344,8 @@ class Trainer:
         """Record in run.json that this run begins, and how it ends; a write that fails is only
         logged.
         """
-        gpu = torch.cuda.get_device_name() if str(self.training.device).startswith("cuda") else ""
+        device = str(self.training.device)
+        gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else ""
         start = describe_start(**{"task": _task_of(self.training), "gpu": gpu, **about})
         starts = [*read_starts(self._metrics_path.parent), start]
         self._note(starts)

@@ -337,6 +337,15 @@ def test_policies_are_published_when_steps_and_seconds_have_passed(seconds, publ
     assert network.published == list(published)
 
 
+def test_a_publication_after_an_epoch_delays_the_next_one_as_any_other():
+    to = training(cls=Stepping, **FREE, update_model_interval=2, update_model_interval_s=5.0)
+    network = Network(delivery("w", 1))
+    for _ in range(2):
+        to.run_epoch(network)
+        to.publish(network)
+    assert network.published == [6, 12, 18, 20, 26, 32, 38, 40]
+
+
 def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
     one = scheduled(metrics_interval_s=1e6)
     (record,) = one.run_epoch(Network(delivery("w", 1)))

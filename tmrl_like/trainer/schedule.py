@@ -319,6 +319,7 @@ class TrainingOffline(Schedule):
         """Publish the actor between two training steps; raises what
         `TrainerInterface.broadcast_model` does.
         """
+        self._published_at = self.clock()
         self._metrics.note_published(interface.broadcast_model(self.agent.get_actor()))
 
     def _wait_for_samples(self, around: _Around) -> None:
@@ -349,9 +350,7 @@ class TrainingOffline(Schedule):
         if not self.update_model_interval_s:
             return True
         since_s = self.clock() - self._published_at
-        is_due = self._vote(around.should_stop, since_s >= self.update_model_interval_s).due
-        self._published_at += since_s if is_due else 0.0
-        return is_due
+        return self._vote(around.should_stop, since_s >= self.update_model_interval_s).due
 
     def _vote(
         self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False

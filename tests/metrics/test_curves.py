@@ -40,6 +40,12 @@ def test_what_a_killed_trainer_did_after_its_checkpoint_is_left_out(tmp_path):
     assert curve_of(folder).returns.tolist() == [1.0, 2.0]
 
 
+def test_what_a_training_did_before_it_started_over_is_left_out(tmp_path):
+    first = {"kind": "round", "time_s": 150.0, "env_steps_total": 3}  # late: nobody had come
+    folder = write(tmp_path / "run", episode(1, 1.0), episode(2, 9.0), first, episode(3, 2.0))
+    assert curve_of(folder).returns.tolist() == [2.0]
+
+
 @pytest.mark.parametrize(("episodes", "over"), [(1, 1), (25, 6), (200, 10)])
 def test_returns_are_averaged_over_a_fifth_of_the_episodes_and_ten_at_most(episodes, over):
     returns = np.arange(float(episodes))

@@ -11,6 +11,7 @@ import pytest
 from kit.failing import with_a_full_disk, without_a_reader
 from kit.pythons import python
 
+from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
 
 ROUND = {
@@ -33,6 +34,17 @@ def test_json_lines_are_whole_after_each_record_and_have_no_nan(tmp_path):
     line = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert json.loads(line)["loss"] is None
     sink.close()
+
+
+@pytest.mark.parametrize("cut_off", ["", '{"kind": "rou'])
+def test_what_a_kill_cut_off_does_not_cost_the_first_record_of_the_next_start(tmp_path, cut_off):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"a": 0}\n' + cut_off.encode())
+    for number in (1, 2):
+        with contextlib.closing(JsonLinesSink(path)) as sink:
+            sink.write({"a": number})
+    assert list(read_records(path)) == [{"a": 0}, {"a": 1}, {"a": 2}]
+    assert path.read_bytes().count(b"\n") == 3 + bool(cut_off)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -112,6 +124,18 @@ def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path)
         part.session_start_info.hparams for part in parts if part.HasField("session_start_info")
     ]
     assert (given["agent.lr_actor"].number_value, given["agent"].string_value) == (1e-3, "SACAgent")
+
+
+def test_tensorboard_that_cannot_write_is_reported_once_and_ends_no_training(tmp_path, caplog):
+    sink = TensorBoardSink(tmp_path)
+    full = OSError("No space left on device")
+    with contextlib.closing(sink._writer):
+        sink._writer = Mock(**{"add_scalar.side_effect": full, "close.side_effect": full})
+        for _ in range(2):
+            sink.write(ROUND)
+        sink.close()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("TensorBoard: No space left on device; training goes on")
 
 
 NO_KEY = RuntimeError("no API key configured")

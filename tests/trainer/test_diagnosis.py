@@ -9,9 +9,12 @@ from kit.episodes import episode
 
 from tmrl_like.trainer.diagnosis import LEARNING, SIGNS, TOO_EARLY, Diagnosis
 
-KNOWN = {"batch_size": 128, "memory_size": 50_000, "gamma": 0.95, "action_numbers": 2}
-KNOWN |= {"max_entropy": 2 * math.log(2.0)}
 WELL = {  # a round of training with the drone, after half a minute
+    "batch_size": 128,
+    "memory_size": 50_000,
+    "gamma": 0.95,
+    "action_numbers": 2,
+    "max_entropy": 2 * math.log(2.0),
     "training_steps_total": 3000,
     "training_steps_per_s": 180.0,
     "round_duration_s": 1.2,
@@ -54,9 +57,9 @@ FLAT = [-60.0, -31.0, -75.0, -44.0, -52.0, -38.0, -66.0, -47.0, -58.0, -41.0, -6
 RISES = [-84.3, -30.9, -3.3, -1.9, -3.3, -7.1, -5.3, -1.6, -1.0, -4.9]
 
 
-def said(rounds=8, returns=FLAT, known=KNOWN, of_episodes=None, **changes):
+def said(rounds=8, returns=FLAT, of_episodes=None, **changes):
     """Return the diagnosis after a number of equal rounds."""
-    diagnosis = Diagnosis(**known)
+    diagnosis = Diagnosis()
     diagnosis.add(episodes(returns, **of_episodes or {}))
     for _ in range(rounds):
         line = diagnosis.judge(WELL | changes)
@@ -76,10 +79,10 @@ FAULTS = {
     "observation too small": {"observation_spread": 1.2e-6},
     "short episodes": {"of_episodes": {"steps": 3}},
     "time limit": {"of_episodes": {"steps": 25, "terminated": True}},
-    "gamma": {"known": KNOWN | {"gamma": 0.0}},
+    "gamma": {"gamma": 0.0},
     "policy stays": {"policy_change": 0.0},
     "old policy": {"policy_age_p50_s": 60.0},
-    "memory": {"known": KNOWN | {"memory_size": 150}},
+    "memory": {"memory_size": 150},
     "few training steps": {"training_steps_per_env_step_round": 0.01},
     "values": {"q_mean": 210.0},
     "critics": {"critic_spread": 0.0},
@@ -103,7 +106,7 @@ def test_each_sign_is_named_when_it_lasts(name):
 
 
 def test_a_training_whose_return_has_risen_learns_and_goes_on_to_when_it_has_converged():
-    diagnosis = Diagnosis(**KNOWN)
+    diagnosis = Diagnosis()
     diagnosis.add(episodes(RISES[:9]))
     assert diagnosis.judge(WELL) == TOO_EARLY
     diagnosis.add(episodes(RISES[9:]))
@@ -117,7 +120,7 @@ def test_a_training_whose_return_has_risen_learns_and_goes_on_to_when_it_has_con
 
 
 def test_episodes_that_a_fault_cut_short_do_not_raise_the_return():
-    diagnosis = Diagnosis(**KNOWN)
+    diagnosis = Diagnosis()
     diagnosis.add(episodes(FLAT[:2]))
     diagnosis.add(episodes([-2.0] * 20, steps=5, fault="RuntimeError: no answer"))
     assert [diagnosis.judge(WELL) for _ in range(3)][-1].startswith(
@@ -143,7 +146,7 @@ def test_a_return_that_stays_is_said_at_last_and_a_young_training_is_waited_for(
 
 
 def test_what_an_expert_drove_is_no_first_return():
-    diagnosis = Diagnosis(**KNOWN)
+    diagnosis = Diagnosis()
     diagnosis.add(episodes([-1.0] * 30, policy_version=0) + episodes(RISES))
     assert diagnosis.judge(WELL) == LEARNING
 
@@ -152,7 +155,7 @@ def test_what_an_expert_drove_is_no_first_return():
     ("training_steps", "line"), [(0, "not learning because the return does"), (900, LEARNING)]
 )
 def test_a_training_that_begins_well_need_not_rise(training_steps, line):
-    diagnosis = Diagnosis(**KNOWN)
+    diagnosis = Diagnosis()
     diagnosis.returns.begin(training_steps)
     diagnosis.returns.begin(10_000)  # samples after the first have no effect
     diagnosis.add(episodes(FLAT * 4))
@@ -178,6 +181,10 @@ def test_what_is_not_known_is_no_sign():
     assert [diagnosis.judge(bare) for _ in range(5)][-1] == TOO_EARLY
 
 
+def test_a_policy_without_a_choice_is_judged():
+    assert said(action_numbers=0, max_entropy=0.0, entropy_nats=0.0) == TOO_EARLY
+
+
 def test_a_reward_that_is_the_same_in_each_step_is_one_where_episodes_end():
     same = {"reward_low": -1.0, "reward_high": -1.0}
     assert said(**same).startswith(
@@ -194,7 +201,7 @@ def test_what_entropy_pays_or_costs_is_no_drift_of_values(q_mean, entropy_nats):
 
 
 def test_a_sign_that_comes_and_goes_is_none():
-    diagnosis = Diagnosis(**KNOWN)
+    diagnosis = Diagnosis()
     for _ in range(4):
         assert diagnosis.judge(WELL | {"action_spread": 0.0}) == TOO_EARLY
         assert diagnosis.judge(WELL) == TOO_EARLY

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent
@@ -115,6 +115,17 @@ def test_of_the_critics_it_is_seen_whether_training_changes_what_they_say():
     assert figures.figures(sac, batch())["critic_change"] > 1e-5
 
 
+def test_critics_with_batch_normalisation_do_not_learn_from_being_looked_at():
+    crossq, figures = CrossQAgent(OBSERVATIONS, ACTIONS, acceleration="off"), ActorFigures()
+    crossq.train(batch())
+    before = {name: value.clone() for name, value in crossq.critic.state_dict().items()}
+    assert figures.figures(crossq, batch())["critic_spread"] > 0.0
+    after = crossq.critic.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    crossq.train(batch())
+    assert figures.figures(crossq, batch())["critic_change"] > 1e-5
+
+
 def test_rewards_of_several_steps_are_those_of_one():
     figures = ActorFigures().figures(agent(gamma=0.9), batch(discount=torch.full((64,), 0.81)))
     assert figures["value_low"] == pytest.approx(-1 / 0.19)
@@ -122,11 +133,11 @@ def test_rewards_of_several_steps_are_those_of_one():
     assert "value_low" not in ActorFigures().figures(agent(gamma=1.0), batch())
 
 
-def test_what_does_not_change_is_read_from_agent_and_memory():
+def test_what_is_not_measured_is_read_from_agent_and_memory_of_all_ranks():
     known = known_figures(
-        agent(gamma=0.9), ReplayMemory(act_buf_len=4, batch_size=32, memory_size=500)
+        agent(gamma=0.9), ReplayMemory(act_buf_len=4, batch_size=32, memory_size=500), 2
     )
-    assert known == {"batch_size": 32, "memory_size": 500, "gamma": 0.9} | {
+    assert known == {"batch_size": 64, "memory_size": 1000, "gamma": 0.9} | {
         "action_numbers": 2,
         "max_entropy": pytest.approx(1.386, abs=1e-3),
     }

@@ -6,7 +6,8 @@ from kit.trainings import Standing, delivery
 
 from tmrl_like import Trainer, TrainingOffline, partial, run_in_process
 from tmrl_like.base.functional import partial as deferred
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, ShortageError
+from tmrl_like.metrics.starts import read_starts
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
@@ -65,6 +66,14 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
 
 
+def test_the_gpu_that_trains_is_noted(tmp_path, recorded, offline, monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_name", "the GPU {}".format)
+    with offline(recorded) as trainer:
+        trainer.training.device = "cuda:1"
+        trainer.run()
+    assert read_starts(tmp_path)[-1].gpu == "the GPU cuda:1"
+
+
 def test_only_the_time_that_a_trainer_runs_counts(recorded, offline):
     with offline(recorded, cls=Standing, max_minutes=1.0) as trainer:
         trainer.training.now += 3600.0
@@ -92,6 +101,23 @@ def test_what_a_run_in_lockstep_has_recorded_is_trained_on_without_limit(places,
     assert not to.pacer.may_train(to.total_updates + 10, samples + 10)
     to.pacer.enter_lockstep(to.total_updates)  # nor in lockstep
     assert not to.pacer.may_train(to.total_updates, samples + 10)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+        "DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes",  # on Windows
+        "CUDA out of memory. Tried to allocate 8 bytes",
+    ],
+)
+def test_training_without_memory_is_one_line_on_each_system(recorded, offline, words):
+    class Agent(CountingAgent):
+        def train(self, batch):
+            raise RuntimeError(words)
+
+    with offline(recorded, agent=Agent) as trainer, pytest.raises(ShortageError, match=words[:20]):
+        trainer.run()
 
 
 def test_without_samples_it_does_not_begin(recorded, offline):

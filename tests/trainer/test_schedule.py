@@ -337,10 +337,37 @@ def test_policies_are_published_when_steps_and_seconds_have_passed(seconds, publ
     assert network.published == list(published)
 
 
+def test_a_publication_after_an_epoch_delays_the_next_one_as_any_other():
+    to = training(cls=Stepping, **FREE, update_model_interval=2, update_model_interval_s=5.0)
+    network = Network(delivery("w", 1))
+    for _ in range(2):
+        to.run_epoch(network)
+        to.publish(network)
+    assert network.published == [6, 12, 18, 20, 26, 32, 38, 40]
+
+
 def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
     one = scheduled(metrics_interval_s=1e6)
     (record,) = one.run_epoch(Network(delivery("w", 1)))
     assert (record["round"], record["training_steps_total"], one.epoch) == (0, 20, 1)
+
+
+@pytest.mark.parametrize(
+    ("returned", "line"),
+    [
+        (None, "Agent.train returned a NoneType; expected a dict of metrics"),
+        ({"loss": np.zeros(2)}, "the metric loss that the agent returns is no number: "),
+        ({"loss": None}, "the metric loss that the agent returns is no number: "),
+    ],
+)
+def test_an_agent_that_returns_no_metrics_is_one_line(returned, line):
+    class Agent(CountingAgent):
+        def train(self, batch):
+            super().train(batch)
+            return returned
+
+    with pytest.raises(ConfigError, match=line):
+        training(agent_cls=Agent, **FREE).run_epoch(Network(delivery("a", 1)))
 
 
 class Scored(CountingAgent):

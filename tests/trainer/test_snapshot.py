@@ -122,6 +122,21 @@ def test_all_random_generators_go_on_where_they_stood(tmp_path):
     assert draws(loaded(tmp_path)) == expected
 
 
+def test_a_training_goes_on_where_there_are_fewer_gpus(tmp_path, monkeypatch):
+    states = [torch.full((16,), float(k)) for k in range(2)]
+    set_states = {}
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_rng_state_all", lambda: states)
+    monkeypatch.setattr(
+        "torch.cuda.set_rng_state_all", lambda all_: set_states.update(enumerate(all_))
+    )
+    one = training(device="cpu")
+    take_snapshot(one).write(tmp_path)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    loaded(tmp_path, device="cpu")
+    assert list(set_states) == [0]
+
+
 def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path):
     class Agent(CountingAgent):
         def __init__(self, observation_space, action_space, device="cpu", gamma=0.9):

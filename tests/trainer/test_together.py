@@ -5,11 +5,12 @@ import itertools
 import pytest
 import torch
 from in_threads import LateRanks, ThreadRanks, all_at_once, epochs_of
-from kit.trainings import Network, Run, Ticking, delivery, message, taken, training
+from kit.trainings import FREE, Network, Run, Ticking, delivery, message, taken, training
 
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 
@@ -65,6 +66,14 @@ def test_rank_0_shows_the_rounds_and_episodes_of_all():
     (record,) = [r for r in zero.records if r["kind"] == "round"]
     assert record["episodes_train"] == 3
     assert record["memory_transitions"] == 5 + 2
+
+
+def test_the_diagnosis_counts_the_batches_of_all(monkeypatch):
+    judged = []
+    monkeypatch.setattr(Diagnosis, "judge", lambda self, record: judged.append(record))
+    networks = [coming("v", 1), coming("w", 1)]
+    epochs_of(ThreadRanks.of(2), networks, rounds=1, steps=500, **FREE)
+    assert [record["batch_size"] for record in judged] == [2 * 4, 2 * 4]
 
 
 @RANKS

@@ -3,6 +3,7 @@ keep.
 """
 
 import math
+import pickle
 from collections import deque
 
 import pytest
@@ -14,6 +15,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, ListMemory
+from tmrl_like.trainer.diagnosis import TOO_EARLY
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 
 
@@ -124,6 +126,18 @@ def test_a_change_that_is_cancelled_is_not_made():
     assert kept.result(0.0) is None
 
 
+def test_a_training_is_pickled_while_a_change_waits():
+    to = training()
+    waits = to.tune({"agent.lr": 0.1})
+    again = pickle.loads(pickle.dumps(to))  # noqa: S301
+    again.run_epoch(to.network)
+    assert (again.agent.lr, waits.done()) == (0.5, False)
+    again.tune({"agent.lr": 0.2})
+    again.run_epoch(to.network)
+    to.tuning.begin_round(to.ranks)
+    assert (again.agent.lr, to.agent.lr) == (0.2, 0.1)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
@@ -152,6 +166,15 @@ def test_the_memory_s_discount_follows_one_that_a_scheduler_changes():
     to.run_epoch(to.network)
     assert (to.memory.gamma, to.agent.gamma) == (0.95, 0.95)
     assert asked.result(0.0) is None
+
+
+def test_the_diagnosis_goes_by_the_discount_that_is_in_force():
+    to = training(agent={"gamma": 0.3}, steps=500)
+    to.run_epoch(to.network)
+    assert "gamma is 0.3" in to.diagnosis.line
+    to.tune({"agent.gamma": 0.9})
+    to.run_epoch(to.network)
+    assert to.diagnosis.line == TOO_EARLY
 
 
 def resumed(to, folder, **arguments):

@@ -5,6 +5,7 @@ metrics.jsonl.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -35,13 +36,14 @@ def curve_of(folder: Path) -> Curve:
     tests.
 
     If a trainer was killed and another resumed from its checkpoint, episodes between checkpoint and
-    kill are left out.
+    kill are left out; if a training started over, those of the one before.
     """
     found: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
     for record in read_records(folder / "metrics.jsonl"):
         minutes = (record.get("time_s") or 0.0) / 60
+        samples = record.get("env_steps_total", math.inf)
         for points in found.values():
-            while points and points[-1][0] > minutes:
+            while points and (points[-1][0] > minutes or points[-1][1] > samples):
                 points.pop()
         if record.get("kind") == "episode" and record.get("return") is not None:
             found[record["test"]].append(

@@ -80,12 +80,15 @@ class JsonLinesSink:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("a+b")
         self._failed = False
+        if self._file.tell():  # a kill may have cut off the last line: it must not take the next
+            self._file.seek(-1, os.SEEK_END)
+            self._file.write(b"\n" if self._file.read() != b"\n" else b"")
 
     def write(self, record: Record) -> None:
         try:
-            self._file.write(as_line(record) + "\n")
+            self._file.write(as_line(record).encode() + b"\n")
             self._file.flush()
             self._failed = False
         except OSError as error:
@@ -170,20 +173,30 @@ class TensorBoardSink:
                 "TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'"
             ) from None
         self._writer: Any = SummaryWriter(str(folder))
+        self._failed = False
         for summary in hparams(hyper_parameters or {}, dict.fromkeys(map(tag_of, COMPARED), 0.0)):
             self._writer.file_writer.add_summary(summary)
 
     def write(self, record: Record) -> None:
-        if record.get("kind") != "round":
+        if self._failed or record.get("kind") != "round":
             return
         try:
             for name, value in numbers_of(record).items():
                 self._writer.add_scalar(tag_of(name), value, record["training_steps_total"])
         except Exception as error:
-            log.error("TensorBoard: %s", error)
+            self._fail(error)
 
     def close(self) -> None:
-        self._writer.close()
+        try:
+            self._writer.close()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Give up, as the writer does after its first error."""
+        if not self._failed:
+            log.error("TensorBoard: %s; training goes on without it", error)
+        self._failed = True
 
 
 class WandbSink:

@@ -251,14 +251,9 @@ class Diagnosis:
         line: the newest judgement.
     """
 
-    def __init__(self, **known: float) -> None:
-        """Take figures that do not change; unknown ones are left out.
-
-        They are `batch_size`, `memory_size`, `gamma`, `max_entropy` in nats and, for a Box,
-        `action_numbers`.
-        """
+    def __init__(self) -> None:
+        """Start without episodes and rounds."""
         self.returns = Returns()
-        self._known = known
         self._episodes: deque[EpisodeStats] = deque(maxlen=_LATEST)
         self._terminated = False
         self._rewards = math.inf, -math.inf
@@ -277,7 +272,7 @@ class Diagnosis:
 
     def judge(self, record: Round) -> str:
         """Return the line about a training after its newest round, given as its metrics with the
-        figures of the module `learning`.
+        figures of the module `learning`. Figures that are missing are no sign.
         """
         returns, values = self.returns, self._values(record)
         found = {name: text for name, (is_there, text) in SIGNS.items() if is_there(values)}
@@ -300,9 +295,7 @@ class Diagnosis:
         return self.line
 
     def _values(self, record: Round) -> _Values:
-        values = _Values(
-            {name: value for name, value in {**self._known, **record}.items() if value is not None}
-        )
+        values = _Values({name: value for name, value in record.items() if value is not None})
         self._rewards = (
             min(self._rewards[0], values["reward_low"]),
             max(self._rewards[1], values["reward_high"]),
@@ -329,8 +322,8 @@ class Diagnosis:
             * values["training_steps_per_s"]
             * training_share,
             values_drift=beyond / (highest - lowest or math.nan),
-            entropy_per_action=entropy / values["action_numbers"],
-            entropy_share=entropy / values["max_entropy"],
+            entropy_per_action=entropy / (values["action_numbers"] or math.nan),
+            entropy_share=entropy / (values["max_entropy"] or math.nan),
         )
         if len(self._episodes) >= _LEAST_EPISODES:
             steps = [stats.steps for stats in self._episodes]

@@ -49,7 +49,12 @@ _PROBED, _LEAST_PROBED = 128, 8  # observations used from a batch
 class LearningWatch(Listener):
     """Adds to each round the losses on held-out episodes and the diagnosis, and to some rounds the
     figures behind it.
+
+    Attributes:
+        num_ranks: number of trainers that learn as one.
     """
+
+    num_ranks = 1
 
     def __init__(
         self,
@@ -99,7 +104,8 @@ class LearningWatch(Listener):
             if len(newest := self._rewards.newest) and "reward_low" in record:
                 record["reward_low"] = min(record["reward_low"], float(newest.min()))
                 record["reward_high"] = max(record["reward_high"], float(newest.max()))
-            self._diagnosis.judge(record)
+            known = known_figures(self._agent, self._memory, self.num_ranks)
+            self._diagnosis.judge(known | record)
         record["learning"] = self._diagnosis.line
 
 
@@ -175,8 +181,9 @@ class ActorFigures:
         self._first = first_obs, first_act = self._first or (obs, act)
         if isinstance(agent, SACAgent) and isinstance(agent.critic, EnsembleMLP):
             with same_noise(agent.device):
-                figures["critic_spread"] = float(agent.critic(obs, act).std(1).min())
-                values = agent.critic(first_obs, first_act)
+                # a critic with batch normalisation would learn from what it is asked
+                figures["critic_spread"] = float(agent.critic_frozen(obs, act).std(1).min())
+                values = agent.critic_frozen(first_obs, first_act)
             figures |= self._change("critic_change", values)
         space = actor.action_space
         if (
@@ -241,9 +248,12 @@ def same_noise(device: str) -> Iterator[None]:
         yield
 
 
-def known_figures(agent: TrainingAgent, memory: MemoryDataloading) -> Figures:
-    """Return the arguments that `Diagnosis` is made with."""
-    known: Figures = {"batch_size": memory.batch_size, "memory_size": memory.memory_size}
+def known_figures(agent: TrainingAgent, memory: MemoryDataloading, num_ranks: int) -> Figures:
+    """Return the figures of a training that need not be measured: `batch_size` and `memory_size`,
+    of all ranks together, `gamma`, `max_entropy` in nats and, for a Box, `action_numbers`.
+    """
+    sizes = {"batch_size": memory.batch_size, "memory_size": memory.memory_size}
+    known: Figures = {name: size * num_ranks for name, size in sizes.items()}
     gamma = discount_of(agent)
     if gamma is not None:
         known["gamma"] = gamma

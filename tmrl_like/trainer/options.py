@@ -32,7 +32,8 @@ class Schedule(Options):
             ran before a resumption counts.
         start_training: samples to receive before the first training step.
         update_model_interval: training steps between two publications of the policy.
-        update_model_interval_s: least time between two publications, in seconds; 0: no limit.
+        update_model_interval_s: least time between two publications, in seconds; 0: no limit. At
+            the start and after each epoch the policy is published whatever both intervals are.
         update_buffer_interval: training steps between two checks for new samples.
         max_training_steps_per_env_step: training pauses above this ratio, as soon as a worker has
             sent a sample; the samples of a data set count.

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from tmrl_like.base import clocks
+from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.reading import Record
 from tmrl_like.trainer.watch import Listener, StepMetrics, steps_of
 from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Block, Delivery, EpisodeStats
@@ -145,7 +146,7 @@ class RoundMetrics(Listener):
                 }
         record |= _summary("test", [e for e in self.episodes if e.test])
         record |= _summary("train", [e for e in self.episodes if not e.test])
-        record |= {name: _mean(values) for name, values in self._steps.items()}
+        record |= {name: _mean(name, values) for name, values in self._steps.items()}
 
 
 def _summary(kind: str, episodes: Sequence[EpisodeStats]) -> dict[str, float]:
@@ -161,12 +162,17 @@ def _summary(kind: str, episodes: Sequence[EpisodeStats]) -> dict[str, float]:
     }
 
 
-def _mean(values: Sequence[float | torch.Tensor]) -> float:
+def _mean(name: str, values: Sequence[float | torch.Tensor]) -> float:
     """Return the mean of numbers and tensors. Tensors are still on their device, and are read here,
-    once.
+    once. Raises ConfigError if there is anything else.
     """
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    total = sum(float(value) for value in values if not isinstance(value, torch.Tensor))
+    try:
+        total = sum(float(value) for value in values if not isinstance(value, torch.Tensor))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the metric {name} that the agent returns is no number: {error}"
+        ) from None
     if tensors:
         total += float(torch.stack([tensor.detach().float().mean() for tensor in tensors]).sum())
     return total / len(values)

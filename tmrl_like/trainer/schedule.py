@@ -37,7 +37,7 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.trainer.interface import TrainerInterface
-from tmrl_like.trainer.learning import LearningWatch, known_figures
+from tmrl_like.trainer.learning import LearningWatch
 from tmrl_like.trainer.options import LIVE, Schedule
 from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.ranks import Alone, Ranks, Vote, Votes
@@ -169,14 +169,14 @@ class TrainingOffline(Schedule):
         self.tuning = Tuning(parts, self._check_values)
         self._follow_values()
         self.recent_rewards = RecentRewards(self.reward_window)
-        self.diagnosis = Diagnosis(**known_figures(self.agent, self.memory))
+        self.diagnosis = Diagnosis()
         self._metrics = RoundMetrics()
-        learning = LearningWatch(self.agent, self.memory, self.diagnosis, self.recent_rewards)
+        self._learning = LearningWatch(self.agent, self.memory, self.diagnosis, self.recent_rewards)
         self._listeners: tuple[Listener, ...] = (
             self._metrics,
             self.recent_rewards,
             self.tuning,
-            learning,
+            self._learning,
         )
 
     @property
@@ -187,6 +187,7 @@ class TrainingOffline(Schedule):
     def join(self, ranks: Alone) -> None:
         """Learn as one with other trainers. Call it before the first training step."""
         self._votes = Votes(ranks)
+        self._learning.num_ranks = ranks.size
         if isinstance(ranks, Ranks):
             self.agent.join(ranks)
 
@@ -305,6 +306,9 @@ class TrainingOffline(Schedule):
 
     def _train(self, batch: Batch, around: _Around) -> None:
         metrics = self.agent.train(batch)
+        if not isinstance(metrics, Mapping):
+            names = type(self.agent).__name__, type(metrics).__name__
+            raise ConfigError("{}.train returned a {}; expected a dict of metrics".format(*names))
         for listener in around.listeners:
             listener.on_step(batch, metrics)
         self.total_updates += 1
@@ -315,6 +319,7 @@ class TrainingOffline(Schedule):
         """Publish the actor between two training steps; raises what
         `TrainerInterface.broadcast_model` does.
         """
+        self._published_at = self.clock()
         self._metrics.note_published(interface.broadcast_model(self.agent.get_actor()))
 
     def _wait_for_samples(self, around: _Around) -> None:
@@ -345,9 +350,7 @@ class TrainingOffline(Schedule):
         if not self.update_model_interval_s:
             return True
         since_s = self.clock() - self._published_at
-        is_due = self._vote(around.should_stop, since_s >= self.update_model_interval_s).due
-        self._published_at += since_s if is_due else 0.0
-        return is_due
+        return self._vote(around.should_stop, since_s >= self.update_model_interval_s).due
 
     def _vote(
         self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False

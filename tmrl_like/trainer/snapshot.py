@@ -139,7 +139,8 @@ def _restore(training: TrainingOffline, state: State) -> None:
     training.kept = Kept(**state["kept"])
     torch.set_rng_state(state["torch_rng"])
     if state["cuda_rng"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda_rng"])
+        # this machine may have fewer GPUs
+        torch.cuda.set_rng_state_all(state["cuda_rng"][: torch.cuda.device_count()])
     random.setstate(state["python_rng"])
     np.random.set_state(_restored(None, state["numpy_rng"]))
     training.memory.rng.bit_generator.state = _restored(None, state["memory_rng"])

@@ -49,7 +49,8 @@ log = logging.getLogger("tmrl_like.trainer")
 
 _LOOK_S = 0.25  # a wait without a limit cannot be interrupted by Ctrl-C on Windows
 _MAX_CAUSE = 100
-_OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # as torch words it
+# as torch words it; on Windows "not enough memory"
+_OUT_OF_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory")
 
 
 class _Records(Listener):
@@ -343,7 +344,8 @@ class Trainer:
         """Record in run.json that this run begins, and how it ends; a write that fails is only
         logged.
         """
-        gpu = torch.cuda.get_device_name() if str(self.training.device).startswith("cuda") else ""
+        device = str(self.training.device)
+        gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else ""
         start = describe_start(**{"task": _task_of(self.training), "gpu": gpu, **about})
         starts = [*read_starts(self._metrics_path.parent), start]
         self._note(starts)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from numbers import Real
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -58,6 +58,10 @@ class Tuning(Listener):
         names = [f"{part}.{name}" for part, of in parts.items() for name in of.names]
         self.given = {name: self._now(name) for name in names}
         self.wanted = dict(self.given)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle all but the requests, on which threads of this process wait."""
+        return vars(self) | {"_asked": deque()}
 
     def ask(self, values: Values, given: bool = False) -> Future[None]:
         """Request changes, see `TrainingOffline.tune`.

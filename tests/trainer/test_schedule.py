@@ -355,7 +355,7 @@ def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
 @pytest.mark.parametrize(
     ("returned", "line"),
     [
-        (None, "Agent.train returned a NoneType; expected a dict of metrics"),
+        (None, "Agent.train returned None; expected a dict of metrics"),
         ({"loss": np.zeros(2)}, "the metric loss that the agent returns is no number: "),
         ({"loss": None}, "the metric loss that the agent returns is no number: "),
     ],

@@ -307,8 +307,8 @@ class TrainingOffline(Schedule):
     def _train(self, batch: Batch, around: _Around) -> None:
         metrics = self.agent.train(batch)
         if not isinstance(metrics, Mapping):
-            names = type(self.agent).__name__, type(metrics).__name__
-            raise ConfigError("{}.train returned a {}; expected a dict of metrics".format(*names))
+            agent, got = type(self.agent).__name__, one_line(metrics, 80)
+            raise ConfigError(f"{agent}.train returned {got}; expected a dict of metrics")
         for listener in around.listeners:
             listener.on_step(batch, metrics)
         self.total_updates += 1

@@ -1,5 +1,5 @@
 """The schedule of a training run."""
 
-from tmrl_like.trainer.schedule import StopTraining, TrainingOffline
+from tmrl_like.trainer.schedule import TrainingOffline
 
-__all__ = ["StopTraining", "TrainingOffline"]
+__all__ = ["TrainingOffline"]

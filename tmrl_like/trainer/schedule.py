@@ -74,7 +74,7 @@ AgentScheduler = Callable[[TrainingAgent, int], None]
 StopAsked = Callable[[], bool]
 
 
-class StopTraining(Exception):  # noqa: N818 - not an error
+class _StopTraining(Exception):  # noqa: N818 - not an error
     """Raised to leave the schedule at once; everything learnt so far is kept."""
 
 
@@ -277,7 +277,7 @@ class TrainingOffline(Schedule):
             self._follow_values()
             with (
                 _profiled() if self.profiling else contextlib.nullcontext(),
-                contextlib.suppress(StopTraining),
+                contextlib.suppress(_StopTraining),
             ):
                 self._run_round(around)
                 self.round += 1
@@ -338,12 +338,12 @@ class TrainingOffline(Schedule):
                     return
 
     def _may_train(self, around: _Around, may_be_late: bool = False) -> bool:
-        """Whether to train now: either all ranks do or none. Raises StopTraining if a rank is to
+        """Whether to train now: either all ranks do or none. Raises _StopTraining if a rank is to
         end.
         """
         vote = self._vote(around.should_stop, may_be_late=may_be_late)
         if vote.stop:
-            raise StopTraining
+            raise _StopTraining
         return vote.ready and self.pacer.may_train(self.total_updates, self.total_samples)
 
     def _may_publish(self, around: _Around) -> bool:

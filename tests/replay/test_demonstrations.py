@@ -178,3 +178,16 @@ def test_steps_of_who_takes_over_are_demonstrations_as_well(size, inner):
         assert len(memory.own) == sum(not step.is_reset for step in steps)
         for item in range(len(memory)):
             memory[item]
+
+
+def test_what_the_policy_did_between_a_reset_and_a_takeover_is_no_demonstration():
+    steps = ActionBufferEnv(OWN, 0, frame_stack=4).take(100)
+    start = next(k for k in range(100) if [s.is_reset for s in steps[k - 2 : k + 1]] == [1, 0, 0])
+    (block,) = packed(steps, "w", DropHistory(0, {1: 4})).blocks
+    sources = np.zeros(100, np.uint8)
+    sources[start] = ActionSource.HUMAN
+    memory = WithDemonstrations(partial(ReplayMemory, frame_stack={1: 4}), crc_debug=True)
+    timing = block.timing._replace(source=sources)
+    memory.append(Buffer(stream="w", blocks=[replace(block, timing=timing)]))
+    (demonstrated,) = map(memory.demonstrations.get_transition, range(len(memory.demonstrations)))
+    assert demonstrated[3][0].tolist() == steps[start].sample.obs[0].tolist()

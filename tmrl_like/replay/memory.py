@@ -186,7 +186,9 @@ class ReplayMemory(MemoryDataloading):
             piece = slice(start, start + self._index.room)
             begins = arrival.is_reset[piece]
             n = len(begins)
-            row = self._index.extend(arrival.buffer.stream, begins, is_held_out[piece])
+            row = self._index.extend(
+                arrival.buffer.stream, begins, is_held_out[piece], arrival.is_context[piece]
+            )
             table.write(row, n, arrival, start, places)
             if self.crc_debug:
                 originals = (info_of(sample).original for sample in arrival.buffer.memory[piece])

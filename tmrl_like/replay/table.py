@@ -61,6 +61,7 @@ class Arrival:
     Attributes:
         buffer: the samples as they arrived.
         is_reset: bool [N].
+        is_context: bool [N], see `Info`.
         episode: uint8 [N], see `Info`.
         segments: samples of one structure each, and whether all of them are of resets.
     """
@@ -70,6 +71,9 @@ class Arrival:
         blocks = buffer.blocks or (_block_of(buffer, columns),)
         self.buffer = buffer
         self.is_reset = np.concatenate([block.is_reset for block in blocks])
+        self.is_context = np.zeros(len(self.is_reset), np.bool_)  # what was sent is no context
+        if not buffer.blocks:
+            self.is_context[:] = [info_of(sample).is_context for sample in buffer.memory]
         self.episode = np.concatenate([block.episode for block in blocks])
         self.segments = []
         start = 0

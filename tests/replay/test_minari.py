@@ -84,6 +84,7 @@ JPEG = np.tile(np.frombuffer(b"\xff\xd8\xff\xe0", np.uint8), (4, 5))
         ("rewards", np.float32(1.0), "not iterable"),
         ("actions", np.float32(1.0), "cannot be read"),
         ("actions", None, "cannot be read"),
+        ("rewards", np.full(2, np.nan), "rew holds nan, which is not finite"),
         ("rewards", HUGE, "rewards has 8000000000000 bytes; at most 1073741824 are read"),
     ],
 )

@@ -329,9 +329,13 @@ class MemoryDataloading(Tunable, ABC):
     def _load_data_set(self, path: Path) -> None:
         # imported here, because a worker only needs the memory's compressor
         from tmrl_like.replay.data_sets import read_data_set
+        from tmrl_like.replay.sample_check import SampleCheck
 
+        check = SampleCheck(None, None, self)
         try:
             for buffer in read_data_set(path):
+                for block in buffer.blocks:
+                    check(block)
                 self.append(buffer)
             self.flush()
         except MemoryContractError as error:

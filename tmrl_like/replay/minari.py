@@ -20,6 +20,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import CheckpointError, MissingExtraError
 from tmrl_like.replay.streams import info_of, recorded_episodes
+from tmrl_like.replay.table import block_of
 from tmrl_like.types import Buffer, Info, Observation, Sample
 from tmrl_like.wire.rows import EPISODES
 from tmrl_like.wire.spaces import Space
@@ -65,7 +66,8 @@ def episodes_of(file: Path) -> Iterator[Buffer]:
                 key=lambda name: int(name[8:]),
             )
             for number, name in enumerate(names):
-                yield Buffer(_samples_of(data[name], number % EPISODES), "minari")
+                samples = Buffer(_samples_of(data[name], number % EPISODES))
+                yield Buffer(stream="minari", blocks=[block_of(samples)])
     except Exception as error:  # of h5py and numpy, whatever the file holds
         why = one_line(str(error) if isinstance(error, ValueError) else error, 300)
         raise CheckpointError(f"the data set {file} cannot be read: {why}") from None

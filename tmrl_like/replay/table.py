@@ -68,7 +68,7 @@ class Arrival:
 
     def __init__(self, buffer: Buffer, columns: Sequence[str]) -> None:
         """Take from info at least the items that `columns` name."""
-        blocks = buffer.blocks or (_block_of(buffer, columns),)
+        blocks = buffer.blocks or (block_of(buffer, columns),)
         self.buffer = buffer
         self.is_reset = np.concatenate([block.is_reset for block in blocks])
         self.is_context = np.zeros(len(self.is_reset), np.bool_)  # what was sent is no context
@@ -84,8 +84,8 @@ class Arrival:
                 start = end
 
 
-def _block_of(buffer: Buffer, columns: Sequence[str]) -> Block:
-    """Return samples that arrived one by one as columns."""
+def block_of(buffer: Buffer, columns: Sequence[str] = ()) -> Block:
+    """Return samples that arrived one by one as columns; of info, only the items in `columns`."""
     writer = PacketWriter()
     for sample in buffer.memory:
         info = info_of(sample)

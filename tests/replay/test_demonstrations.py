@@ -3,6 +3,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from list_memory import ListMemory
 
 from tmrl_like.errors import ConfigError, MemoryContractError
@@ -67,6 +68,14 @@ def test_a_memory_that_is_ready_with_a_whole_batch_may_stay_empty():
     memory.append(arrived(OWN))
     for _ in range(3):
         assert workers_in(memory.sample()) == [OWN] * 40
+
+
+def test_both_memories_draw_on_with_the_generator_that_a_checkpoint_holds():
+    memory, resumed = filled(OWN, EXPERT), make()
+    for worker in (OWN, EXPERT):
+        resumed.append(arrived(worker))
+    resumed.rng.bit_generator.state = memory.rng.bit_generator.state
+    assert torch.equal(memory.sample().next_obs[0], resumed.sample().next_obs[0])
 
 
 def test_what_the_policy_does_never_overwrites_a_demonstration():

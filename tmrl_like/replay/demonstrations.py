@@ -119,6 +119,7 @@ class WithDemonstrations(MemoryDataloading):
             "",
             own.crc_debug,
         )
+        self._share_rng()
 
     @classmethod
     def compressor(
@@ -194,6 +195,11 @@ class WithDemonstrations(MemoryDataloading):
         super().seed(seed)
         self.own.seed(seed)
         self.demonstrations.seed(seed + 1)
+        self._share_rng()
+
+    def _share_rng(self) -> None:
+        """Let both memories draw with this one's generator, which a checkpoint holds."""
+        self.own.rng = self.demonstrations.rng = self.rng
 
     def tune(self, **values: float) -> None:
         """Change values in both memories, as `Tunable.tune` does."""

@@ -78,6 +78,14 @@ def test_both_memories_draw_on_with_the_generator_that_a_checkpoint_holds():
     assert torch.equal(memory.sample().next_obs[0], resumed.sample().next_obs[0])
 
 
+def test_samples_that_make_no_transition_yet_are_held_all_the_same():
+    memory = make()
+    assert not memory.holds_samples
+    memory.append(packed([STEPS[OWN][10]], "w", DropHistory(4)))
+    assert len(memory) == 0
+    assert memory.holds_samples
+
+
 def test_what_the_policy_does_never_overwrites_a_demonstration():
     memory = filled(EXPERT, inner={"memory_size": 100})
     before = len(memory.demonstrations)

@@ -188,6 +188,10 @@ class WithDemonstrations(MemoryDataloading):
         )
 
     @property
+    def holds_samples(self) -> bool:
+        return self.own.holds_samples or self.demonstrations.holds_samples
+
+    @property
     def ready(self) -> bool:
         return self.own.ready or self.demonstrations.ready
 

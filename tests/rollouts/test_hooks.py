@@ -100,11 +100,12 @@ def test_nobody_listens_and_there_is_neither_a_list_nor_a_thread():
         }
 
 
-def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog):
+@pytest.mark.parametrize("error", [ValueError("not today"), SystemExit("not today")])
+def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog, error):
     rollouts = []
 
     def broken(rollout):
-        raise ValueError("not today")
+        raise error
 
     with (
         caplog.at_level(logging.ERROR),
@@ -113,10 +114,8 @@ def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog):
         for _ in range(2):
             worker.run_episode()
     assert len(rollouts) == 2
-    assert [record.message.count("raised ValueError: not today") for record in caplog.records] == [
-        1,
-        1,
-    ]
+    said = f"raised {type(error).__name__}: not today"
+    assert [record.message.count(said) for record in caplog.records] == [1, 1]
 
 
 def test_a_hook_that_does_not_come_back_holds_up_nobody(until):

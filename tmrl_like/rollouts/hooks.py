@@ -81,7 +81,7 @@ class Rollouts:
         for hook in self._hooks:
             try:
                 hook(rollout)
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # the thread would end without a line
                 log.error("on_rollout (%s) raised %s", name_of(hook), one_line(error))
 
     def close(self, within_s: float = 5.0) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tmrl_like.base.factories import completed
+from tmrl_like.base.factories import completed, taken_apart
 from tmrl_like.errors import expect
 from tmrl_like.replay.compressor import compressor_of
 from tmrl_like.replay.contract import MemoryDataloading
@@ -100,7 +100,10 @@ class WithDemonstrations(MemoryDataloading):
         memory = completed(memory, observation_space=observation_space, action_space=action_space)
         own: MemoryDataloading = completed(memory, held_out=held_out)(**options)
         self.own = own
-        self.demonstrations = memory(**options | {"dataset_path": demonstrations_path})
+        apart: dict[str, Any] = {"dataset_path": demonstrations_path}
+        if "held_out" in taken_apart(memory)[1]:
+            apart["held_out"] = 0.0
+        self.demonstrations = memory(**options | apart)
         self.share = float(share)
         self.gamma, self.shaping = own.gamma, own.shaping
         self.columns, self.mini_races, self.held_out = own.columns, own.mini_races, own.held_out

@@ -201,6 +201,28 @@ def test_preprocessors_see_raw_observations_after_the_check(is_batched):
         assert torch.equal(found, other)
 
 
+@pytest.mark.parametrize("kind", [ReplayMemory, ListMemory])
+@pytest.mark.parametrize("obs_preprocessor", [None, lambda obs: obs])
+def test_a_sample_preprocessor_of_batches_sees_whole_batches_in_every_memory(
+    kind, obs_preprocessor
+):
+    def doubled(last_obs, act, rew, *others):
+        return last_obs, act, torch.cat([rew[:20], 2 * rew[20:]]), *others
+
+    doubled.batched = True
+    memory, plain = (
+        kind(batch_size=40, obs_preprocessor=obs_preprocessor, sample_preprocessor=preprocessor)
+        for preprocessor in (doubled, None)
+    )
+    for one in (memory, plain):
+        one.append(packed(ActionBufferEnv(1, LENGTH).take(100), "w"))
+        one.seed(3)
+    found, expected = memory.sample(), plain.sample()
+    assert torch.equal(found.rew[:20], expected.rew[:20])
+    assert torch.equal(found.rew[20:], 2 * expected.rew[20:])
+    assert len(memory[0]) == 6
+
+
 def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
     memory = filled(crc_debug=True, act_buf_len=LENGTH - 1)
     with pytest.raises(PipelineMismatchError, match="last_obs"):

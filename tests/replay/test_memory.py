@@ -302,6 +302,8 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
     ("wrong", "message"),
     [
         ({"act_buf_len": -1}, "act_buf_len"),
+        ({"act_buf_len": 2.5}, "act_buf_len is 2.5; expected a whole number"),
+        ({"columns": "speed"}, "columns is 'speed'; expected a list of names"),
         ({"memory_size": 0}, "memory_size"),
         ({"memory_size": 2**31}, "memory_size"),
         ({"frame_stack": -1}, "frame_stack"),

@@ -131,6 +131,21 @@ def test_an_episode_ends_at_its_first_end(tmp_path):
     assert write_minari(tmp_path / "new", [Buffer(samples, "w")]) == (2, 3)
 
 
+@pytest.mark.parametrize(
+    ("obs", "line"),
+    [
+        (None, "there is text, bytes or None where"),
+        (b"jpeg", "there is text, bytes or None where"),
+        ({1: np.zeros(1)}, "TypeError"),
+        ({".": np.zeros(1)}, "AssertionError"),
+    ],
+)
+def test_samples_that_minari_cannot_hold_are_one_line(tmp_path, obs, line):
+    samples = [one._replace(obs=obs) for one in SAMPLES]
+    with pytest.raises(CheckpointError, match=f"Minari cannot hold these samples: {line}"):
+        write_minari(tmp_path / "new", [Buffer(samples, "w")])
+
+
 @pytest.mark.parametrize("missing", ["h5py", "minari"])
 def test_an_extra_that_is_missing_is_named(tmp_path, monkeypatch, missing):
     (tmp_path / "main_data.hdf5").write_bytes(b"")

@@ -129,8 +129,16 @@ def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
 
     Raises:
         MissingExtraError: minari is not installed.
-        CheckpointError: there is no whole episode.
+        CheckpointError: there is no whole episode, or Minari cannot hold such samples.
     """
+    try:
+        return _write(folder, buffers)
+    except (ValueError, TypeError, AssertionError) as error:  # of numpy and minari
+        why = one_line(str(error) if isinstance(error, ValueError) else error, 300)
+        raise CheckpointError(f"Minari cannot hold these samples: {why}") from None
+
+
+def _write(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
     try:
         import minari
         from minari.data_collector import EpisodeBuffer
@@ -153,8 +161,8 @@ def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
     ]
     if not episodes:
         raise CheckpointError("there is no whole episode to write")
-    (folder / "data").mkdir(parents=True)
     spaces = _space_of(episodes[0].observations), _space_of(episodes[0].actions)
+    (folder / "data").mkdir(parents=True)
     storage = MinariStorage.new(
         (folder / "data").resolve(), *spaces, data_format="hdf5", jpeg_encoding=False
     )
@@ -188,6 +196,8 @@ def _space_of(columns: Columns) -> Space:
         return spaces.Dict({key: _space_of(item) for key, item in columns.items()})
     if isinstance(columns, tuple | list):
         return spaces.Tuple([_space_of(item) for item in columns])
+    if columns.dtype.kind not in "biuf":
+        raise ValueError("there is text, bytes or None where arrays or numbers are expected")
     low, high = -np.inf, np.inf
     if columns.dtype.kind == "b":
         low, high = 0, 1

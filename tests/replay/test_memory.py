@@ -240,6 +240,14 @@ def test_a_reward_may_be_a_number_or_an_array_of_one(first):
     assert found == [0.0, 0.25, 2.0, 3.0, 4.0]
 
 
+def test_a_dict_may_have_its_keys_in_another_order():
+    memory = ReplayMemory()
+    seen = [{"a": 1.0, "b": (2.0,)}, {"b": (3.0,), "a": 4.0}]  # a data set's, a worker's
+    for k, obs in enumerate(seen):
+        memory.append(rows([(0, obs, 0.0)] * 2, stream=str(k)))
+    assert [memory.get_transition(k).obs for k in range(2)] == seen
+
+
 def test_items_outside_are_refused():
     with pytest.raises(IndexError, match="item 5"):
         ReplayMemory().get_transition(5)

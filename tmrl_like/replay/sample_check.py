@@ -82,6 +82,11 @@ class FieldForm(NamedTuple):
     node: Node
     leaves: list[LeafForm]  # left to right
 
+    def in_order_of(self, first: FieldForm) -> list[LeafForm]:
+        """Return the leaves in the order of those of another one, with the same paths."""
+        by_path = {leaf.path: leaf for leaf in self.leaves}
+        return [by_path[leaf.path] for leaf in first.leaves]
+
 
 def parts_of(schema: Node) -> dict[str, FieldForm]:
     """Return the fields of samples of one structure, and the items of their info as
@@ -111,21 +116,22 @@ def refuse_no_number(part: FieldForm) -> None:
 
 
 def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "same_kind"]) -> None:
-    """Raise unless the leaves of samples can be cast to those of the first one.
+    """Raise unless the leaves of samples can be cast to those of the first one. The order of the
+    keys of a dict does not matter.
 
     Raises:
         MemoryContractError: the structure, a shape or a dtype differs; the message names the leaf.
     """
     if now.node == first.node:
         return
-    if len({repr(fill(part.node, repeat(None))) for part in (first, now)}) > 1:
+    if fill(first.node, repeat(None)) != fill(now.node, repeat(None)):
         places, now_places = (
             ", ".join(leaf.path for leaf in part.leaves) or "empty" for part in (first, now)
         )
         raise MemoryContractError(
             f"{first.name} has changed its structure: it began as {places} and is now {now_places}"
         )
-    for leaf, other in zip(first.leaves, now.leaves, strict=True):
+    for leaf, other in zip(first.leaves, now.in_order_of(first), strict=True):
         began, is_now = leaf.numbers, other.numbers
         if is_now.shape != began.shape or not np.can_cast(is_now.dtype, began.dtype, casting):
             raise MemoryContractError(

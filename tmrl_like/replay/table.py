@@ -228,8 +228,8 @@ class Table:
         for name in NUMBERS:
             refuse_no_number(parts[name])
         return {
-            name: [leaf.place for leaf in parts[name].leaves]
-            for name in self.fields
+            name: [leaf.place for leaf in parts[name].in_order_of(self.fields[name].form)]
+            for name in (*NAMES, *self._items)
             if name in parts
         }
 

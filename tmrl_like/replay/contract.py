@@ -349,8 +349,10 @@ class MemoryDataloading(Tunable, ABC):
         from tmrl_like.replay.sample_check import SampleCheck
 
         check = SampleCheck(None, None, self)
+        samples = 0
         try:
             for buffer in read_data_set(path):
+                samples += len(buffer)
                 for block in buffer.blocks:
                     check(block)
                 self.append(buffer)
@@ -359,6 +361,8 @@ class MemoryDataloading(Tunable, ABC):
             raise CheckpointError(
                 f"the data set {path} does not fit this {type(self).__name__}: {error}"
             ) from None
+        if not samples:
+            raise CheckpointError(f"the data set {path} holds no sample that can be read")
         log.info("data set %s: %d transitions", path, len(self))
 
 

@@ -51,16 +51,18 @@ def read_data_set(path: Path) -> Iterator[Buffer]:
         CheckpointError: it cannot be read.
         MissingExtraError: it is a Minari data set, and the package that reads it is not installed.
     """
-    if (found := find_minari(path)) is not None:
-        yield from episodes_of(found)
-        return
     try:
+        if (found := find_minari(path)) is not None:
+            yield from episodes_of(found)
+            return
         yield from Receiver().replay(stored_files(path))
     except WireVersionError as error:
         raise CheckpointError(
             f"the data set {path} cannot be read: it holds {error}; read it with the tmrl_like "
             "that wrote it"
         ) from None
+    except OSError as error:
+        raise CheckpointError(f"the data set {path} cannot be read: {error}") from None
 
 
 @dataclass

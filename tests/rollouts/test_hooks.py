@@ -118,7 +118,7 @@ def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog, error):
     assert [record.message.count(said) for record in caplog.records] == [1, 1]
 
 
-def test_a_hook_that_does_not_come_back_holds_up_nobody(until):
+def test_a_hook_that_does_not_come_back_holds_up_nobody(until, caplog):
     go_on, rollouts = threading.Event(), []
 
     def slow(rollout):
@@ -129,5 +129,7 @@ def test_a_hook_that_does_not_come_back_holds_up_nobody(until):
         for _ in range(9):
             worker.run_episode()
         assert worker.rollouts.dropped in (4, 5)  # one is in the hook, and four wait
+        worker.rollouts.close(0.01)
+        assert "on_rollout did not come back within 0.01 s" in caplog.text
         go_on.set()
         until(lambda: len(rollouts) == 9 - worker.rollouts.dropped)

@@ -326,6 +326,8 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ({"mini_races": MiniRaces()}, "mini-races the memory needs the agent's gamma"),
         ({"gamma": 1.0, "mini_races": MiniRaces()}, "mini-races of 7 s need the environment's"),
         ({"held_out": 1.0}, "held_out is 1"),
+        ({"held_out": 0.004}, "held_out is 0.004; expected 0, or 0.005 to below 0.995"),
+        ({"held_out": 0.995}, "held_out is 0.995"),
         ({"scratch_dir": "/nowhere"}, "there is no folder .*nowhere, which scratch_dir names"),
     ],
 )

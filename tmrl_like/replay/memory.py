@@ -92,6 +92,8 @@ class ReplayMemory(MemoryDataloading):
         self._race_steps = page.race_steps
         counted = np.floor(np.arange(EPISODES + 1) * self.held_out + 0.5)
         self._is_held_out = counted[1:] > counted[:-1]  # by the number of an episode
+        is_some = not self.held_out or 0 < self._is_held_out.sum() < EPISODES
+        expect(is_some, "held_out", self.held_out, "0, or 0.005 to below 0.995")
         self._held_out_rng = np.random.default_rng()
         self._index = RowIndex(max(1, int(memory_size)), page)
         self._rebuilder: Rebuilder | None = (

@@ -290,6 +290,18 @@ def test_a_long_buffer_is_written_as_packets_of_moderate_size(tmp_path):
     assert [sample.act for sample in buffer.memory] == list(range(200))
 
 
+@pytest.mark.parametrize("end", [{"terminated": True}, {"truncated": True}])
+def test_episodes_whose_beginnings_are_not_marked_are_not_joined_in_a_data_set(tmp_path, end):
+    first, *others = samples(60, episode=ONE_EPISODE)
+    others[20] = others[20]._replace(**end)
+    with pytest.raises(ConfigError, match=r"sample 22 .* is not marked as a reset.*is_reset=True"):
+        write_data_set(tmp_path / "new", [Buffer([first, *others], "a")])
+    with pytest.raises(ConfigError, match="sample 22 "):
+        write_data_set(tmp_path / "new", [Buffer(part, "a") for part in ([first], others)])
+    others[21] = others[21]._replace(info=Info(is_reset=True))
+    assert write_data_set(tmp_path / "new", [Buffer([first, *others], "a")]) == 60
+
+
 def test_streams_of_a_data_set_are_kept_apart_and_what_follows_begins_with_context(tmp_path):
     buffers = [Buffer(samples(70, worker, episode=ONE_EPISODE), f"w{worker}") for worker in (0, 1)]
     write_data_set(tmp_path, buffers)

@@ -73,9 +73,17 @@ class _Stream:
     entries: int = 0
     episode: int = -1
     was_reset: bool = False
+    was_end: bool = False
 
     def append(self, sample: Sample, writer: PacketWriter) -> None:
         info = info_of(sample)
+        if self.was_end and not info.is_reset:
+            raise ConfigError(
+                f"sample {self.entries + writer.samples} follows the end of an episode and is not "
+                "marked as a reset, so two episodes would be joined: give the first sample of each "
+                "episode the info Info(is_reset=True), of tmrl_like.types"
+            )
+        self.was_end = bool(sample.terminated or sample.truncated)
         self.episode += info.is_reset and not self.was_reset
         self.was_reset = info.is_reset
         writer.append(
@@ -102,6 +110,8 @@ def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
 
     Raises:
         EncodingError: a sample holds something that cannot be stored; the message names the field.
+        ConfigError: the folder is in use or holds samples, or an episode does not begin with a
+            reset.
     """
     return write_log(Path(folder), _files_of(_packets_of(buffers)))
 

@@ -106,6 +106,11 @@ def test_a_memory_is_fitted_to_environment_and_agent_and_so_is_the_one_in_it():
     assert (
         fitted(partial(ReplayMemory, gamma=0.9, frame_stack=0), Env, agent).keywords["gamma"] == 0.9
     )
-    both = fitted(partial(WithDemonstrations, memory=ReplayMemory), Env, agent)
-    assert both.keywords["memory"].keywords == known
-    assert compressor_of(both) == compressor_of(fitted(ReplayMemory, Env))
+    for inner in (
+        partial(WithDemonstrations, memory=ReplayMemory),
+        partial(WithDemonstrations, ReplayMemory),
+    ):
+        both = fitted(inner, Env, agent)
+        assert both.keywords["memory"].keywords == known
+        assert compressor_of(both) == compressor_of(fitted(ReplayMemory, Env))
+        assert both().own.gamma == 0.5

@@ -1,4 +1,6 @@
 import logging
+from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -288,6 +290,18 @@ def test_a_long_buffer_is_written_as_packets_of_moderate_size(tmp_path):
     assert [sample.act for sample in buffer.memory] == list(range(200))
 
 
+@pytest.mark.parametrize("end", [{"terminated": True}, {"truncated": True}])
+def test_episodes_whose_beginnings_are_not_marked_are_not_joined_in_a_data_set(tmp_path, end):
+    first, *others = samples(60, episode=ONE_EPISODE)
+    others[20] = others[20]._replace(**end)
+    with pytest.raises(ConfigError, match=r"sample 22 .* is not marked as a reset.*is_reset=True"):
+        write_data_set(tmp_path / "new", [Buffer([first, *others], "a")])
+    with pytest.raises(ConfigError, match="sample 22 "):
+        write_data_set(tmp_path / "new", [Buffer(part, "a") for part in ([first], others)])
+    others[21] = others[21]._replace(info=Info(is_reset=True))
+    assert write_data_set(tmp_path / "new", [Buffer([first, *others], "a")]) == 60
+
+
 def test_streams_of_a_data_set_are_kept_apart_and_what_follows_begins_with_context(tmp_path):
     buffers = [Buffer(samples(70, worker, episode=ONE_EPISODE), f"w{worker}") for worker in (0, 1)]
     write_data_set(tmp_path, buffers)
@@ -307,7 +321,12 @@ def test_what_is_no_data_set_of_this_memory_is_one_clear_line(tmp_path, monkeypa
         patch.setattr("tmrl_like.wire.messages.WIRE_VERSION", 1)
         write_data_set(tmp_path / "old", [Buffer(text, "a")])
     (tmp_path / "data.pkl").write_bytes(b"cos\nsystem\n")
+    (tmp_path / "run.log").write_text("12:00 a line of text\n")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "0000000001.log").write_bytes(b"\0" * 99)
     for path, error, match in (
+        ("run.log", CheckpointError, r"run\.log holds no sample that can be read"),
+        ("damaged", CheckpointError, "damaged holds no sample that can be read"),
         ("nowhere", ConfigError, r"there is no data set at .*nowhere: expected a folder"),
         ("", ConfigError, r"is a pickle.*tmrl-like record"),
         ("data.pkl", ConfigError, r"is a pickle.*tmrl-like record"),
@@ -316,3 +335,6 @@ def test_what_is_no_data_set_of_this_memory_is_one_clear_line(tmp_path, monkeypa
     ):
         with pytest.raises(error, match=match):
             ReplayMemory(dataset_path=tmp_path / path)
+    monkeypatch.setattr(Path, "is_file", MagicMock(side_effect=PermissionError("not yours")))
+    with pytest.raises(CheckpointError, match="cannot be read: not yours"):
+        ReplayMemory(dataset_path=tmp_path)

@@ -3,6 +3,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from list_memory import ListMemory
 
 from tmrl_like.errors import ConfigError, MemoryContractError
@@ -67,6 +68,22 @@ def test_a_memory_that_is_ready_with_a_whole_batch_may_stay_empty():
     memory.append(arrived(OWN))
     for _ in range(3):
         assert workers_in(memory.sample()) == [OWN] * 40
+
+
+def test_both_memories_draw_on_with_the_generator_that_a_checkpoint_holds():
+    memory, resumed = filled(OWN, EXPERT), make()
+    for worker in (OWN, EXPERT):
+        resumed.append(arrived(worker))
+    resumed.rng.bit_generator.state = memory.rng.bit_generator.state
+    assert torch.equal(memory.sample().next_obs[0], resumed.sample().next_obs[0])
+
+
+def test_samples_that_make_no_transition_yet_are_held_all_the_same():
+    memory = make()
+    assert not memory.holds_samples
+    memory.append(packed([STEPS[OWN][10]], "w", DropHistory(4)))
+    assert len(memory) == 0
+    assert memory.holds_samples
 
 
 def test_what_the_policy_does_never_overwrites_a_demonstration():
@@ -178,3 +195,16 @@ def test_steps_of_who_takes_over_are_demonstrations_as_well(size, inner):
         assert len(memory.own) == sum(not step.is_reset for step in steps)
         for item in range(len(memory)):
             memory[item]
+
+
+def test_what_the_policy_did_between_a_reset_and_a_takeover_is_no_demonstration():
+    steps = ActionBufferEnv(OWN, 0, frame_stack=4).take(100)
+    start = next(k for k in range(100) if [s.is_reset for s in steps[k - 2 : k + 1]] == [1, 0, 0])
+    (block,) = packed(steps, "w", DropHistory(0, {1: 4})).blocks
+    sources = np.zeros(100, np.uint8)
+    sources[start] = ActionSource.HUMAN
+    memory = WithDemonstrations(partial(ReplayMemory, frame_stack={1: 4}), crc_debug=True)
+    timing = block.timing._replace(source=sources)
+    memory.append(Buffer(stream="w", blocks=[replace(block, timing=timing)]))
+    (demonstrated,) = map(memory.demonstrations.get_transition, range(len(memory.demonstrations)))
+    assert demonstrated[3][0].tolist() == steps[start].sample.obs[0].tolist()

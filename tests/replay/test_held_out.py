@@ -102,8 +102,9 @@ def test_data_sets_have_numbers_whoever_wrote_them(tmp_path):
     assert [sample.info.episode for sample in found] == [step.episode for step in steps]
 
 
-def test_of_demonstrations_nothing_is_held_out():
-    memory = WithDemonstrations(partial(ReplayMemory, batch_size=12, **HISTORY), held_out=0.25)
+@pytest.mark.parametrize(("inner", "outer"), [({}, {"held_out": 0.25}), ({"held_out": 0.25}, {})])
+def test_of_demonstrations_nothing_is_held_out(inner, outer):
+    memory = WithDemonstrations(partial(ReplayMemory, batch_size=12, **HISTORY, **inner), **outer)
     for one in (memory.own, memory.demonstrations):
         for stream, steps in packets_of():
             one.append(packed(steps, stream, DropHistory(**HISTORY)))

@@ -28,6 +28,8 @@ def test_labels_are_read_as_they_were_written(tmp_path: Path) -> None:
     write_labels(file, {3: False, 0: True})
     assert file.read_text() == "episode,success\n0,true\n3,false\n"
     assert read_labels(file, 4) == {0: True, 3: False}
+    file.write_bytes(b"\xef\xbb\xbfepisode,success\r\n0,TRUE\r\n3,FALSE\r\n")  # a spreadsheet's
+    assert read_labels(file, 4) == {0: True, 3: False}
 
 
 @pytest.mark.parametrize(

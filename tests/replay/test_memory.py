@@ -201,6 +201,28 @@ def test_preprocessors_see_raw_observations_after_the_check(is_batched):
         assert torch.equal(found, other)
 
 
+@pytest.mark.parametrize("kind", [ReplayMemory, ListMemory])
+@pytest.mark.parametrize("obs_preprocessor", [None, lambda obs: obs])
+def test_a_sample_preprocessor_of_batches_sees_whole_batches_in_every_memory(
+    kind, obs_preprocessor
+):
+    def doubled(last_obs, act, rew, *others):
+        return last_obs, act, torch.cat([rew[:20], 2 * rew[20:]]), *others
+
+    doubled.batched = True
+    memory, plain = (
+        kind(batch_size=40, obs_preprocessor=obs_preprocessor, sample_preprocessor=preprocessor)
+        for preprocessor in (doubled, None)
+    )
+    for one in (memory, plain):
+        one.append(packed(ActionBufferEnv(1, LENGTH).take(100), "w"))
+        one.seed(3)
+    found, expected = memory.sample(), plain.sample()
+    assert torch.equal(found.rew[:20], expected.rew[:20])
+    assert torch.equal(found.rew[20:], 2 * expected.rew[20:])
+    assert len(memory[0]) == 6
+
+
 def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
     memory = filled(crc_debug=True, act_buf_len=LENGTH - 1)
     with pytest.raises(PipelineMismatchError, match="last_obs"):
@@ -216,6 +238,14 @@ def test_a_reward_may_be_a_number_or_an_array_of_one(first):
         memory.append(rows([(1, 1.0, rew)], reset_at=()))
     found = [float(np.squeeze(memory.get_transition(k).rew)) for k in range(len(memory))]
     assert found == [0.0, 0.25, 2.0, 3.0, 4.0]
+
+
+def test_a_dict_may_have_its_keys_in_another_order():
+    memory = ReplayMemory()
+    seen = [{"a": 1.0, "b": (2.0,)}, {"b": (3.0,), "a": 4.0}]  # a data set's, a worker's
+    for k, obs in enumerate(seen):
+        memory.append(rows([(0, obs, 0.0)] * 2, stream=str(k)))
+    assert [memory.get_transition(k).obs for k in range(2)] == seen
 
 
 def test_items_outside_are_refused():
@@ -280,6 +310,8 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
     ("wrong", "message"),
     [
         ({"act_buf_len": -1}, "act_buf_len"),
+        ({"act_buf_len": 2.5}, "act_buf_len is 2.5; expected a whole number"),
+        ({"columns": "speed"}, "columns is 'speed'; expected a list of names"),
         ({"memory_size": 0}, "memory_size"),
         ({"memory_size": 2**31}, "memory_size"),
         ({"frame_stack": -1}, "frame_stack"),
@@ -294,6 +326,8 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ({"mini_races": MiniRaces()}, "mini-races the memory needs the agent's gamma"),
         ({"gamma": 1.0, "mini_races": MiniRaces()}, "mini-races of 7 s need the environment's"),
         ({"held_out": 1.0}, "held_out is 1"),
+        ({"held_out": 0.004}, "held_out is 0.004; expected 0, or 0.005 to below 0.995"),
+        ({"held_out": 0.995}, "held_out is 0.995"),
         ({"scratch_dir": "/nowhere"}, "there is no folder .*nowhere, which scratch_dir names"),
     ],
 )

@@ -84,6 +84,7 @@ JPEG = np.tile(np.frombuffer(b"\xff\xd8\xff\xe0", np.uint8), (4, 5))
         ("rewards", np.float32(1.0), "not iterable"),
         ("actions", np.float32(1.0), "cannot be read"),
         ("actions", None, "cannot be read"),
+        ("rewards", np.full(2, np.nan), "rew holds nan, which is not finite"),
         ("rewards", HUGE, "rewards has 8000000000000 bytes; at most 1073741824 are read"),
     ],
 )
@@ -128,6 +129,21 @@ def test_only_whole_episodes_are_written_each_of_one_worker_process(tmp_path, mo
 def test_an_episode_ends_at_its_first_end(tmp_path):
     samples = [*SAMPLES[:3], sample(9), *SAMPLES[3:]]
     assert write_minari(tmp_path / "new", [Buffer(samples, "w")]) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("obs", "line"),
+    [
+        (None, "there is text, bytes or None where"),
+        (b"jpeg", "there is text, bytes or None where"),
+        ({1: np.zeros(1)}, "TypeError"),
+        ({".": np.zeros(1)}, "AssertionError"),
+    ],
+)
+def test_samples_that_minari_cannot_hold_are_one_line(tmp_path, obs, line):
+    samples = [one._replace(obs=obs) for one in SAMPLES]
+    with pytest.raises(CheckpointError, match=f"Minari cannot hold these samples: {line}"):
+        write_minari(tmp_path / "new", [Buffer(samples, "w")])
 
 
 @pytest.mark.parametrize("missing", ["h5py", "minari"])

@@ -2,6 +2,8 @@
 one by one.
 """
 
+import math
+
 import numpy as np
 import pytest
 from kit.memories import steps_of_return
@@ -74,6 +76,6 @@ def test_how_many_steps_a_race_has():
     assert MiniRaces(seconds=7.0).length(0.06) == 117
     assert MiniRaces(seconds=0.01).length(0.06) == 1
     assert MiniRaces(seconds=7.0, steps=3).length(None) == 3
-    for wrong in ({"steps": 0}, {"seconds": 0.0}):
+    for wrong in ({"steps": 0}, {"seconds": 0.0}, {"steps": 10**20}, {"seconds": math.inf}):
         with pytest.raises(ConfigError):
             MiniRaces(**wrong)

@@ -82,6 +82,8 @@ def test_what_is_beside_the_six_of_a_batch_is_kept_and_mapped_with_them():
 def test_the_steps_to_the_end_are_counted_where_there_is_one(end, size, memory_size):
     samples = episode([1.0] * 9, end="terminated") + episode([1.0] * 5, start=20, end=end)
     samples += episode([1.0], start=40)
+    for sample in samples:
+        sample.info["steps_to_end"] = np.zeros(2)  # the environment's own does not count
     memory = ReplayMemory(memory_size=memory_size, columns=("steps_to_end",), batch_size=4)
     for start in range(0, len(samples), size):
         memory.append(Buffer(samples[start : start + size], "w"))

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from kit.packets import packet_of
 
 from tmrl_like.base.factories import completed
-from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.replay.sample_check import SampleCheck
@@ -158,3 +158,10 @@ def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len, err
     path = {"demonstrations_path" if "memory" in make.keywords else "dataset_path": tmp_path}
     with pytest.raises(ConfigError, match=error) if error else nullcontext():
         make(**path)
+
+
+@pytest.mark.parametrize("memory", [ReplayMemory, ListMemory])
+def test_a_data_set_with_a_value_that_is_not_finite_is_one_line(tmp_path, memory):
+    write_data_set(tmp_path, [Buffer([GOOD] * 9 + [NOT_FINITE["a reward that is NaN"]], "a")])
+    with pytest.raises(CheckpointError, match=r"does not fit this .*: rew holds nan, which is not"):
+        memory(dataset_path=tmp_path)

@@ -85,6 +85,18 @@ def test_observations_are_those_that_the_actor_sees():
     assert [step.obs.item() for step in steps] == [20, 22, 24]
 
 
+def test_neither_data_sets_nor_files_of_the_memory_are_used_however_it_is_given():
+    inside = partial(ReplayMemory, act_buf_len=2, dataset_path="nowhere", held_out=0.99)
+    of_disk = partial(ReplayMemory, act_buf_len=2, scratch_dir="/dev/null/full")
+    for memory in (
+        partial(WithDemonstrations, memory=inside),
+        partial(WithDemonstrations, inside, 0.5, "nowhere"),
+        of_disk,
+    ):
+        rows, _ = found([Buffer(episode(10, [OWN] * 3), "a")], memory)
+        assert [row[1] for row in rows] == [10, 11, 12]
+
+
 def test_no_step_is_an_error():
     with pytest.raises(ConfigError, match="shows no step"):
         found([])

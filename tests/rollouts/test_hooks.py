@@ -100,11 +100,12 @@ def test_nobody_listens_and_there_is_neither_a_list_nor_a_thread():
         }
 
 
-def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog):
+@pytest.mark.parametrize("error", [ValueError("not today"), SystemExit("not today")])
+def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog, error):
     rollouts = []
 
     def broken(rollout):
-        raise ValueError("not today")
+        raise error
 
     with (
         caplog.at_level(logging.ERROR),
@@ -113,13 +114,11 @@ def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog):
         for _ in range(2):
             worker.run_episode()
     assert len(rollouts) == 2
-    assert [record.message.count("raised ValueError: not today") for record in caplog.records] == [
-        1,
-        1,
-    ]
+    said = f"raised {type(error).__name__}: not today"
+    assert [record.message.count(said) for record in caplog.records] == [1, 1]
 
 
-def test_a_hook_that_does_not_come_back_holds_up_nobody(until):
+def test_a_hook_that_does_not_come_back_holds_up_nobody(until, caplog):
     go_on, rollouts = threading.Event(), []
 
     def slow(rollout):
@@ -130,5 +129,7 @@ def test_a_hook_that_does_not_come_back_holds_up_nobody(until):
         for _ in range(9):
             worker.run_episode()
         assert worker.rollouts.dropped in (4, 5)  # one is in the hook, and four wait
+        worker.rollouts.close(0.01)
+        assert "on_rollout did not come back within 0.01 s" in caplog.text
         go_on.set()
         until(lambda: len(rollouts) == 9 - worker.rollouts.dropped)

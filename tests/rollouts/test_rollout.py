@@ -128,6 +128,22 @@ def test_a_file_that_is_no_rollout_is_one_line(content, tmp_path):
         Rollout.load(tmp_path / "none.npz")
 
 
+def test_a_bit_that_has_flipped_is_one_line_or_is_not_seen(tmp_path):
+    file = tmp_path / "rollout.npz"
+    rollout_of(steps_of(3)).save(file)
+    whole = file.read_bytes()
+    refused = 0
+    begin = whole.index(b"PK\x01\x02")  # the directory at the end
+    for at in range(begin, begin + 40):
+        for bit in (1, 0x80):
+            file.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+            try:
+                Rollout.load(file)
+            except ConfigError:
+                refused += 1
+    assert refused > 20
+
+
 def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_faster_one():
     short = drive([1, 2], [1, 2], progress=[0.3, 0.5])
     long = drive([1, 2], [1, 2], progress=[0.7, 0.6])

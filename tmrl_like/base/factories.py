@@ -136,6 +136,12 @@ def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
     return functools.partial(factory, **new) if new else factory
 
 
+def replaced(factory: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
+    """Return the factory with these arguments, in place of those that it has by these names."""
+    target, given = taken_apart(factory)
+    return functools.partial(target, **given | arguments) if arguments else factory
+
+
 def instance_or_function(given: Callable[..., Any], **known: Any) -> Callable[..., Any]:
     """Return an instance of a class or of a `partial` of one, made with those arguments of `known`
     that it takes; return a function as it is.
@@ -200,5 +206,4 @@ def _knowing(memory_cls: Callable[..., Any], known: dict[str, Any]) -> Callable[
     with_inputs = getattr(given.get("sample_preprocessor"), "with_inputs", None)
     if with_inputs is not None and "inputs" in known:
         told["sample_preprocessor"] = with_inputs(known["inputs"])
-    completed_cls = completed(memory_cls, **known)
-    return functools.partial(completed_cls, **told) if told else completed_cls
+    return replaced(completed(memory_cls, **known), **told)

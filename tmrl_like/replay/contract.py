@@ -98,7 +98,8 @@ class MemoryDataloading(Tunable, ABC):
             nb_steps: batches per round: how many `for batch in memory` yields.
             obs_preprocessor: applied to both observations of a transition, as on the worker.
             sample_preprocessor: (last_obs, act, rew, obs, terminated, truncated) -> the same six,
-                after `obs_preprocessor`; e.g. data augmentation.
+                after `obs_preprocessor`; e.g. data augmentation. With an attribute
+                `batched = True` it is called once per batch, with tensors [B, ...].
             memory_size: number of samples to keep; beyond it, the oldest are dropped.
             batch_size: transitions per batch, drawn uniformly with replacement.
             dataset_path: recorded samples (a folder, or one file of it) or a Minari data set to
@@ -246,8 +247,8 @@ class MemoryDataloading(Tunable, ABC):
         return self._batch_of([next(drawn) for _ in range(self.batch_size)])
 
     def __getitem__(self, item: int) -> Six:
-        """Return one transition, preprocessed; if it ends in a reset or context sample, another
-        one, drawn at random.
+        """Return one transition, preprocessed, but not by a `sample_preprocessor` of batches; if it
+        ends in a reset or context sample, another one, drawn at random.
         """
         return self._transition_of(item) or next(self._draw())
 
@@ -310,10 +311,21 @@ class MemoryDataloading(Tunable, ABC):
         )
 
     def _preprocessed(self, six: Six) -> Six:
-        """Return the six items of a transition or a batch as the agent sees them."""
-        if self.obs_preprocessor is not None:
-            last_obs, act, rew, obs, *flags = six
-            six = self.obs_preprocessor(last_obs), act, rew, self.obs_preprocessor(obs), *flags
+        """Return the six items of a transition as the agent sees them, but before a
+        `sample_preprocessor` of whole batches.
+        """
+        six = self._seen(six)
+        return six if _is_batched(self.sample_preprocessor) else self._changed(six)
+
+    def _seen(self, six: Six) -> Six:
+        """Return the six items of a transition or a batch, after `obs_preprocessor`."""
+        if self.obs_preprocessor is None:
+            return six
+        last_obs, act, rew, obs, *flags = six
+        return self.obs_preprocessor(last_obs), act, rew, self.obs_preprocessor(obs), *flags
+
+    def _changed(self, six: Six) -> Six:
+        """Return the six items of a transition or a batch, after `sample_preprocessor`."""
         if self.sample_preprocessor is None:
             return six
         found = self.sample_preprocessor(*six)
@@ -321,24 +333,46 @@ class MemoryDataloading(Tunable, ABC):
         return tuple(found)
 
     def _batch_of(self, transitions: list[Six]) -> Batch:
-        """Collate with this memory's own `collate`."""
+        """Collate with this memory's own `collate`; a `sample_preprocessor` of whole batches
+        follows.
+        """
         batch = self.collate(transitions, self.device)
         check_items(f"{type(self).__name__}.collate returned", batch, Batch._fields)
-        return batch if isinstance(batch, Batch) else Batch(*batch)
+        batch = batch if isinstance(batch, Batch) else Batch(*batch)
+        if not _is_batched(self.sample_preprocessor):
+            return batch
+        return with_six(batch, self._changed(tuple(batch)))
 
     def _load_data_set(self, path: Path) -> None:
         # imported here, because a worker only needs the memory's compressor
         from tmrl_like.replay.data_sets import read_data_set
+        from tmrl_like.replay.sample_check import SampleCheck
 
+        check = SampleCheck(None, None, self)
+        samples = 0
         try:
             for buffer in read_data_set(path):
+                samples += len(buffer)
+                for block in buffer.blocks:
+                    check(block)
                 self.append(buffer)
             self.flush()
         except MemoryContractError as error:
             raise CheckpointError(
                 f"the data set {path} does not fit this {type(self).__name__}: {error}"
             ) from None
+        if not samples:
+            raise CheckpointError(f"the data set {path} holds no sample that can be read")
         log.info("data set %s: %d transitions", path, len(self))
+
+
+def with_six(batch: Batch, six: Six) -> Batch:
+    """Return a copy of a batch with these six items; its other attributes stay."""
+    return batch._replace(**dict(zip(Batch._fields, six, strict=True)))
+
+
+def _is_batched(preprocessor: object) -> bool:
+    return bool(getattr(preprocessor, "batched", False))
 
 
 def _check_sizes(**sizes: float) -> None:

@@ -51,16 +51,18 @@ def read_data_set(path: Path) -> Iterator[Buffer]:
         CheckpointError: it cannot be read.
         MissingExtraError: it is a Minari data set, and the package that reads it is not installed.
     """
-    if (found := find_minari(path)) is not None:
-        yield from episodes_of(found)
-        return
     try:
+        if (found := find_minari(path)) is not None:
+            yield from episodes_of(found)
+            return
         yield from Receiver().replay(stored_files(path))
     except WireVersionError as error:
         raise CheckpointError(
             f"the data set {path} cannot be read: it holds {error}; read it with the tmrl_like "
             "that wrote it"
         ) from None
+    except OSError as error:
+        raise CheckpointError(f"the data set {path} cannot be read: {error}") from None
 
 
 @dataclass
@@ -71,9 +73,17 @@ class _Stream:
     entries: int = 0
     episode: int = -1
     was_reset: bool = False
+    was_end: bool = False
 
     def append(self, sample: Sample, writer: PacketWriter) -> None:
         info = info_of(sample)
+        if self.was_end and not info.is_reset:
+            raise ConfigError(
+                f"sample {self.entries + writer.samples} follows the end of an episode and is not "
+                "marked as a reset, so two episodes would be joined: give the first sample of each "
+                "episode the info Info(is_reset=True), of tmrl_like.types"
+            )
+        self.was_end = bool(sample.terminated or sample.truncated)
         self.episode += info.is_reset and not self.was_reset
         self.was_reset = info.is_reset
         writer.append(
@@ -100,6 +110,8 @@ def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
 
     Raises:
         EncodingError: a sample holds something that cannot be stored; the message names the field.
+        ConfigError: the folder is in use or holds samples, or an episode does not begin with a
+            reset.
     """
     return write_log(Path(folder), _files_of(_packets_of(buffers)))
 

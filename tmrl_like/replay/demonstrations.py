@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tmrl_like.base.factories import completed
+from tmrl_like.base.factories import completed, taken_apart
 from tmrl_like.errors import expect
 from tmrl_like.replay.compressor import compressor_of
 from tmrl_like.replay.contract import MemoryDataloading
@@ -100,7 +100,10 @@ class WithDemonstrations(MemoryDataloading):
         memory = completed(memory, observation_space=observation_space, action_space=action_space)
         own: MemoryDataloading = completed(memory, held_out=held_out)(**options)
         self.own = own
-        self.demonstrations = memory(**options | {"dataset_path": demonstrations_path})
+        apart: dict[str, Any] = {"dataset_path": demonstrations_path}
+        if "held_out" in taken_apart(memory)[1]:
+            apart["held_out"] = 0.0
+        self.demonstrations = memory(**options | apart)
         self.share = float(share)
         self.gamma, self.shaping = own.gamma, own.shaping
         self.columns, self.mini_races, self.held_out = own.columns, own.mini_races, own.held_out
@@ -119,6 +122,7 @@ class WithDemonstrations(MemoryDataloading):
             "",
             own.crc_debug,
         )
+        self._share_rng()
 
     @classmethod
     def compressor(
@@ -187,6 +191,10 @@ class WithDemonstrations(MemoryDataloading):
         )
 
     @property
+    def holds_samples(self) -> bool:
+        return self.own.holds_samples or self.demonstrations.holds_samples
+
+    @property
     def ready(self) -> bool:
         return self.own.ready or self.demonstrations.ready
 
@@ -194,6 +202,11 @@ class WithDemonstrations(MemoryDataloading):
         super().seed(seed)
         self.own.seed(seed)
         self.demonstrations.seed(seed + 1)
+        self._share_rng()
+
+    def _share_rng(self) -> None:
+        """Let both memories draw with this one's generator, which a checkpoint holds."""
+        self.own.rng = self.demonstrations.rng = self.rng
 
     def tune(self, **values: float) -> None:
         """Change values in both memories, as `Tunable.tune` does."""

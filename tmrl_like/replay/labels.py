@@ -96,7 +96,7 @@ def read_labels(file: Path, num_episodes: int) -> dict[int, bool]:
         ConfigError: the file cannot be read, or a line is wrong; the message names the line.
     """
     try:
-        head, *lines = file.read_text(encoding="utf-8").splitlines() or [""]
+        head, *lines = file.read_text(encoding="utf-8-sig").splitlines() or [""]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the labels {file} cannot be read: {error}") from None
     if head != _HEAD:

@@ -20,7 +20,7 @@ import numpy as np
 from tmrl_like.errors import ConfigError, MemoryContractError, expect
 from tmrl_like.replay.collate import Six
 from tmrl_like.replay.compressor import DropHistory, FrameStack
-from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.contract import MemoryDataloading, with_six
 from tmrl_like.replay.replay_options import ReplayOptions, check_weights
 from tmrl_like.replay.row_index import RowIndex
 from tmrl_like.replay.row_set import Array, Rows, RowSet
@@ -46,9 +46,9 @@ class ReplayMemory(MemoryDataloading):
     action buffer or stack of frames reaches back beyond the samples that the memory has seen.
 
     Preprocessors and CRC debugging handle transitions one by one, a hundred times slower than
-    without. A preprocessor with an attribute `batched = True` is called once per batch instead:
-    `obs_preprocessor` with the observation's structure of tensors [B, ...] (and, on the worker,
-    with single observations), `sample_preprocessor` with six such arguments.
+    without. If those that there are have an attribute `batched = True`, each is called once per
+    batch instead: `obs_preprocessor` with the observation's structure of tensors [B, ...] (and, on
+    the worker, with single observations), `sample_preprocessor` with six such arguments.
 
     The observation tensors of a batch are its own: changing one in place changes no other. While no
     samples arrive, small batches are drawn several at a time, which is faster, because finding rows
@@ -92,6 +92,8 @@ class ReplayMemory(MemoryDataloading):
         self._race_steps = page.race_steps
         counted = np.floor(np.arange(EPISODES + 1) * self.held_out + 0.5)
         self._is_held_out = counted[1:] > counted[:-1]  # by the number of an episode
+        is_some = not self.held_out or 0 < self._is_held_out.sum() < EPISODES
+        expect(is_some, "held_out", self.held_out, "0, or 0.005 to below 0.995")
         self._held_out_rng = np.random.default_rng()
         self._index = RowIndex(max(1, int(memory_size)), page)
         self._rebuilder: Rebuilder | None = (
@@ -186,7 +188,9 @@ class ReplayMemory(MemoryDataloading):
             piece = slice(start, start + self._index.room)
             begins = arrival.is_reset[piece]
             n = len(begins)
-            row = self._index.extend(arrival.buffer.stream, begins, is_held_out[piece])
+            row = self._index.extend(
+                arrival.buffer.stream, begins, is_held_out[piece], arrival.is_context[piece]
+            )
             table.write(row, n, arrival, start, places)
             if self.crc_debug:
                 originals = (info_of(sample).original for sample in arrival.buffer.memory[piece])
@@ -285,15 +289,12 @@ class ReplayMemory(MemoryDataloading):
         if not preprocessors:
             return batches
         if all(getattr(f, "batched", False) for f in preprocessors):
-            return [_with_six(batch, self._preprocessed(tuple(batch))) for batch in batches]
+            return [with_six(batch, self._changed(self._seen(tuple(batch)))) for batch in batches]
         assert len(batches) == 1
         left = None if left is None else left.reshape(-1, 1)
         single = self._rebuilder.batches(rows.reshape(-1, 1), None, *weights, left)
-        return [
-            _with_six(
-                batches[0], self._batch_of([self._preprocessed(tuple(one)) for one in single])
-            )
-        ]
+        six = self._batch_of([self._preprocessed(tuple(one)) for one in single])
+        return [with_six(batches[0], six)]
 
     def seed(self, seed: int) -> None:
         super().seed(seed)
@@ -303,8 +304,3 @@ class ReplayMemory(MemoryDataloading):
     def sample_indices(self) -> Array:
         """Draw `batch_size` items, uniformly: int64 [batch_size]."""
         return self.rng.integers(0, len(self), self.batch_size)
-
-
-def _with_six(batch: Batch, six: Six) -> Batch:
-    """Return a copy of a batch with these six items; its other attributes stay."""
-    return batch._replace(**dict(zip(Batch._fields, six, strict=True)))

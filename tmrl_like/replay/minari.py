@@ -20,6 +20,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import CheckpointError, MissingExtraError
 from tmrl_like.replay.streams import info_of, recorded_episodes
+from tmrl_like.replay.table import block_of
 from tmrl_like.types import Buffer, Info, Observation, Sample
 from tmrl_like.wire.rows import EPISODES
 from tmrl_like.wire.spaces import Space
@@ -65,7 +66,8 @@ def episodes_of(file: Path) -> Iterator[Buffer]:
                 key=lambda name: int(name[8:]),
             )
             for number, name in enumerate(names):
-                yield Buffer(_samples_of(data[name], number % EPISODES), "minari")
+                samples = Buffer(_samples_of(data[name], number % EPISODES))
+                yield Buffer(stream="minari", blocks=[block_of(samples)])
     except Exception as error:  # of h5py and numpy, whatever the file holds
         why = one_line(str(error) if isinstance(error, ValueError) else error, 300)
         raise CheckpointError(f"the data set {file} cannot be read: {why}") from None
@@ -127,8 +129,16 @@ def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
 
     Raises:
         MissingExtraError: minari is not installed.
-        CheckpointError: there is no whole episode.
+        CheckpointError: there is no whole episode, or Minari cannot hold such samples.
     """
+    try:
+        return _write(folder, buffers)
+    except (ValueError, TypeError, AssertionError) as error:  # of numpy and minari
+        why = one_line(str(error) if isinstance(error, ValueError) else error, 300)
+        raise CheckpointError(f"Minari cannot hold these samples: {why}") from None
+
+
+def _write(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
     try:
         import minari
         from minari.data_collector import EpisodeBuffer
@@ -151,8 +161,8 @@ def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
     ]
     if not episodes:
         raise CheckpointError("there is no whole episode to write")
-    (folder / "data").mkdir(parents=True)
     spaces = _space_of(episodes[0].observations), _space_of(episodes[0].actions)
+    (folder / "data").mkdir(parents=True)
     storage = MinariStorage.new(
         (folder / "data").resolve(), *spaces, data_format="hdf5", jpeg_encoding=False
     )
@@ -186,6 +196,8 @@ def _space_of(columns: Columns) -> Space:
         return spaces.Dict({key: _space_of(item) for key, item in columns.items()})
     if isinstance(columns, tuple | list):
         return spaces.Tuple([_space_of(item) for item in columns])
+    if columns.dtype.kind not in "biuf":
+        raise ValueError("there is text, bytes or None where arrays or numbers are expected")
     low, high = -np.inf, np.inf
     if columns.dtype.kind == "b":
         low, high = 0, 1

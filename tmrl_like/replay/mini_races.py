@@ -21,8 +21,11 @@ is an idea of Linesight's, for TrackMania.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from tmrl_like.base.options import AboveZero, Options, Positive
+from msgspec import Meta
+
+from tmrl_like.base.options import Options
 from tmrl_like.errors import ConfigError
 
 
@@ -37,8 +40,8 @@ class MiniRaces(Options):
             `seconds` applies.
     """
 
-    seconds: AboveZero = 7.0
-    steps: Positive | None = None
+    seconds: Annotated[float, Meta(gt=0, le=1e9)] = 7.0
+    steps: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 
     def length(self, time_step_duration: float | None) -> int:
         """Return T. Raises ConfigError if `seconds` applies and the time-step is unknown."""

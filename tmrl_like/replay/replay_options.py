@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from tmrl_like.base.options import Options, Positive
+from tmrl_like.base.options import Natural, Options, Positive
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay.compressor import DropHistory, FrameStack, stacks_in
 from tmrl_like.replay.mini_races import MiniRaces
@@ -54,7 +54,7 @@ class ReplayOptions(Options):
             RAM. They are unnamed files there, which disappear with the memory. None: in RAM.
     """
 
-    act_buf_len: int = 0
+    act_buf_len: Natural = 0
     frame_stack: FrameStack = 0
     frame_padding: Literal["reset", "zero"] = "reset"
     columns: Sequence[str] = ()
@@ -70,6 +70,7 @@ class ReplayOptions(Options):
     def __post_init__(self) -> None:
         DropHistory(self.act_buf_len, self.frame_stack)
         super().__post_init__()
+        expect(not isinstance(self.columns, str), "columns", self.columns, "a list of names")
         check_weights(self.gamma, self.shaping)
         looks_ahead = self.n_steps > 1 or self.shaping is not None or self.mini_races is not None
         if looks_ahead and self.gamma is None:

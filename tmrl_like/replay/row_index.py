@@ -65,11 +65,11 @@ class RowIndex:
         """How many samples the next `extend` can take: up to the end of the ring."""
         return self.capacity - self.written % self.capacity
 
-    def extend(self, stream: str, is_reset: Flags, is_held_out: Flags) -> int:
+    def extend(self, stream: str, is_reset: Flags, is_held_out: Flags, is_context: Flags) -> int:
         """Make room for the next n <= `room` samples of a stream; return the first of their rows.
 
         Transitions that end in a sample that `is_held_out` go to `held_out`, the others to
-        `training`.
+        `training`; those that end in a sample that `is_context` are never drawn.
         """
         n, first = len(is_reset), self.written % self.capacity
         rows, new = np.arange(first, first + n), slice(first, first + n)
@@ -84,7 +84,7 @@ class RowIndex:
         self._newest[stream] = self.written - 1
         if len(shortened):
             self._take_out(shortened[~self._are_whole(shortened)])
-        whole = self._are_whole(rows)
+        whole = self._are_whole(rows) & ~is_context
         self.held_out.add(rows[whole & is_held_out])
         self.training.add(rows[whole & ~is_held_out])
         return first

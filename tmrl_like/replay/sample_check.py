@@ -1,8 +1,7 @@
 """Checks samples: they must have the form of the spaces and of the first one stored, and be finite.
 
-`SampleCheck` examines what arrives at a trainer, before it reaches any memory. `ReplayMemory`,
-whose samples also come from data sets and logs, compares their structure with that of its first
-step.
+`SampleCheck` examines what arrives at a trainer, and what a data set holds, before it reaches any
+memory. `ReplayMemory` compares the structure of samples with that of its first step.
 """
 
 from __future__ import annotations
@@ -10,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count, repeat
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.row_set import Array
-from tmrl_like.types import Observation
-from tmrl_like.wire.packet import SampleBlock
+from tmrl_like.types import Block, Observation, ObsPreprocessor, SamplePreprocessor
 from tmrl_like.wire.schema import (
     ArrayForm,
     DictNode,
@@ -43,6 +41,17 @@ NUMBERS = ("rew", "terminated", "truncated")
 NAMES = ("act", "obs", *NUMBERS)  # a sample without its info
 _LARGEST = math.sqrt(np.finfo(np.float32).max)  # its square is finite; losses and optimisers square
 _SINGLE: list[tuple[int, ...]] = [()]
+
+
+class Memory(Protocol):
+    """What is read here of a `MemoryDataloading`, which uses this module."""
+
+    takes_text: bool
+    columns: Sequence[str]
+    obs_preprocessor: ObsPreprocessor | None
+    sample_preprocessor: SamplePreprocessor | None
+
+    def compressed(self, obs: Observation) -> Observation | None: ...
 
 
 class LeafForm(NamedTuple):
@@ -73,6 +82,11 @@ class FieldForm(NamedTuple):
     node: Node
     leaves: list[LeafForm]  # left to right
 
+    def in_order_of(self, first: FieldForm) -> list[LeafForm]:
+        """Return the leaves in the order of those of another one, with the same paths."""
+        by_path = {leaf.path: leaf for leaf in self.leaves}
+        return [by_path[leaf.path] for leaf in first.leaves]
+
 
 def parts_of(schema: Node) -> dict[str, FieldForm]:
     """Return the fields of samples of one structure, and the items of their info as
@@ -102,21 +116,22 @@ def refuse_no_number(part: FieldForm) -> None:
 
 
 def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "same_kind"]) -> None:
-    """Raise unless the leaves of samples can be cast to those of the first one.
+    """Raise unless the leaves of samples can be cast to those of the first one. The order of the
+    keys of a dict does not matter.
 
     Raises:
         MemoryContractError: the structure, a shape or a dtype differs; the message names the leaf.
     """
     if now.node == first.node:
         return
-    if len({repr(fill(part.node, repeat(None))) for part in (first, now)}) > 1:
+    if fill(first.node, repeat(None)) != fill(now.node, repeat(None)):
         places, now_places = (
             ", ".join(leaf.path for leaf in part.leaves) or "empty" for part in (first, now)
         )
         raise MemoryContractError(
             f"{first.name} has changed its structure: it began as {places} and is now {now_places}"
         )
-    for leaf, other in zip(first.leaves, now.leaves, strict=True):
+    for leaf, other in zip(first.leaves, now.in_order_of(first), strict=True):
         began, is_now = leaf.numbers, other.numbers
         if is_now.shape != began.shape or not np.can_cast(is_now.dtype, began.dtype, casting):
             raise MemoryContractError(
@@ -137,9 +152,7 @@ def refuse_missing(name: str, parts: dict[str, FieldForm]) -> None:
         )
 
 
-def expected_shapes(
-    observation_space: Space, action_space: Space, memory: MemoryDataloading
-) -> Shapes:
+def expected_shapes(observation_space: Space, action_space: Space, memory: Memory) -> Shapes:
     """Return the shapes of samples on arrival; none, if a compressor of the user's own may run.
 
     Raises:
@@ -175,17 +188,22 @@ class SampleCheck:
     """
 
     def __init__(
-        self, observation_space: Space, action_space: Space, memory: MemoryDataloading
+        self,
+        observation_space: Space | None,
+        action_space: Space | None,
+        memory: Memory,
     ) -> None:
-        """Work out what is expected; the memory is not used later."""
+        """Work out what is expected, of observations and actions only that they are finite if their
+        spaces are not known; the memory is not used later.
+        """
         texts = {
             name
             for name, space in (("obs", observation_space), ("act", action_space))
-            if _may_be_text(space)
+            if space is None or _may_be_text(space)
         }
         self._numeric = [] if memory.takes_text else [name for name in NAMES if name not in texts]
         self._shapes: Shapes = {}
-        if not texts and not memory.takes_text:
+        if not (observation_space is None or action_space is None or texts or memory.takes_text):
             with contextlib.suppress(MemoryContractError):  # the compressor raises on the workers
                 self._shapes = expected_shapes(observation_space, action_space, memory)
         self._items = [*map(item, memory.columns)]
@@ -193,7 +211,7 @@ class SampleCheck:
         self._finite = ["act", "rew", *([] if is_raw else ["obs"]), *self._items]
         self._floats_of = lru_cache(maxsize=256)(self._checked)
 
-    def __call__(self, block: SampleBlock) -> None:
+    def __call__(self, block: Block) -> None:
         """Raise MemoryContractError if a sample's structure does not match the spaces, or for a
         number that is NaN or infinite, or whose square is infinite in float32. The message names
         the place, what was found and what was expected.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tmrl_like.base.factories import taken_apart
+from tmrl_like.base.factories import replaced, taken_apart
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.demonstrations import WithDemonstrations
@@ -14,7 +14,12 @@ from tmrl_like.replay.streams import recorded_episodes
 from tmrl_like.types import Action, Buffer, Observation
 from tmrl_like.wire.spaces import Space
 
-_NOT_NEEDED = {"dataset_path": "", "demonstrations_path": "", "held_out": 0.0}
+_NOT_NEEDED = {
+    "dataset_path": "",
+    "demonstrations_path": "",
+    "held_out": 0.0,
+    "scratch_dir": None,
+}
 
 
 class ShownStep(NamedTuple):
@@ -44,10 +49,8 @@ def shown_steps(
         ConfigError: there is no step.
         MemoryContractError: the samples do not fit the memory.
     """
-    target, given = taken_apart(memory_cls)
-    memory_cls = partial(
-        memory_cls, **{name: value for name, value in _NOT_NEEDED.items() if name in given}
-    )
+    memory_cls = _bare(memory_cls)
+    target, _ = taken_apart(memory_cls)
     is_apart = isinstance(target, type) and issubclass(target, WithDemonstrations)
     if not is_apart:
         memory_cls = partial(WithDemonstrations, memory_cls)
@@ -63,6 +66,15 @@ def shown_steps(
     if not own and not demonstrated:
         raise ConfigError("the data set shows no step to learn from")
     return demonstrated or own
+
+
+def _bare(memory_cls: Callable[..., MemoryDataloading]) -> Callable[..., MemoryDataloading]:
+    """Return the factory of a memory, and of the one inside it, without what is not needed."""
+    _, given = taken_apart(memory_cls)
+    plain: dict[str, Any] = {name: _NOT_NEEDED[name] for name in _NOT_NEEDED if name in given}
+    if given.get("memory") is not None:
+        plain["memory"] = _bare(given["memory"])
+    return replaced(memory_cls, **plain)
 
 
 def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:

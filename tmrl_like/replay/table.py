@@ -61,15 +61,19 @@ class Arrival:
     Attributes:
         buffer: the samples as they arrived.
         is_reset: bool [N].
+        is_context: bool [N], see `Info`.
         episode: uint8 [N], see `Info`.
         segments: samples of one structure each, and whether all of them are of resets.
     """
 
     def __init__(self, buffer: Buffer, columns: Sequence[str]) -> None:
         """Take from info at least the items that `columns` name."""
-        blocks = buffer.blocks or (_block_of(buffer, columns),)
+        blocks = buffer.blocks or (block_of(buffer, columns),)
         self.buffer = buffer
         self.is_reset = np.concatenate([block.is_reset for block in blocks])
+        self.is_context = np.zeros(len(self.is_reset), np.bool_)  # what was sent is no context
+        if not buffer.blocks:
+            self.is_context[:] = [info_of(sample).is_context for sample in buffer.memory]
         self.episode = np.concatenate([block.episode for block in blocks])
         self.segments = []
         start = 0
@@ -80,8 +84,8 @@ class Arrival:
                 start = end
 
 
-def _block_of(buffer: Buffer, columns: Sequence[str]) -> Block:
-    """Return samples that arrived one by one as columns."""
+def block_of(buffer: Buffer, columns: Sequence[str] = ()) -> Block:
+    """Return samples that arrived one by one as columns; of info, only the items in `columns`."""
     writer = PacketWriter()
     for sample in buffer.memory:
         info = info_of(sample)
@@ -224,8 +228,8 @@ class Table:
         for name in NUMBERS:
             refuse_no_number(parts[name])
         return {
-            name: [leaf.place for leaf in parts[name].leaves]
-            for name in self.fields
+            name: [leaf.place for leaf in parts[name].in_order_of(self.fields[name].form)]
+            for name in (*NAMES, *self._items)
             if name in parts
         }
 

@@ -81,7 +81,7 @@ class Rollouts:
         for hook in self._hooks:
             try:
                 hook(rollout)
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # the thread would end without a line
                 log.error("on_rollout (%s) raised %s", name_of(hook), one_line(error))
 
     def close(self, within_s: float = 5.0) -> None:
@@ -90,3 +90,6 @@ class Rollouts:
         """
         self._queue.put(None)
         self._thread.join(within_s)
+        if self._thread.is_alive():
+            line = "on_rollout did not come back within %g s: episodes that wait for it may be lost"
+            log.warning(line, within_s)

@@ -18,7 +18,7 @@ from tmrl_like.config.loading import settings_of
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError
-from tmrl_like.metrics.starts import read_starts
+from tmrl_like.metrics.starts import Start, read_starts, write_starts
 from tmrl_like.server.server import Server
 
 ENDLESS = "--trainer.epochs .inf"
@@ -70,6 +70,16 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
     assert str(folder) in "".join(typed(*hint, "--episodes 1").out.split())
     assert len(list(folder.parent.glob("tiny*/notes.txt"))) == 1
+
+
+def test_a_run_that_has_no_file_starts_over_with_the_experiment_saved_in_it(start, folder):
+    text = Path(TINY).read_text()
+    write_starts(folder, [Start(time="now", experiment=text, experiment_file=TINY)])
+    run = start("run tiny --fresh --trainer.rounds 1 --trainer.steps 1")
+    assert run.ends() == 0, run.output
+    assert "the earlier run of this name is now" in run.output
+    assert find_place("tiny").open().data["trainer"]["rounds"] == 1
+    assert "try: tmrl-like test tiny --trainer.rounds=1" in run.output
 
 
 @pytest.mark.long  # tests/cli/test_cli_progress.py covers it by default

@@ -15,6 +15,7 @@ from cli_commands import TINY
 
 from tmrl_like import load_experiment
 from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.stopping import Stopper
 from tmrl_like.errors import ConfigError
 
 
@@ -26,6 +27,26 @@ def test_a_server_is_up_in_a_moment_ends_when_asked_and_starts_again(start, free
         assert server.ends() == 130
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", free_port)) != 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+@pytest.mark.parametrize("nohup", [False, True])
+@pytest.mark.usefixtures("signals_stay")
+def test_a_part_stops_when_its_terminal_is_closed_unless_nohup_started_it(nohup):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+    stopper = Stopper(False, within_s=3600.0, on_stop=lambda: None)
+    signal.raise_signal(signal.SIGHUP)
+    assert stopper.requested is not nohup
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+@pytest.mark.usefixtures("signals_stay")
+def test_a_terminal_that_is_closed_later_hurries_no_part_that_is_ending(monkeypatch):
+    monkeypatch.setattr("tmrl_like.cli.stopping._DOUBLE_S", -1.0)
+    monkeypatch.setattr("tmrl_like.cli.stopping.end_now", pytest.fail)
+    Stopper(False, within_s=3600.0, on_stop=lambda: None)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.raise_signal(number)
 
 
 def test_tensorboard_is_given_what_the_command_gives_the_experiment(refused, monkeypatch):

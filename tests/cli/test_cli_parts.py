@@ -2,6 +2,7 @@
 processes.
 """
 
+import io
 import os
 import signal
 import socket
@@ -154,6 +155,15 @@ def test_a_check_notes_what_is_odd_and_takes_each_sample_once(typed, monkeypatch
 def test_a_user_class_that_fails_keeps_its_traceback(command_line):
     with pytest.raises(ZeroDivisionError, match="the agent of this test fails"):
         command_line("check", TINY, "--episodes", "1", "--agent.fails", "true")
+
+
+def test_what_the_encoding_of_the_output_lacks_ends_no_command(command_line, monkeypatch):
+    """As with `tmrl-like run drone > log.txt` on Windows, which draws returns as bars."""
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="cp1252"))
+    assert command_line("config", TINY, "--worker.person.reset_prompt", "▁▇") == 0
+    sys.stdout.flush()
+    assert b"reset_prompt: ??" in printed.getvalue()
 
 
 @pytest.mark.usefixtures("command_line")

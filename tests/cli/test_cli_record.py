@@ -29,7 +29,9 @@ def test_what_a_random_policy_did_starts_a_run(tmp_path, typed, free_port):
 
 
 def test_what_a_stored_policy_did_is_recorded(tmp_path, typed, refused):
-    assert "there is no policy" in refused("record TINY --out", tmp_path / "none")
+    error = refused("record TINY --out", tmp_path / "none")
+    assert "there is no policy" in error
+    assert error.endswith("--random")
     assert list(tmp_path.iterdir()) == []
     actor_that_presses(1.0).save(tmp_path / "policy")
     typed(

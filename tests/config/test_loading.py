@@ -153,6 +153,16 @@ def test_any_value_can_be_given_on_the_command_line(file):
     assert (experiment.server.host, experiment.seed) == ("10.0.0.5", 4)
 
 
+@pytest.mark.parametrize("text", ["20261128", "1e3", "on"])
+def test_an_option_that_is_text_is_taken_as_it_was_typed(text, file):
+    assert load_settings(file, [(("run_name",), text)]).run_name == text
+    prompt = f"{text}: press enter"
+    keys = ("worker", "person", "reset_prompt")
+    assert load_settings(file, [(keys, prompt)]).worker.person.reset_prompt == prompt
+    assert load_settings(file, [(("server", "bind"), "::")]).server.bind == "::"
+    assert load_settings(file, [(("server", "bind"), "null")]).server.bind is None
+
+
 def test_modules_beside_the_file_can_be_named(file):
     (file.parent / "robot_beside_the_file.py").write_text(
         "class Robot:\n    def reset(self): ...\n    step = reset\n"

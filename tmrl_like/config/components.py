@@ -86,6 +86,8 @@ def check_value(location: Location, annotation: Any, value: Any) -> Any:
                     continue
                 return value
             return value if converted == value else converted
+    if str in kinds and location.keys in location.document.typed:  # 2026, on, `a: b`
+        return location.document.typed[location.keys]
     got = "none" if value is None else f"{value!r:.80}"
     raise location.error(f"expected {type_name(annotation)}, got {got}")
 

@@ -193,6 +193,8 @@ def _override(document: Document, keys: Keys, text: str) -> None:
         keys = _written_out(document.data, keys)
         if len(keys) == 1 and isinstance(value, str):
             value = {"class_path": value}
+    else:
+        document.typed[keys] = text
     document.override(keys, value)
 
 

@@ -13,7 +13,11 @@ import pytest
 from cli_commands import TINY
 from kit.waiting import until
 
+from tmrl_like.cli.arguments import parse
 from tmrl_like.cli.places import find_place
+from tmrl_like.cli.run import Run
+from tmrl_like.cli.supervise import Family
+from tmrl_like.cli.views import PlainView
 from tmrl_like.config.loading import settings_of
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import Settings
@@ -201,6 +205,20 @@ def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(star
     run.ends()
     until(is_free)
     assert len(list(folder.parent.glob("*"))) <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "host"),
+    [
+        ([], "127.0.0.1"),
+        (["--server.host=robots.example"], "127.0.0.1"),
+        (["--server.host=robots.example", "--server.bind=10.0.0.5"], "10.0.0.5"),
+        (["--server.host=fd00::5"], "::1"),
+    ],
+)
+def test_the_parts_of_a_run_dial_what_its_server_listens_on(options, host):
+    run = Run(parse(["run", TINY, *options]), Family(), PlainView(""), None, lambda: None)
+    assert f"--server.host={host}" in run._where()
 
 
 def test_a_run_on_a_taken_port_touches_nothing(folder, refused):

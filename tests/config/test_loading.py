@@ -279,7 +279,10 @@ def test_a_ratio_without_a_limit_is_not_for_a_worker_that_waits(file):
     [
         ({}, "127.0.0.1"),
         ({"host": "localhost"}, "127.0.0.1"),
+        ({"host": "::1"}, "::1"),
+        ({"host": "127.0.0.2:7791"}, "127.0.0.2"),
         ({"host": "10.0.0.5"}, "0.0.0.0"),
+        ({"host": "robot.example, fd00::5"}, "::"),
         ({"host": "robot.example"}, "0.0.0.0"),
         ({"host": "10.0.0.5", "bind": "10.0.0.5"}, "10.0.0.5"),
     ],

@@ -240,8 +240,9 @@ class Run:
         whether the server is there for other machines, for a start by the run's name.
         """
         bind = self._settings.server.listens_on
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}.get(bind, bind)
         is_for_others = [] if is_loopback(bind) else [f"--server.bind={bind}"]
-        return ["--server.host=127.0.0.1", f"--server.port={self._port}", *is_for_others]
+        return [f"--server.host={host}", f"--server.port={self._port}", *is_for_others]
 
     def _turn(self) -> None:
         """Do one round of watching all parts. Raises PartDiedError if a part has ended before it

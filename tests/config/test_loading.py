@@ -163,6 +163,14 @@ def test_an_option_that_is_text_is_taken_as_it_was_typed(text, file):
     assert load_settings(file, [(("server", "bind"), "null")]).server.bind is None
 
 
+def test_an_option_that_may_be_none_is_none_where_that_word_stands(file):
+    given = ("seed", "server.bind", "server.keys_dir", "worker.cpu_affinity", "trainer.resume")
+    settings = load_settings(file, [(tuple(name.split(".")), "none") for name in given])
+    assert settings.seed is settings.worker.cpu_affinity is None
+    assert settings.server.bind is settings.server.keys_dir is None
+    assert settings.trainer.resume == "none"
+
+
 def test_modules_beside_the_file_can_be_named(file):
     (file.parent / "robot_beside_the_file.py").write_text(
         "class Robot:\n    def reset(self): ...\n    step = reset\n"

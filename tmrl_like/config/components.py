@@ -201,13 +201,13 @@ def _check_arguments(
     supplied: tuple[str, ...],
 ) -> dict[str, Any]:
     parameters, is_open = signature_of(target).parameters, signature_of(target).open_ended
+    is_page = dataclasses.is_dataclass(target)
     checked = {}
     for name, value in arguments.items():
         at = location / name
         if name in supplied:
             raise at.error("is supplied when the object is made; leave it out here")
         if name not in parameters and not is_open:
-            is_page = dataclasses.is_dataclass(target)
             problem = (
                 "there is no such key" if is_page else f"{name_of(target)} has no such argument"
             )
@@ -215,6 +215,9 @@ def _check_arguments(
             raise at.error(f"{problem}; {suggestion(name, known)}")
         parameter = parameters.get(name)
         annotation: Any = Any
+        # as options are described and printed
+        if is_page and value == "none" and parameter is not None and parameter.default is None:
+            value = None
         if parameter is not None and not (value is None and parameter.default is None):
             annotation = parameter.annotation
         checked[name] = _argument(at, annotation, value)

@@ -57,6 +57,20 @@ def test_a_mistake_is_one_line(words, message, refused):
     assert message in refused("policies", words)
 
 
+def test_policies_are_listed_while_a_trainer_removes_old_ones(typed, store, monkeypatch):
+    cards = PolicyStore.cards
+
+    def removed_meanwhile(self):
+        for name, card in cards(self):
+            self.path("1").unlink(missing_ok=True)
+            yield name, card
+        self.path("2").unlink()
+
+    monkeypatch.setattr(PolicyStore, "cards", removed_meanwhile)
+    rows = [line.split() for line in typed("policies list tiny").out.splitlines()]
+    assert [row[0] for row in rows if row and row[0].isdecimal()] == ["2", "3"]
+
+
 @pytest.mark.usefixtures("store")
 def test_a_file_that_cannot_be_written_is_one_line(refused, tmp_path):
     (tmp_path / "file").touch()

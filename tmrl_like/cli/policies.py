@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from pathlib import Path
 
@@ -106,14 +107,16 @@ def _rows(store: PolicyStore) -> list[list[str]]:
     """Return one row per version. A version that was tagged shows what was known when it was
     tagged.
     """
-    found: dict[int, tuple[PolicyCard, str, list[str]]] = {}
+    found: dict[int, tuple[PolicyCard, int, list[str]]] = {}
     for name, card in store.cards():
-        _, _, tags = found.setdefault(card.version, (card, name, []))
-        tags += [] if name.isdecimal() else [name]
-    return [_row(store, *found[version]) for version in sorted(found)]
+        with contextlib.suppress(FileNotFoundError):  # its trainer has just removed it
+            size = store.path(name).stat().st_size
+            _, _, tags = found.setdefault(card.version, (card, size, []))
+            tags += [] if name.isdecimal() else [name]
+    return [_row(*found[version]) for version in sorted(found)]
 
 
-def _row(store: PolicyStore, card: PolicyCard, name: str, tags: list[str]) -> list[str]:
+def _row(card: PolicyCard, size: int, tags: list[str]) -> list[str]:
     published = datetime.datetime.fromtimestamp(card.published_at_s)
     return [
         f"{card.version:,}",
@@ -122,5 +125,5 @@ def _row(store: PolicyStore, card: PolicyCard, name: str, tags: list[str]) -> li
         f"{card.training_steps:,}",
         "-" if card.return_ is None else f"{card.return_:.3g}",
         f"{card.episodes:,}",
-        f"{store.path(name).stat().st_size / 1e6:.2f}",
+        f"{size / 1e6:.2f}",
     ]

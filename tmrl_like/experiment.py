@@ -201,7 +201,7 @@ class Experiment(Settings):
                 whole[name] = dataclasses.asdict(getattr(self, name))
             elif name not in PARTS:
                 whole[name] = getattr(self, name)
-            else:
+            elif name != "sample_compressor" or name in self.document.data:  # null is not left out
                 whole[name] = with_defaults(
                     self.document, name, self.memory_cls if name == "memory" else None
                 )

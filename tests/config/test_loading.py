@@ -282,6 +282,15 @@ def test_a_ratio_without_a_limit_is_not_for_a_worker_that_waits(file):
         load_settings(file)
 
 
+def test_the_printed_configuration_leaves_the_compressor_to_the_memory(tmp_path):
+    """As the file does; null would mean that samples are sent whole."""
+    experiment = load_experiment("drone")
+    again = tmp_path / "again.yaml"
+    again.write_text(as_yaml(experiment.as_data()))
+    assert experiment.compressor is not None
+    assert load_experiment(again).compressor == experiment.compressor
+
+
 @pytest.mark.parametrize(
     ("section", "listens_on"),
     [

@@ -87,7 +87,9 @@ def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
     if experiment.trainer.tensorboard and _is_first():
         data = experiment.as_data()
-        named = dict(_hyper_parameters({name: data[name] for name in (*PARTS, "trainer", "seed")}))
+        named = dict(
+            _hyper_parameters({name: data.get(name) for name in (*PARTS, "trainer", "seed")})
+        )
         sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard", named))
     return sinks
 

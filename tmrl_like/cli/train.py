@@ -101,8 +101,8 @@ def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:
     text = as_yaml(experiment.as_data())
     write_atomically(experiment.paths.folder / "experiment.yaml", text.encode())
     started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
-    file = str(experiment.document.path)
-    return {"command": shlex.join(started), "experiment": text, "experiment_file": file}
+    file, kept = str(experiment.document.path), as_yaml(experiment.as_data(shows_told=False))
+    return {"command": shlex.join(started), "experiment": kept, "experiment_file": file}
 
 
 def _train_encoder(arguments: Arguments) -> int:

@@ -70,6 +70,7 @@ def test_what_it_writes_trains_at_once(kind, typed, free_port):
         ("device", "robot", "a robot has another class named Device: take another name"),
         ("game", "game", "a game has another class named Game"),
         ("history", "game", "a game has another class named History"),
+        ("real_time", "game", "a game has another class named RealTimeEnv"),
         ("simulator", "gym", "a gym has another class named Simulator"),
     ],
 )

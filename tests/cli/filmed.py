@@ -30,6 +30,13 @@ class Left:
         pass
 
 
+class ByKeys(Filmed):
+    """An environment whose laps are driven at the keyboard, beside a window."""
+
+    lap_drivers: ClassVar[dict[str, Any]] = {"keyboard": Left}
+    lap_arguments: ClassVar[dict[str, Any]] = {"step_s": 0.02}
+
+
 class Idle(Left):
     """A driver that never takes over."""
 

@@ -19,6 +19,7 @@ from tmrl_like.cli.prepare import TO_COLLECT, find_policy, prepare
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.test import picture_of
 from tmrl_like.cli.window import Window
+from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.envs.trajectory import resample, save_trajectory
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
@@ -139,7 +140,10 @@ def _record_lap(arguments: Arguments) -> int:
             "sample_compressor": None,
         }
         worker = closing.enter_context(lap.make_standalone(on_rollout=rollouts.append, **parts))
-        episode = worker.run_episode(after_step=after_step)
+        try:
+            episode = worker.run_episode(after_step=after_step)
+        except StoppedError:  # the window was closed
+            raise KeyboardInterrupt from None
     if episode.fault:
         raise EnvironmentFaultError(episode.fault)
     if not episode.terminated:

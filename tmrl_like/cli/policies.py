@@ -40,7 +40,7 @@ def main(arguments: Arguments) -> int:
         elif arguments.action == "tag":
             print(
                 f"{store.tag(version, arguments.tag)} is kept until `tmrl-like policies prune "
-                f"--untag {arguments.tag}`"
+                f"{arguments.found.folder().name} --untag {arguments.tag}`"
             )
         else:
             for tag in arguments.untag:
@@ -48,6 +48,7 @@ def main(arguments: Arguments) -> int:
                     raise ConfigError(
                         f"--untag {tag}: there is no such tag; {suggestion(tag, tags)}"
                     )
+            for tag in arguments.untag:
                 store.path(tag).unlink(missing_ok=True)
             removed = store.collect(arguments.keep)
             print(f"{store.folder}: removed {removed} versions and {len(arguments.untag)} tags")
@@ -76,8 +77,8 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
         raise ConfigError(f"cannot write the policy to {file}: {one_line(error)}") from None
     if policy is None:
         print(
-            f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy "
-            "in Python"
+            f"{file}: {source}; drive it with `tmrl-like test EXPERIMENT --policy {file}`, or "
+            "load_policy in Python"
         )
     else:
         print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")

@@ -72,3 +72,10 @@ class Still(Circle):
     """A circle whose driver never drives."""
 
     lap_drivers: ClassVar[dict[str, Any]] = {"script": Idle}
+
+
+class Nowhere(Circle):
+    """A circle that does not report where it is."""
+
+    def _info(self):
+        return {}

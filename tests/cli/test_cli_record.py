@@ -112,6 +112,7 @@ def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
         ("--env=filmed.Circle --lap script --spacing 1000", "choose another spacing"),
         ("--env=filmed.Circle --lap script --out .", "expected the name of a file"),
         ("--env=filmed.Still --lap script", "the lap did not end within 300 steps"),
+        ("--env=filmed.Nowhere --lap script", "Nowhere does not report where it is"),
     ],
 )
 def test_a_mistake_in_recording_a_lap_leaves_no_file(

@@ -2,6 +2,7 @@ import importlib.metadata
 import os
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections import namedtuple
@@ -192,6 +193,12 @@ def test_keys_that_others_may_read_or_replace(look):
     keys.chmod(0o700)
     (keys / "peer.json").chmod(0o644)
     assert "problem  keys: " in look()
+
+
+@pytest.mark.usefixtures("no_environment")
+def test_a_small_board_without_torch_has_no_problem(look, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "device: " not in look(code=0)
 
 
 def test_a_package_that_is_missing(look, monkeypatch):

@@ -129,7 +129,10 @@ def _versions() -> Iterator[Finding]:
 
 
 def _device(settings: Settings) -> Iterator[Finding]:
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError:  # `_versions` says so; a worker without torch is fine
+        return
 
     from tmrl_like.policies.actor import refuse_device
 

@@ -80,6 +80,12 @@ def test_a_name_that_will_not_do_is_one_line(name, kind, problem, refused):
     assert list(Path().iterdir()) == [Path("taken")]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_name_that_the_templates_have_will_do(kind, typed):
+    typed("init my_task --kind", kind)
+    assert "class MyTask(" in Path("my_task", "my_task.py").read_text()
+
+
 def test_experiments_that_ship_are_found_by_name_and_listed(typed):
     assert load_settings("pendulum").run_name == "pendulum"
     assert " ".join(shipped()) in typed("--help").out

@@ -153,7 +153,10 @@ def command_line(monkeypatch, signals_stay):
 
 @pytest.fixture
 def signals_stay():
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    names = {"SIGINT", "SIGTERM", "SIGHUP"}.intersection(dir(signal))
+    handlers = {
+        number: signal.getsignal(number) for number in map(signal.Signals.__getitem__, names)
+    }
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -191,9 +191,9 @@ class Experiment(Settings):
         except ConfigError as error:
             raise ConfigError(with_place(self.document, str(error))) from None
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self, shows_told: bool = True) -> dict[str, Any]:
         """Return the whole experiment as plain data: what its file says, the defaults of all
-        imported parts, and what the parts tell each other.
+        imported parts and, unless it shall follow from them again, what the parts tell each other.
         """
         whole: dict[str, Any] = {}
         for name in TOP_LEVEL:
@@ -201,10 +201,9 @@ class Experiment(Settings):
                 whole[name] = dataclasses.asdict(getattr(self, name))
             elif name not in PARTS:
                 whole[name] = getattr(self, name)
-            else:
-                whole[name] = with_defaults(
-                    self.document, name, self.memory_cls if name == "memory" else None
-                )
+            elif name != "sample_compressor" or name in self.document.data:  # null is not left out
+                made = self.memory_cls if name == "memory" else None
+                whole[name] = with_defaults(self.document, name, made, shows_told)
         return whole
 
     def refuse_finished(self) -> None:

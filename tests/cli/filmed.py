@@ -30,6 +30,13 @@ class Left:
         pass
 
 
+class ByKeys(Filmed):
+    """An environment whose laps are driven at the keyboard, beside a window."""
+
+    lap_drivers: ClassVar[dict[str, Any]] = {"keyboard": Left}
+    lap_arguments: ClassVar[dict[str, Any]] = {"step_s": 0.02}
+
+
 class Idle(Left):
     """A driver that never takes over."""
 
@@ -65,3 +72,10 @@ class Still(Circle):
     """A circle whose driver never drives."""
 
     lap_drivers: ClassVar[dict[str, Any]] = {"script": Idle}
+
+
+class Nowhere(Circle):
+    """A circle that does not report where it is."""
+
+    def _info(self):
+        return {}

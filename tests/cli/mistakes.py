@@ -211,7 +211,7 @@ MISTAKES = {
         "check TINY --delay-steps 0 --env tmrl_like.envs.GenericGymEnv --env.id ALE/Pong-v5",
         "pip install ale-py, and name its package as well: ale_py:ALE/Pong-v5",
     ),
-    "no policy yet": Mistake("test TINY", "drive an untrained one with --untrained"),
+    "no policy yet": Mistake("test TINY", "or drive without one with --untrained"),
     "no such run": Mistake(
         "policies list drnoe",
         "there is no experiment and no run drnoe; did you mean drone?",

@@ -2,6 +2,7 @@ import importlib.metadata
 import os
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections import namedtuple
@@ -148,6 +149,13 @@ def test_an_environment_that_raises_or_is_late(look, free_port, monkeypatch):
     assert "warning  environment: " in look(TINY, port, code=0)
 
 
+def test_code_of_the_experiment_that_ends_its_process_is_a_problem(look, tmp_path, monkeypatch):
+    (tmp_path / "quitter.py").write_text("raise SystemExit('no arm')")
+    monkeypatch.syspath_prepend(tmp_path)
+    out = look(TINY, "--env quitter.Env")
+    assert "problem  environment: SystemExit: no arm" in out
+
+
 def test_a_check_that_hangs_holds_up_no_other(look, monkeypatch):
     released = threading.Event()
 
@@ -185,6 +193,12 @@ def test_keys_that_others_may_read_or_replace(look):
     keys.chmod(0o700)
     (keys / "peer.json").chmod(0o644)
     assert "problem  keys: " in look()
+
+
+@pytest.mark.usefixtures("no_environment")
+def test_a_small_board_without_torch_has_no_problem(look, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "device: " not in look(code=0)
 
 
 def test_a_package_that_is_missing(look, monkeypatch):

@@ -70,6 +70,7 @@ def test_what_it_writes_trains_at_once(kind, typed, free_port):
         ("device", "robot", "a robot has another class named Device: take another name"),
         ("game", "game", "a game has another class named Game"),
         ("history", "game", "a game has another class named History"),
+        ("real_time", "game", "a game has another class named RealTimeEnv"),
         ("simulator", "gym", "a gym has another class named Simulator"),
     ],
 )
@@ -77,6 +78,12 @@ def test_a_name_that_will_not_do_is_one_line(name, kind, problem, refused):
     Path("taken").mkdir()
     assert problem in refused("init", name, "--kind", kind)
     assert list(Path().iterdir()) == [Path("taken")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_name_that_the_templates_have_will_do(kind, typed):
+    typed("init my_task --kind", kind)
+    assert "class MyTask(" in Path("my_task", "my_task.py").read_text()
 
 
 def test_experiments_that_ship_are_found_by_name_and_listed(typed):

@@ -2,6 +2,7 @@
 processes.
 """
 
+import io
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from cli_commands import TINY
 
 from tmrl_like import load_experiment
 from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.stopping import Stopper
 from tmrl_like.errors import ConfigError
 
 
@@ -26,6 +28,26 @@ def test_a_server_is_up_in_a_moment_ends_when_asked_and_starts_again(start, free
         assert server.ends() == 130
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", free_port)) != 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+@pytest.mark.parametrize("nohup", [False, True])
+@pytest.mark.usefixtures("signals_stay")
+def test_a_part_stops_when_its_terminal_is_closed_unless_nohup_started_it(nohup):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+    stopper = Stopper(False, within_s=3600.0, on_stop=lambda: None)
+    signal.raise_signal(signal.SIGHUP)
+    assert stopper.requested is not nohup
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+@pytest.mark.usefixtures("signals_stay")
+def test_a_terminal_that_is_closed_later_hurries_no_part_that_is_ending(monkeypatch):
+    monkeypatch.setattr("tmrl_like.cli.stopping._DOUBLE_S", -1.0)
+    monkeypatch.setattr("tmrl_like.cli.stopping.end_now", pytest.fail)
+    Stopper(False, within_s=3600.0, on_stop=lambda: None)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.raise_signal(number)
 
 
 def test_tensorboard_is_given_what_the_command_gives_the_experiment(refused, monkeypatch):
@@ -133,6 +155,15 @@ def test_a_check_notes_what_is_odd_and_takes_each_sample_once(typed, monkeypatch
 def test_a_user_class_that_fails_keeps_its_traceback(command_line):
     with pytest.raises(ZeroDivisionError, match="the agent of this test fails"):
         command_line("check", TINY, "--episodes", "1", "--agent.fails", "true")
+
+
+def test_what_the_encoding_of_the_output_lacks_ends_no_command(command_line, monkeypatch):
+    """As with `tmrl-like run drone > log.txt` on Windows, which draws returns as bars."""
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="cp1252"))
+    assert command_line("config", TINY, "--worker.person.reset_prompt", "▁▇") == 0
+    sys.stdout.flush()
+    assert b"reset_prompt: ??" in printed.getvalue()
 
 
 @pytest.mark.usefixtures("command_line")

@@ -12,13 +12,15 @@ from tmrl_like.policies.policy_store import PolicyStore
 
 def test_policies_are_listed_tagged_exported_and_pruned(typed, store, tmp_path):
     store.add_return(2, 5.0)
-    typed("policies tag tiny@1 first")
+    tagged = typed("policies tag tiny@1 first").out
+    assert "until `tmrl-like policies prune tiny --untag first`" in tagged
     rows = [line.split() for line in typed("policies list TINY").out.splitlines()]
     shown = [row for row in rows if row and row[0] in ("1", "2", "3")]
     assert [row[:2] for row in shown[:2]] == [["1", "first"], ["2", "best"]]
     assert [row[-4:-1] for row in shown] == [["10", "-", "0"], ["20", "5", "1"], ["30", "-", "0"]]
     file = tmp_path / "policy.safetensors"
-    typed("policies export", f"{TINY}@best", file)
+    exported = typed("policies export", f"{TINY}@best", file).out
+    assert f"`tmrl-like test EXPERIMENT --policy {file}`" in exported
     assert load_policy(file, allow=("tiny",)).version == 2
     pruned = typed("policies prune", store.folder.parent, "--untag first")
     assert "removed 2 versions and 1 tags" in pruned.out
@@ -55,6 +57,28 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
 @pytest.mark.usefixtures("store")
 def test_a_mistake_is_one_line(words, message, refused):
     assert message in refused("policies", words)
+
+
+def test_policies_are_listed_while_a_trainer_removes_old_ones(typed, store, monkeypatch):
+    cards = PolicyStore.cards
+
+    def removed_meanwhile(self):
+        for name, card in cards(self):
+            self.path("1").unlink(missing_ok=True)
+            yield name, card
+        self.path("2").unlink()
+
+    monkeypatch.setattr(PolicyStore, "cards", removed_meanwhile)
+    rows = [line.split() for line in typed("policies list tiny").out.splitlines()]
+    assert [row[0] for row in rows if row and row[0].isdecimal()] == ["2", "3"]
+
+
+def test_of_tags_with_a_mistake_none_is_removed(refused, store):
+    store.tag("3", "good")
+    assert "--untag godo: there is no such tag" in refused(
+        "policies prune tiny --untag good --untag godo"
+    )
+    assert store.tags() == ["good"]
 
 
 @pytest.mark.usefixtures("store")

@@ -33,7 +33,9 @@ def test_what_a_random_policy_did_starts_a_run(tmp_path, typed, free_port):
 
 
 def test_what_a_stored_policy_did_is_recorded(tmp_path, typed, refused):
-    assert "there is no policy" in refused("record TINY --out", tmp_path / "none")
+    error = refused("record TINY --out", tmp_path / "none")
+    assert "there is no policy" in error
+    assert error.endswith("--random")
     assert list(tmp_path.iterdir()) == []
     actor_that_presses(1.0).save(tmp_path / "policy")
     typed(
@@ -125,6 +127,7 @@ def test_a_window_that_is_closed_ends_a_lap_as_ctrl_c_does(tmp_path, typed, monk
         ("--env=filmed.Circle --lap script --spacing 1000", "choose another spacing"),
         ("--env=filmed.Circle --lap script --out .", "expected the name of a file"),
         ("--env=filmed.Still --lap script", "the lap did not end within 300 steps"),
+        ("--env=filmed.Nowhere --lap script", "Nowhere does not report where it is"),
     ],
 )
 def test_a_mistake_in_recording_a_lap_leaves_no_file(

@@ -13,12 +13,16 @@ import pytest
 from cli_commands import TINY
 from kit.waiting import until
 
+from tmrl_like.cli.arguments import parse
 from tmrl_like.cli.places import find_place
+from tmrl_like.cli.run import Run
+from tmrl_like.cli.supervise import Family
+from tmrl_like.cli.views import PlainView
 from tmrl_like.config.loading import settings_of
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError
-from tmrl_like.metrics.starts import read_starts
+from tmrl_like.metrics.starts import Start, read_starts, write_starts
 from tmrl_like.server.server import Server
 
 ENDLESS = "--trainer.epochs .inf"
@@ -70,6 +74,16 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
     assert str(folder) in "".join(typed(*hint, "--episodes 1").out.split())
     assert len(list(folder.parent.glob("tiny*/notes.txt"))) == 1
+
+
+def test_a_run_that_has_no_file_starts_over_with_the_experiment_saved_in_it(start, folder):
+    text = Path(TINY).read_text()
+    write_starts(folder, [Start(time="now", experiment=text, experiment_file=TINY)])
+    run = start("run tiny --fresh --trainer.rounds 1 --trainer.steps 1")
+    assert run.ends() == 0, run.output
+    assert "the earlier run of this name is now" in run.output
+    assert find_place("tiny").open().data["trainer"]["rounds"] == 1
+    assert "try: tmrl-like test tiny --trainer.rounds=1" in run.output
 
 
 @pytest.mark.long  # tests/cli/test_cli_progress.py covers it by default
@@ -191,6 +205,20 @@ def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(star
     run.ends()
     until(is_free)
     assert len(list(folder.parent.glob("*"))) <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "host"),
+    [
+        ([], "127.0.0.1"),
+        (["--server.host=robots.example"], "127.0.0.1"),
+        (["--server.host=robots.example", "--server.bind=10.0.0.5"], "10.0.0.5"),
+        (["--server.host=fd00::5"], "::1"),
+    ],
+)
+def test_the_parts_of_a_run_dial_what_its_server_listens_on(options, host):
+    run = Run(parse(["run", TINY, *options]), Family(), PlainView(""), None, lambda: None)
+    assert f"--server.host={host}" in run._where()
 
 
 def test_a_run_on_a_taken_port_touches_nothing(folder, refused):

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from cli_commands import TINY
+from tiny import actor_that_presses
 
 from tmrl_like.cli.test import confidence_interval
 from tmrl_like.config.loading import as_yaml
@@ -122,6 +123,22 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
         assert row[-2] == shares
         low, high = re.search(r"95 % confidence: (\S+) to (\S+);", out).groups()
         assert float(low) <= float(row[1]) <= float(high)
+
+
+def test_one_episode_has_no_interval(typed):
+    assert "confidence" not in typed("test TINY --untrained", ONE, 1).out
+    assert "confidence" in typed("test TINY --untrained", ONE, 2).out
+
+
+def test_a_run_that_was_put_aside_is_tested_with_its_own_policy(typed, trained, store):
+    folder = trained("tiny")
+    actor_that_presses(1.0).save(Settings(run_name="tiny").paths.trainer_model)
+    aside = folder.rename(folder.with_name("tiny-until-now"))
+    trained("tiny")
+    actor_that_presses(0.0).save(Settings(run_name="tiny").paths.trainer_model)
+    for place, share in (("tiny-until-now", "100%"), (aside, "100%"), ("tiny", "0%")):
+        assert f" {share} " in typed("test", place, "--env.step_s 0 --episodes 2").out
+    assert " 0% " in typed("test tiny-until-now --run_name tiny --episodes 2").out
 
 
 def test_the_confidence_interval_is_that_of_a_mean():

@@ -68,8 +68,9 @@ def test_a_display_that_does_not_answer_ends_nothing(typed):
     assert "episode 20:" in out
 
 
-@pytest.mark.usefixtures("dead_display")
-def test_a_window_that_the_user_closes_ends_the_episodes(typed, tmp_path, monkeypatch):
+@pytest.fixture
+def closed_window(dead_display, tmp_path, monkeypatch):
+    """Let the user close the window after its first picture."""
     script = tmp_path / "window.py"
     script.write_text("import sys\nsys.stdin.buffer.read(4 + 96 * 128 * 3)\n")
 
@@ -78,4 +79,15 @@ def test_a_window_that_the_user_closes_ends_the_episodes(typed, tmp_path, monkey
         return subprocess.Popen([sys.executable, str(script)], bufsize=0, **streams)
 
     monkeypatch.setattr(window, "start_script", start)
+
+
+@pytest.mark.usefixtures("closed_window")
+def test_a_window_that_the_user_closes_ends_the_episodes(typed):
     typed("test TINY", FILMED, "--window")
+
+
+@pytest.mark.usefixtures("closed_window")
+def test_a_window_that_the_user_closes_ends_a_lap_without_a_file(typed, tmp_path):
+    lap = "record TINY --env filmed.ByKeys --lap keyboard --out"
+    assert "Traceback" not in typed(lap, tmp_path / "way.npz", code=130).err
+    assert not (tmp_path / "way.npz").exists()

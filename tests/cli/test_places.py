@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from cli_commands import TINY
 
+from tmrl_like.base.factories import argument_of
 from tmrl_like.cli.arguments import parse
 from tmrl_like.cli.places import find_place
+from tmrl_like.cli.train import _write_down
 from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError
+from tmrl_like.experiment import load_experiment
 from tmrl_like.metrics.starts import Start, write_starts
 
 
@@ -59,6 +62,16 @@ def test_a_name_is_the_experiments_and_with_a_version_the_runs(run_folder, tmp_p
 def test_a_run_stands_for_the_experiment_that_it_was_trained_with_in_every_command(command):
     experiment = parse([command, "arm", "--trainer.rounds", "7"]).experiment
     assert (experiment.run_name, experiment.seed, experiment.trainer.rounds) == ("arm", 77, 7)
+
+
+def test_what_parts_of_a_run_know_from_each_other_follows_a_change_of_the_other_part():
+    experiment = load_experiment("drone")
+    start = _write_down(parse(["trainer", "drone"]), experiment)
+    write_starts(experiment.paths.folder, [Start(**start)])
+    changes = ["--agent.gamma", "0.5", "--env.act_buf_len", "7"]
+    again = parse(["trainer", str(experiment.paths.folder), *changes]).experiment.with_code()
+    known = {name: argument_of(again.memory_cls, name) for name in ("gamma", "act_buf_len")}
+    assert known == {"gamma": 0.5, "act_buf_len": 7}
 
 
 @pytest.mark.usefixtures("run_folder")

@@ -153,6 +153,24 @@ def test_any_value_can_be_given_on_the_command_line(file):
     assert (experiment.server.host, experiment.seed) == ("10.0.0.5", 4)
 
 
+@pytest.mark.parametrize("text", ["20261128", "1e3", "on"])
+def test_an_option_that_is_text_is_taken_as_it_was_typed(text, file):
+    assert load_settings(file, [(("run_name",), text)]).run_name == text
+    prompt = f"{text}: press enter"
+    keys = ("worker", "person", "reset_prompt")
+    assert load_settings(file, [(keys, prompt)]).worker.person.reset_prompt == prompt
+    assert load_settings(file, [(("server", "bind"), "::")]).server.bind == "::"
+    assert load_settings(file, [(("server", "bind"), "null")]).server.bind is None
+
+
+def test_an_option_that_may_be_none_is_none_where_that_word_stands(file):
+    given = ("seed", "server.bind", "server.keys_dir", "worker.cpu_affinity", "trainer.resume")
+    settings = load_settings(file, [(tuple(name.split(".")), "none") for name in given])
+    assert settings.seed is settings.worker.cpu_affinity is None
+    assert settings.server.bind is settings.server.keys_dir is None
+    assert settings.trainer.resume == "none"
+
+
 def test_modules_beside_the_file_can_be_named(file):
     (file.parent / "robot_beside_the_file.py").write_text(
         "class Robot:\n    def reset(self): ...\n    step = reset\n"
@@ -264,12 +282,24 @@ def test_a_ratio_without_a_limit_is_not_for_a_worker_that_waits(file):
         load_settings(file)
 
 
+def test_the_printed_configuration_leaves_the_compressor_to_the_memory(tmp_path):
+    """As the file does; null would mean that samples are sent whole."""
+    experiment = load_experiment("drone")
+    again = tmp_path / "again.yaml"
+    again.write_text(as_yaml(experiment.as_data()))
+    assert experiment.compressor is not None
+    assert load_experiment(again).compressor == experiment.compressor
+
+
 @pytest.mark.parametrize(
     ("section", "listens_on"),
     [
         ({}, "127.0.0.1"),
         ({"host": "localhost"}, "127.0.0.1"),
+        ({"host": "::1"}, "::1"),
+        ({"host": "127.0.0.2:7791"}, "127.0.0.2"),
         ({"host": "10.0.0.5"}, "0.0.0.0"),
+        ({"host": "robot.example, fd00::5"}, "::"),
         ({"host": "robot.example"}, "0.0.0.0"),
         ({"host": "10.0.0.5", "bind": "10.0.0.5"}, "10.0.0.5"),
     ],

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +122,14 @@ def test_what_users_of_a_run_log_is_in_its_folder_once(paths, capsys):
     starts, late = paths.log.read_text().splitlines()
     assert f"INFO process {os.getpid()} starts: " in starts
     assert late.endswith(" tmrl_like.trainer WARNING the drone is late")
+
+
+def test_a_relative_data_folder_has_each_log_line_once_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = RunPaths("r6", Path("data"))
+    with use_run(paths, "trainer"), use_run(paths, "worker"):
+        logging.getLogger("tmrl_like.trainer").warning("the drone is late")
+    assert len(paths.log.read_text().splitlines()) == 2
 
 
 def test_warnings_of_a_script_stay_on_its_console(paths, monkeypatch, capsys):

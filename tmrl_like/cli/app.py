@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import logging
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments are the process's own.
     """
     arguments: Arguments | int = 0
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a code page of Windows lacks what `run` draws
+        sys.stdout.reconfigure(errors="replace")
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if isinstance(arguments, int):

@@ -93,7 +93,7 @@ def _examine(about: str, findings: Iterator[Finding]) -> list[str]:
         try:
             for finding in findings:
                 say(*finding)
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             say(PROBLEM, str(error) if isinstance(error, TmrlLikeError) else one_line(error))
 
     thread = start_thread(look, "tmrl-doctor")
@@ -129,7 +129,10 @@ def _versions() -> Iterator[Finding]:
 
 
 def _device(settings: Settings) -> Iterator[Finding]:
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError:  # `_versions` says so; a worker without torch is fine
+        return
 
     from tmrl_like.policies.actor import refuse_device
 

@@ -33,9 +33,13 @@ def main(arguments: Arguments) -> int:
     class_name = "".join(word.capitalize() for word in name.split("_"))
     expect(not keyword.iskeyword(class_name), "NAME", name, "a name for a class as well")
     code = (templates / arguments.kind / "my_task.py").read_text(encoding="utf-8")
-    if re.search(rf"^(class|from .+ import) {class_name}\b", code, re.MULTILINE):
+    code = code.replace("MyTask", "_")  # these get the name
+    # a game has a class NameEnv as well
+    if taken := re.search(
+        rf"^(?:class|from .+ import) ({class_name}(?:Env)?)\b", code, re.MULTILINE
+    ):
         raise ConfigError(
-            f"a {arguments.kind} has another class named {class_name}: take another name"
+            f"a {arguments.kind} has another class named {taken[1]}: take another name"
         )
     try:
         folder.mkdir()

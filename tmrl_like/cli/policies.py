@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def main(arguments: Arguments) -> int:
         elif arguments.action == "tag":
             print(
                 f"{store.tag(version, arguments.tag)} is kept until `tmrl-like policies prune "
-                f"--untag {arguments.tag}`"
+                f"{arguments.found.folder().name} --untag {arguments.tag}`"
             )
         else:
             for tag in arguments.untag:
@@ -47,6 +48,7 @@ def main(arguments: Arguments) -> int:
                     raise ConfigError(
                         f"--untag {tag}: there is no such tag; {suggestion(tag, tags)}"
                     )
+            for tag in arguments.untag:
                 store.path(tag).unlink(missing_ok=True)
             removed = store.collect(arguments.keep)
             print(f"{store.folder}: removed {removed} versions and {len(arguments.untag)} tags")
@@ -75,8 +77,8 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
         raise ConfigError(f"cannot write the policy to {file}: {one_line(error)}") from None
     if policy is None:
         print(
-            f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy "
-            "in Python"
+            f"{file}: {source}; drive it with `tmrl-like test EXPERIMENT --policy {file}`, or "
+            "load_policy in Python"
         )
     else:
         print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
@@ -106,14 +108,16 @@ def _rows(store: PolicyStore) -> list[list[str]]:
     """Return one row per version. A version that was tagged shows what was known when it was
     tagged.
     """
-    found: dict[int, tuple[PolicyCard, str, list[str]]] = {}
+    found: dict[int, tuple[PolicyCard, int, list[str]]] = {}
     for name, card in store.cards():
-        _, _, tags = found.setdefault(card.version, (card, name, []))
-        tags += [] if name.isdecimal() else [name]
-    return [_row(store, *found[version]) for version in sorted(found)]
+        with contextlib.suppress(FileNotFoundError):  # its trainer has just removed it
+            size = store.path(name).stat().st_size
+            _, _, tags = found.setdefault(card.version, (card, size, []))
+            tags += [] if name.isdecimal() else [name]
+    return [_row(*found[version]) for version in sorted(found)]
 
 
-def _row(store: PolicyStore, card: PolicyCard, name: str, tags: list[str]) -> list[str]:
+def _row(card: PolicyCard, size: int, tags: list[str]) -> list[str]:
     published = datetime.datetime.fromtimestamp(card.published_at_s)
     return [
         f"{card.version:,}",
@@ -122,5 +126,5 @@ def _row(store: PolicyStore, card: PolicyCard, name: str, tags: list[str]) -> li
         f"{card.training_steps:,}",
         "-" if card.return_ is None else f"{card.return_:.3g}",
         f"{card.episodes:,}",
-        f"{store.path(name).stat().st_size / 1e6:.2f}",
+        f"{size / 1e6:.2f}",
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from tmrl_like.base.processes import cores_to_train_with
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.places import TO_DRIVE
+from tmrl_like.config.paths import RunPaths
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.experiment import Experiment
 
@@ -43,14 +44,19 @@ def find_policy(arguments: Arguments) -> Path:
     Raises:
         ConfigError: there is none.
     """
-    from tmrl_like.policies.policy_store import FOLDER, NEWEST, PolicyStore, find_policy
+    from tmrl_like.policies.policy_store import NEWEST, PolicyStore, find_policy
 
-    paths, version = arguments.experiment.paths, arguments.found.version
+    paths, (version, run) = (
+        arguments.experiment.paths,
+        (arguments.found.version, arguments.found.run),
+    )
+    if run is not None and (version or ("run_name",) not in dict(arguments.overrides)):
+        paths = RunPaths.of(run)  # its folder may have been moved or renamed
     if arguments.policy is not None and version:
         raise ConfigError(
             f"--policy {arguments.policy} and {arguments.place} name two policies: leave one out"
         )
-    store = PolicyStore((arguments.found.run or paths.folder) / FOLDER)
+    store = PolicyStore(paths.policies)
     files = [path for path in (paths.trainer_model, paths.worker_model) if path.is_file()]
     try:
         if arguments.policy is not None:
@@ -63,7 +69,8 @@ def find_policy(arguments: Arguments) -> Path:
         raise ConfigError(
             f"--policy {arguments.policy}: {error}" if arguments.policy else str(error)
         ) from None
+    without = "--untrained" if arguments.command == "test" else "--random"
     raise ConfigError(
         f"there is no policy at {paths.folder} (run {paths.run_name}): train one with `tmrl-like "
-        "run`, name one with --policy, or drive an untrained one with --untrained"
+        f"run`, name one with --policy, or drive without one with {without}"
     )

@@ -151,7 +151,11 @@ def _record_lap(arguments: Arguments) -> int:
             f"the lap did not end within {episode.steps} steps: nothing was recorded; raise "
             "ep_max_length"
         )
-    positions = rollouts[0].info["position"]
+    positions = rollouts[0].info.get("position")
+    if positions is None:
+        raise ConfigError(
+            f"{env_cls.__name__} does not report where it is: expected info['position'], [2] or [3]"
+        )
     points = resample(positions, arguments.spacing)
     save_trajectory(arguments.out, points)
     print(f"{file}: {len(points)} points from {len(positions)} positions")

@@ -108,6 +108,7 @@ class Run:
         self._early_lines = io.StringIO()  # until the run has a folder
         self._log: TextIO = self._early_lines
         self._port = 0
+        self._place = str(arguments.place)  # of the experiment, for the parts
 
     def run(self) -> int:
         """Start all parts, watch and end them, and run the proof if one was asked for."""
@@ -174,6 +175,9 @@ class Run:
             except OSError as error:  # Windows, where another program has a file in it open
                 raise ConfigError(f"{folder} cannot be renamed: {error}") from None
             self._say(f"the earlier run of this name is now {aside}")
+            run = self._arguments.found.run
+            if run is not None and not run.exists():  # the experiment was saved in it
+                self._place = str(aside)
         elif self._settings.paths.checkpoint.exists() and self._settings.trainer.resume == "all":
             self._say(f"going on with the run in {folder}; --fresh starts over")
         folder.mkdir(parents=True, exist_ok=True)
@@ -226,9 +230,9 @@ class Run:
     def _start(
         self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None
     ) -> Child:
-        level = self._arguments.log_level
+        level, overrides = self._arguments.log_level, as_typed(self._arguments)[1:]
         return self._family.start(
-            role, [command, *as_typed(self._arguments), *more, "--log-level", level], environment
+            role, [command, self._place, *overrides, *more, "--log-level", level], environment
         )
 
     def _where(self) -> list[str]:
@@ -236,8 +240,9 @@ class Run:
         whether the server is there for other machines, for a start by the run's name.
         """
         bind = self._settings.server.listens_on
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}.get(bind, bind)
         is_for_others = [] if is_loopback(bind) else [f"--server.bind={bind}"]
-        return ["--server.host=127.0.0.1", f"--server.port={self._port}", *is_for_others]
+        return [f"--server.host={host}", f"--server.port={self._port}", *is_for_others]
 
     def _turn(self) -> None:
         """Do one round of watching all parts. Raises PartDiedError if a part has ended before it

@@ -1,4 +1,4 @@
-"""How a part ends: by Ctrl-C, SIGTERM, or the end of the process that started it.
+"""How a part ends: by Ctrl-C, SIGTERM, or the end of its terminal or of its parent process.
 
 The first request stops the part in its own way. If the part has not ended after its time limit, or
 on a second request, the process ends at once.
@@ -18,6 +18,7 @@ from typing import Any
 from tmrl_like.base.threads import no_thread, start_thread
 
 _DOUBLE_S = 0.5  # one key press may arrive twice: from the terminal and from the parent
+_HANG_UP = getattr(signal, "SIGHUP", None)  # the terminal, or a connection by SSH, was closed
 INTERRUPTED = 130
 CHECKPOINT_WITHIN_S = 120.0  # time limit of a trainer, for its last checkpoint
 
@@ -51,6 +52,9 @@ class Stopper:
         for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self._on_signal)
+        # nohup lets it be ignored
+        if _HANG_UP is not None and signal.getsignal(_HANG_UP) is not signal.SIG_IGN:
+            signal.signal(_HANG_UP, self._on_signal)
         if supervised:
             start_thread(self._watch_parent, "tmrl-parent")
 
@@ -64,7 +68,7 @@ class Stopper:
     def _on_signal(self, number: int, frame: Any) -> None:
         now = time.monotonic()
         if self.requested:
-            if now - self._requested_at > _DOUBLE_S:
+            if now - self._requested_at > _DOUBLE_S and number != _HANG_UP:
                 end_now(INTERRUPTED, "stopped a second time: ended at once")
             return
         self.requested, self._requested_at = True, now

@@ -58,7 +58,7 @@ def main(arguments: Arguments) -> int:
     if not arguments.supervised and episodes:
         name = "an untrained policy" if policy is None else f"the policy {policy}"
         print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
-        if arguments.interval:
+        if arguments.interval and len(episodes) > 1:
             print(spread_of(np.array([episode.return_ for episode in episodes])))
     return stopper.exit_code
 

@@ -87,7 +87,9 @@ def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
     if experiment.trainer.tensorboard and _is_first():
         data = experiment.as_data()
-        named = dict(_hyper_parameters({name: data[name] for name in (*PARTS, "trainer", "seed")}))
+        named = dict(
+            _hyper_parameters({name: data.get(name) for name in (*PARTS, "trainer", "seed")})
+        )
         sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard", named))
     return sinks
 
@@ -99,8 +101,8 @@ def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:
     text = as_yaml(experiment.as_data())
     write_atomically(experiment.paths.folder / "experiment.yaml", text.encode())
     started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
-    file = str(experiment.document.path)
-    return {"command": shlex.join(started), "experiment": text, "experiment_file": file}
+    file, kept = str(experiment.document.path), as_yaml(experiment.as_data(shows_told=False))
+    return {"command": shlex.join(started), "experiment": kept, "experiment_file": file}
 
 
 def _train_encoder(arguments: Arguments) -> int:

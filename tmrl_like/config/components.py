@@ -86,6 +86,8 @@ def check_value(location: Location, annotation: Any, value: Any) -> Any:
                     continue
                 return value
             return value if converted == value else converted
+    if str in kinds and location.keys in location.document.typed:  # 2026, on, `a: b`
+        return location.document.typed[location.keys]
     got = "none" if value is None else f"{value!r:.80}"
     raise location.error(f"expected {type_name(annotation)}, got {got}")
 
@@ -199,13 +201,13 @@ def _check_arguments(
     supplied: tuple[str, ...],
 ) -> dict[str, Any]:
     parameters, is_open = signature_of(target).parameters, signature_of(target).open_ended
+    is_page = dataclasses.is_dataclass(target)
     checked = {}
     for name, value in arguments.items():
         at = location / name
         if name in supplied:
             raise at.error("is supplied when the object is made; leave it out here")
         if name not in parameters and not is_open:
-            is_page = dataclasses.is_dataclass(target)
             problem = (
                 "there is no such key" if is_page else f"{name_of(target)} has no such argument"
             )
@@ -213,6 +215,9 @@ def _check_arguments(
             raise at.error(f"{problem}; {suggestion(name, known)}")
         parameter = parameters.get(name)
         annotation: Any = Any
+        # as options are described and printed
+        if is_page and value == "none" and parameter is not None and parameter.default is None:
+            value = None
         if parameter is not None and not (value is None and parameter.default is None):
             annotation = parameter.annotation
         checked[name] = _argument(at, annotation, value)

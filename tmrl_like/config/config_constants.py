@@ -49,7 +49,6 @@ from tmrl_like.config.paths import (
     RUN_VARIABLE,
     RunPath,
     RunPaths,
-    default_keys_folder,
 )
 from tmrl_like.config.settings import Settings
 
@@ -101,7 +100,7 @@ _OTHERS: dict[str, Callable[[], Any]] = {
     "EXPERIMENT": lambda: os.environ.get(EXPERIMENT_VARIABLE) or None,
     "RUN_NAME": lambda: os.environ.get(RUN_VARIABLE) or _settings().run_name,
     "DATA_FOLDER": data_folder,
-    "KEYS_FOLDER": default_keys_folder,
+    "KEYS_FOLDER": lambda: Path(_read("DATA_FOLDER")) / "keys",
     "WANDB_RUN_ID": lambda: _settings().trainer.wandb_run_id or _read("RUN_NAME"),
     "WANDB_KEY": lambda: os.environ.get("WANDB_API_KEY"),
 }
@@ -109,7 +108,7 @@ _OTHERS: dict[str, Callable[[], Any]] = {
 
 def __getattr__(name: str) -> Any:
     if name in _OF_PATHS:
-        return getattr(RunPaths(_read("RUN_NAME"), data_folder()), _OF_PATHS[name])
+        return getattr(RunPaths(_read("RUN_NAME"), _read("DATA_FOLDER")), _OF_PATHS[name])
     if name in _OF_SETTINGS:
         return operator.attrgetter(_OF_SETTINGS[name])(_settings())
     if name in _OTHERS:

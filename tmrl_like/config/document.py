@@ -33,6 +33,7 @@ class Document:
         source: name of the file, for messages.
         data: the values.
         origins: where each key was written: "config/drone.yaml:7" or "command line".
+        typed: the text of each plain value that the command line gives.
         components: the imported code by its key; each is made only once, because its arguments may
             be objects.
         path: the file; modules beside it can be named. None: there is no file.
@@ -43,6 +44,7 @@ class Document:
     source: str
     data: dict[Any, Any] = field(default_factory=dict)
     origins: dict[Keys, str] = field(default_factory=dict)
+    typed: dict[Keys, str] = field(default_factory=dict)
     components: dict[Keys, Callable[..., Any]] = field(default_factory=dict)
     path: Path | None = None
     stamp: tuple[int, ...] = ()

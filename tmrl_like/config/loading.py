@@ -193,6 +193,8 @@ def _override(document: Document, keys: Keys, text: str) -> None:
         keys = _written_out(document.data, keys)
         if len(keys) == 1 and isinstance(value, str):
             value = {"class_path": value}
+    else:
+        document.typed[keys] = text
     document.override(keys, value)
 
 
@@ -228,11 +230,14 @@ def _part(document: Document, name: str) -> Any:
     return component
 
 
-def with_defaults(document: Document, name: str, made: Callable[..., Any] | None = None) -> Any:
+def with_defaults(
+    document: Document, name: str, made: Callable[..., Any] | None = None, shows_told: bool = True
+) -> Any:
     """Return a part as it was written; if it was imported, with those defaults that YAML can
     express.
 
-    `made` is the part's factory, completed with arguments from other parts.
+    `made` is the part's factory, completed with arguments from other parts, which are left out
+    unless `shows_told`.
     """
     value: Any = document.data.get(name)
     component = document.components.get((name,))
@@ -246,9 +251,14 @@ def with_defaults(document: Document, name: str, made: Callable[..., Any] | None
         )
         if key not in PARTS[name] and _is_plain(default):
             arguments[key] = default
-    if made is not None:
-        told = taken_apart(made)[1]
-        arguments |= {key: told[key] for key in told if key not in given and key not in PARTS[name]}
+    told = {} if made is None else taken_apart(made)[1]
+    for key in told:
+        if key in given or key in PARTS[name]:
+            continue
+        if shows_told:
+            arguments[key] = told[key]
+        else:
+            arguments.pop(key, None)
     arguments |= value.get("init_args") or {}
     return {"class_path": value["class_path"]} | ({"init_args": arguments} if arguments else {})
 

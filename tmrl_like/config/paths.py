@@ -54,9 +54,9 @@ class RunPaths:
         best: the best run that workers on this machine have driven.
     """
 
-    def __init__(self, run_name: str, root: Path, folder: Path | None = None) -> None:
+    def __init__(self, run_name: str, root: str | Path, folder: Path | None = None) -> None:
         self.run_name = run_name
-        self.root = root
+        self.root = root = Path(root)
         self.folder = folder or root / "runs" / run_name
         self.users = root / "in_use" / run_name
         self.weights = self.folder / "weights"

@@ -140,7 +140,7 @@ def _logged(file: Path) -> Iterator[None]:
     """
     logger = logging.getLogger("tmrl_like")
     if any(
-        isinstance(handler, _LogFile) and handler.baseFilename == str(file)
+        isinstance(handler, _LogFile) and handler.baseFilename == os.path.abspath(file)
         for handler in logger.handlers
     ):
         yield

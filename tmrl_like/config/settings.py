@@ -74,8 +74,10 @@ class ServerSection(ServerOptions):
         """The local address that the server binds."""
         if self.bind is not None:
             return self.bind
-        hosts = map(host_and_port, addresses_of(self.host, self.port))
-        return "127.0.0.1" if all(is_loopback(host) for host, _ in hosts) else "0.0.0.0"
+        hosts = [host_and_port(address)[0] for address in addresses_of(self.host, self.port)]
+        if all(map(is_loopback, hosts)):
+            return "127.0.0.1" if hosts[0] == "localhost" else hosts[0]
+        return "::" if any(":" in host for host in hosts) else "0.0.0.0"
 
     @property
     def connection(self) -> dict[str, Any]:

@@ -145,6 +145,22 @@ def test_a_return_that_stays_is_said_at_last_and_a_young_training_is_waited_for(
     assert said(returns=rises_slowly, **OLD) == TOO_EARLY
 
 
+def test_what_was_said_of_a_return_that_stays_holds_while_it_hardly_rises():
+    newest = [return_ + 5.0 for return_ in FLAT * 2]
+    lines = []
+    for judged in (False, True):
+        diagnosis = Diagnosis()
+        diagnosis.add(episodes(FLAT * 4))
+        if judged:
+            diagnosis.judge(WELL | OLD)
+        diagnosis.add(episodes(newest))
+        lines.append(diagnosis.judge(WELL | OLD))
+    assert lines[0] == TOO_EARLY
+    assert lines[1].startswith("not learning because the return does not rise")
+    diagnosis.add(episodes([return_ + 9.0 for return_ in FLAT * 2]))
+    assert diagnosis.judge(WELL | OLD) == TOO_EARLY
+
+
 def test_what_an_expert_drove_is_no_first_return():
     diagnosis = Diagnosis()
     diagnosis.add(episodes([-1.0] * 30, policy_version=0) + episodes(RISES))

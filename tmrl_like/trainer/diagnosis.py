@@ -94,13 +94,13 @@ class Returns:
                 largest[name] = rise
         return any(rise > largest.get(name, math.inf) / 2 for name, rise, _ in self._rises())
 
-    def are_flat(self) -> bool:
-        """Whether returns have risen by less than a quarter of a clear rise; if they need not rise,
-        whether they have clearly fallen.
+    def are_flat(self, was_said: bool) -> bool:
+        """Whether returns have risen by less than a quarter of a clear rise, or half of one if they
+        `was_said` to be flat before; if they need not rise, whether they have clearly fallen.
         """
         if self.starts_well:
             return any(rise < -clear for _, rise, clear in self._rises())
-        return all(rise < clear / 4 for _, rise, clear in self._rises())
+        return all(rise < clear / (2 if was_said else 4) for _, rise, clear in self._rises())
 
     def flat(self) -> str:
         """Return the sentence that says that returns do not rise."""
@@ -282,11 +282,12 @@ class Diagnosis:
             record["training_steps_total"] >= _FLAT_STEPS and not 0 < returns.count < _FLAT_EPISODES
         )
         is_near_best = values["reward_level"] > _NEAR_BEST
+        was_said = self.line.startswith(NOT_LEARNING)
         if returns.have_risen():
             self.line = LEARNING
         elif lasting:
             self.line = NOT_LEARNING + lasting[0].format_map(values)
-        elif is_old and returns.count and not is_near_best and returns.are_flat():
+        elif is_old and returns.count and not is_near_best and returns.are_flat(was_said):
             self.line = NOT_LEARNING + returns.flat()
         elif is_old and (returns.starts_well or not returns.count or is_near_best):
             self.line = LEARNING

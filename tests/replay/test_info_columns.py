@@ -95,3 +95,15 @@ def test_an_item_that_is_not_finite_is_refused_where_it_is_kept(columns):
     refused = pytest.raises(MemoryContractError, match="info\\['speed'\\] holds nan")
     with refused if columns else nullcontext():
         check(block)
+
+
+@pytest.mark.parametrize("value", ["soon", float("nan")])
+def test_an_environment_s_own_count_down_is_not_looked_at(value):
+    steps = ActionBufferEnv(1, 0).take(20)
+    for step in steps:
+        step.sample.info["steps_to_end"] = value
+    memory = ReplayMemory(columns=("steps_to_end",))
+    arrived = packed(steps, "w", with_originals=False)
+    SampleCheck(None, None, memory)(*arrived.blocks)
+    memory.append(arrived)
+    assert memory.get_transition(0).info["steps_to_end"] > 0

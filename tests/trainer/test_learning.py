@@ -84,6 +84,12 @@ def test_an_actor_that_does_not_sample_has_no_spread():
     assert "action_spread" not in figures
 
 
+def test_an_action_may_have_no_dimensions():
+    sac = SACAgent(OBSERVATIONS, Box(-1.0, 1.0, ()), acceleration="off")
+    drawn = batch()._replace(act=torch.zeros(64))
+    assert ActorFigures().figures(sac, drawn)["action_spread"] > 0.0
+
+
 def test_actions_may_have_any_structure():
     drawn = batch()
     named = drawn._replace(act={"arm": drawn.act, "hand": drawn.act[:, :1]})

@@ -87,7 +87,8 @@ class ReplayMemory(MemoryDataloading):
         own = [field.name for field in fields(ReplayOptions) if field.name in options]
         self.options = page = ReplayOptions(**{name: options.pop(name) for name in own})
         self.gamma, self.shaping = page.gamma, page.shaping
-        self.columns, self.mini_races, self.held_out = page.kept, page.mini_races, page.held_out
+        self.columns = tuple(name for name in page.kept if name != STEPS_TO_END)
+        self.mini_races, self.held_out = page.mini_races, page.held_out
         self.context_length = max(1, page.act_buf_len, page.frames) - 1
         self._race_steps = page.race_steps
         counted = np.floor(np.arange(EPISODES + 1) * self.held_out + 0.5)
@@ -195,7 +196,7 @@ class ReplayMemory(MemoryDataloading):
             if self.crc_debug:
                 originals = (info_of(sample).original for sample in arrival.buffer.memory[piece])
                 self._originals.update(zip(range(row, row + n), originals, strict=True))
-            if STEPS_TO_END in self.columns:
+            if STEPS_TO_END in self.options.columns:
                 self._count_down(table, row, n)
             if self.options.greedy_only:
                 begins = begins | (table.numbers(item("greedy"), row, n) == 0)

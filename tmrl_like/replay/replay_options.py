@@ -47,9 +47,9 @@ class ReplayOptions(Options):
             None: there are no races.
         time_step_duration: the environment's time-step in seconds, for mini-races in seconds; None:
             unknown.
-        held_out: share of the episodes, 0 to below 1, that is never drawn for training, only by
-            `sample_held_out`. An episode's number in its lane alone decides: with 0.05 it is the
-            10th, the 30th, …
+        held_out: share of the episodes, 0 or 0.005 to below 0.995, that is never drawn for
+            training, only by `sample_held_out`. An episode's number in its lane alone decides: with
+            0.05 it is the 10th, the 30th, …
         scratch_dir: a folder on a disk with room for the columns, for a memory that is larger than
             RAM. They are unnamed files there, which disappear with the memory. None: in RAM.
     """

@@ -258,6 +258,7 @@ class Diagnosis:
         self._terminated = False
         self._rewards = math.inf, -math.inf
         self._lasts: dict[str, int] = {}
+        self._says_flat = False
         self.line = TOO_EARLY
 
     def add(self, episodes: Iterable[EpisodeStats]) -> None:
@@ -282,12 +283,13 @@ class Diagnosis:
             record["training_steps_total"] >= _FLAT_STEPS and not 0 < returns.count < _FLAT_EPISODES
         )
         is_near_best = values["reward_level"] > _NEAR_BEST
-        was_said = self.line.startswith(NOT_LEARNING)
+        was_said, self._says_flat = self._says_flat, False
         if returns.have_risen():
             self.line = LEARNING
         elif lasting:
             self.line = NOT_LEARNING + lasting[0].format_map(values)
         elif is_old and returns.count and not is_near_best and returns.are_flat(was_said):
+            self._says_flat = True
             self.line = NOT_LEARNING + returns.flat()
         elif is_old and (returns.starts_well or not returns.count or is_near_best):
             self.line = LEARNING

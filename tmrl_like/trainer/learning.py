@@ -235,7 +235,7 @@ def _sample(actor: SamplingActor, obs: Observation) -> torch.Tensor:
     assert isinstance(space, spaces.Box)
     with same_noise(actor.device):
         act = actor.sample(obs)[0].float().cpu()
-    return (act / torch.from_numpy((space.high - space.low) / 2)).flatten(1)
+    return (act / torch.as_tensor((space.high - space.low) / 2)).reshape(len(act), -1)
 
 
 @contextlib.contextmanager

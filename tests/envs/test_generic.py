@@ -62,6 +62,17 @@ def test_an_environment_whose_wrapper_cannot_be_made_is_closed(make, monkeypatch
     assert Device.open == 0
 
 
+@pytest.mark.parametrize("error", [AttributeError("no reset yet"), SystemExit("bye")])
+def test_a_close_that_fails_does_not_hide_why_a_wrapper_cannot_be_made(error):
+    class Closing(Device):
+        def close(self):
+            super().close()
+            raise error
+
+    with pytest.raises(ConfigError, match="there is no file"):
+        SuccessEnv(Closing, Broken)
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [

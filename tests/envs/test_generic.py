@@ -171,5 +171,7 @@ def test_a_type_error_of_an_environment_is_said_with_its_place(id, monkeypatch):
 
 
 def test_arguments_that_an_environment_does_not_take_are_named():
-    with pytest.raises(ConfigError, match=r"Pendulum-v1.*gravity"):
-        GenericGymEnv("Pendulum-v1", {"gravity": 3})
+    for id in ("Pendulum-v1", "real-time-gym-ts-v1"):
+        with pytest.raises(ConfigError, match=rf"'{id}'.*'gravity'") as refused:
+            GenericGymEnv(id, {"gravity": 3})
+        assert ".py:" not in str(refused.value)  # no place in somebody else's code

@@ -133,21 +133,25 @@ def test_neutral_actions_lie_in_their_space(space, expected):
 
 
 class Doubles(gymnasium.Env):
-    """Its observations are float64, whatever its space says."""
+    """Its observations are float64, whatever its space says; those of resets are `of_reset`."""
 
     observation_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)))
     action_space = spaces.Box(-1.0, 1.0, (1,))
 
+    def __init__(self, of_reset):
+        self.of_reset = of_reset
+
     def reset(self, *, seed=None, options=None):
-        return (np.zeros(2), np.int64(1)), {}
+        return (np.zeros(2, self.of_reset), np.int64(1)), {}
 
     def step(self, action):
         return (np.ones(2), np.int64(2)), 1.0, False, False, {}
 
 
-def test_float64_becomes_float32_even_where_the_space_says_float32(monkeypatch):
+@pytest.mark.parametrize("of_reset", [np.float64, np.float32])
+def test_float64_becomes_float32_even_where_the_space_says_float32(of_reset, monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "Doubles-v0", EnvSpec("Doubles-v0", Doubles))
-    env = GenericGymEnv("Doubles-v0")
+    env = GenericGymEnv("Doubles-v0", {"of_reset": of_reset})
     observations = env.reset()[0], env.step(np.zeros(1, np.float32))[0]
     assert [[part.dtype for part in obs] for obs in observations] == [[np.float32, np.int64]] * 2
 

@@ -62,6 +62,17 @@ def test_an_environment_whose_wrapper_cannot_be_made_is_closed(make, monkeypatch
     assert Device.open == 0
 
 
+@pytest.mark.parametrize("error", [AttributeError("no reset yet"), SystemExit("bye")])
+def test_a_close_that_fails_does_not_hide_why_a_wrapper_cannot_be_made(error):
+    class Closing(Device):
+        def close(self):
+            super().close()
+            raise error
+
+    with pytest.raises(ConfigError, match="there is no file"):
+        SuccessEnv(Closing, Broken)
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -122,21 +133,25 @@ def test_neutral_actions_lie_in_their_space(space, expected):
 
 
 class Doubles(gymnasium.Env):
-    """Its observations are float64, whatever its space says."""
+    """Its observations are float64, whatever its space says; those of resets are `of_reset`."""
 
     observation_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)))
     action_space = spaces.Box(-1.0, 1.0, (1,))
 
+    def __init__(self, of_reset):
+        self.of_reset = of_reset
+
     def reset(self, *, seed=None, options=None):
-        return (np.zeros(2), np.int64(1)), {}
+        return (np.zeros(2, self.of_reset), np.int64(1)), {}
 
     def step(self, action):
         return (np.ones(2), np.int64(2)), 1.0, False, False, {}
 
 
-def test_float64_becomes_float32_even_where_the_space_says_float32(monkeypatch):
+@pytest.mark.parametrize("of_reset", [np.float64, np.float32])
+def test_float64_becomes_float32_even_where_the_space_says_float32(of_reset, monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "Doubles-v0", EnvSpec("Doubles-v0", Doubles))
-    env = GenericGymEnv("Doubles-v0")
+    env = GenericGymEnv("Doubles-v0", {"of_reset": of_reset})
     observations = env.reset()[0], env.step(np.zeros(1, np.float32))[0]
     assert [[part.dtype for part in obs] for obs in observations] == [[np.float32, np.int64]] * 2
 
@@ -160,5 +175,7 @@ def test_a_type_error_of_an_environment_is_said_with_its_place(id, monkeypatch):
 
 
 def test_arguments_that_an_environment_does_not_take_are_named():
-    with pytest.raises(ConfigError, match=r"Pendulum-v1.*gravity"):
-        GenericGymEnv("Pendulum-v1", {"gravity": 3})
+    for id in ("Pendulum-v1", "real-time-gym-ts-v1"):
+        with pytest.raises(ConfigError, match=rf"'{id}'.*'gravity'") as refused:
+            GenericGymEnv(id, {"gravity": 3})
+        assert ".py:" not in str(refused.value)  # no place in somebody else's code

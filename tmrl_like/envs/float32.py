@@ -31,6 +31,7 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._converts = any(
             space.dtype == np.float64 for space in tree.leaves(env.observation_space)
         )
+        self._looks = 0  # at how many of the next observations it looks
         if self._converts:
             self.observation_space = _space_to_float32(env.observation_space)
         self.default_action = typed_action(default_action(env), env.action_space)
@@ -48,8 +49,7 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see `gymnasium.Env.reset`."""
         obs, info = self.env.reset(seed=seed, options=options)
-        # many environments return float64 although their space says float32
-        self._converts = self._converts or any(map(_is_float64, tree.leaves(obs)))
+        self._looks = 2
         return self._convert(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -75,16 +75,23 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         )
 
     def _convert(self, obs: Any) -> Any:
+        if self._looks:
+            # many environments return float64 although their space says float32, some in `step`
+            self._looks -= 1
+            self._converts = self._converts or any(map(_is_float64, tree.leaves(obs)))
         return tree.map_leaves(_to_float32, obs) if self._converts else obs
 
 
 @contextlib.contextmanager
 def closed_by_errors(env: Any) -> Iterator[None]:
-    """Close an environment if the block raises, so that its device is free for the next one."""
+    """Close an environment if the block raises, so that its device is free for the next one. What
+    `close` raises is left out, as the block's error came first.
+    """
     try:
         yield
     except BaseException:
-        env.close()
+        with contextlib.suppress(Exception, SystemExit):
+            env.close()
         raise
 
 

@@ -67,7 +67,9 @@ class GenericGymEnv(Float32Env):
             )
             raise ConfigError(f"no environment {id!r}: {error}{named}") from None
         except TypeError as error:
-            place = place_of(error.__context__ or error)  # gymnasium raises it anew
+            place = place_of(error.__cause__ or error)  # gymnasium raises it anew
+            if any(caller in place for caller in (__file__, gymnasium.envs.registration.__file__)):
+                place = ""  # it comes from no constructor: an argument has no such name
             raise ConfigError(
                 f"environment {id!r} cannot be made with these arguments: {error}{place}"
             ) from None

@@ -37,8 +37,18 @@ class StableBaselinesActor(ActorModule):
     def _flat(self, obs: Observation) -> torch.Tensor:
         parts: list[torch.Tensor] = []
         for _, space, part in tree.walk(self.observation_space, obs):
-            if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            if _is_categorical(space, part):
                 parts.append(torch.from_numpy(spaces.flatten(space, part[0].numpy())))
             else:
                 parts += tree.leaves(part)
         return torch.cat([part.reshape(1, -1) for part in parts], dim=1)
+
+
+def _is_categorical(space: Space, part: Any) -> bool:
+    """Whether a part holds categories as its space has them: a preprocessor may change them."""
+    return (
+        isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+        and isinstance(part, torch.Tensor)
+        and not part.is_floating_point()
+        and space.contains(part[0].numpy())
+    )

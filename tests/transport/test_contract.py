@@ -199,7 +199,7 @@ def test_a_peer_whose_server_is_away_knows_that_it_has_no_connection(machines):
     peer = machines.connect(server)
     until(lambda: hears_nothing(peer), "the peer noticing that nobody listens")
     introduce(machines.listen(server.address[1]), peer)
-    until(lambda: not peer.is_lost, "the connection")
+    until(lambda: not hears_nothing(peer), "the connection")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others answer a dial that they cannot accept")

@@ -113,8 +113,9 @@ def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_pro
         ("os.getpit",),
         ("no_such_module.stop",),
         ("__main__.stop",),
+        ("os.name",),
         (os.getpid,),
-        ("os.kill", None),
+        ("os.kill", b"9"),
     ],
     ids=str,
 )
@@ -123,6 +124,13 @@ def test_a_call_that_a_guard_could_not_make_is_refused_at_once(call):
     with pytest.raises(ConfigError):
         guard.call_at_end(call)
     assert guard.pid == 0
+
+
+def test_a_guard_calls_with_lists_of_numbers_and_none_too():
+    guard = ProcessGuard()
+    guard.call_at_end(("os.getpid", None, True, [0.0, 1], {"port": 2}))
+    assert guard.pid
+    guard.close()
 
 
 def test_threads_that_need_a_guard_at_the_same_time_share_its_process(monkeypatch):

@@ -1,5 +1,6 @@
 """Processes end with the process that started them."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from tmrl_like.base.processes import (
     ProcessGuard,
     cores_to_train_with,
     end_processes,
+    end_with_parent,
     family_of,
     is_alive,
 )
@@ -93,6 +95,24 @@ def test_a_parent_that_the_kernel_does_not_watch_is_watched_all_the_same(tmp_pat
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     said, _ = start_script(tmp_path / "script.py", **pipes).communicate(timeout=60)
     assert said.split() == [b"alive"]
+
+
+def test_a_parent_lives_as_long_as_the_system_has_no_descriptor_to_look_with(monkeypatch):
+    looks, ended = iter([OSError(errno.ENFILE, "too many open files"), True, False]), []
+
+    def look(process):
+        match next(looks):
+            case OSError() as error:
+                raise error
+            case is_alive:
+                return is_alive
+
+    monkeypatch.setattr("tmrl_like.base.processes.is_alive", look)
+    monkeypatch.setattr("tmrl_like.base.processes.start_thread", lambda watch, name: watch())
+    monkeypatch.delattr("os.pidfd_open", raising=False)
+    monkeypatch.setattr("sys.argv", ["", str(os.getpid())])
+    end_with_parent(lambda: ended.append(list(looks)))
+    assert ended == [[]]
 
 
 def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_process(stubborn):

@@ -47,11 +47,18 @@ def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
             if hasattr(os, "pidfd_open"):
                 with contextlib.suppress(OSError):  # older kernels, and some containers
                     select.select([os.pidfd_open(parent.pid)], [], [])
-            while is_alive(parent):
+            while _may_live(parent):
                 time.sleep(_LOOK_S)
         then()
 
     start_thread(watch, "tmrl-parent")
+
+
+def _may_live(process: psutil.Process) -> bool:
+    try:
+        return is_alive(process)
+    except OSError:  # the system has no descriptor left to look with
+        return True
 
 
 def keep_freed_memory(max_bytes: int) -> None:

@@ -1,5 +1,6 @@
 """Processes end with the process that started them."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from tmrl_like.base.processes import (
     ProcessGuard,
     cores_to_train_with,
     end_processes,
+    end_with_parent,
     family_of,
     is_alive,
 )
@@ -95,6 +97,24 @@ def test_a_parent_that_the_kernel_does_not_watch_is_watched_all_the_same(tmp_pat
     assert said.split() == [b"alive"]
 
 
+def test_a_parent_lives_as_long_as_the_system_has_no_descriptor_to_look_with(monkeypatch):
+    looks, ended = iter([OSError(errno.ENFILE, "too many open files"), True, False]), []
+
+    def look(process):
+        match next(looks):
+            case OSError() as error:
+                raise error
+            case is_alive:
+                return is_alive
+
+    monkeypatch.setattr("tmrl_like.base.processes.is_alive", look)
+    monkeypatch.setattr("tmrl_like.base.processes.start_thread", lambda watch, name: watch())
+    monkeypatch.delattr("os.pidfd_open", raising=False)
+    monkeypatch.setattr("sys.argv", ["", str(os.getpid())])
+    end_with_parent(lambda: ended.append(list(looks)))
+    assert ended == [[]]
+
+
 def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_process(stubborn):
     guard = ProcessGuard()
     assert guard.pid == 0
@@ -113,8 +133,9 @@ def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_pro
         ("os.getpit",),
         ("no_such_module.stop",),
         ("__main__.stop",),
+        ("os.name",),
         (os.getpid,),
-        ("os.kill", None),
+        ("os.kill", b"9"),
     ],
     ids=str,
 )
@@ -123,6 +144,13 @@ def test_a_call_that_a_guard_could_not_make_is_refused_at_once(call):
     with pytest.raises(ConfigError):
         guard.call_at_end(call)
     assert guard.pid == 0
+
+
+def test_a_guard_calls_with_lists_of_numbers_and_none_too():
+    guard = ProcessGuard()
+    guard.call_at_end(("os.getpid", None, True, [0.0, 1], {"port": 2}))
+    assert guard.pid
+    guard.close()
 
 
 def test_threads_that_need_a_guard_at_the_same_time_share_its_process(monkeypatch):

@@ -47,11 +47,18 @@ def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
             if hasattr(os, "pidfd_open"):
                 with contextlib.suppress(OSError):  # older kernels, and some containers
                     select.select([os.pidfd_open(parent.pid)], [], [])
-            while is_alive(parent):
+            while _may_live(parent):
                 time.sleep(_LOOK_S)
         then()
 
     start_thread(watch, "tmrl-parent")
+
+
+def _may_live(process: psutil.Process) -> bool:
+    try:
+        return is_alive(process)
+    except OSError:  # the system has no descriptor left to look with
+        return True
 
 
 def keep_freed_memory(max_bytes: int) -> None:
@@ -121,6 +128,12 @@ def end_processes(
     return list(alive)
 
 
+def _is_json(value: object) -> bool:
+    with contextlib.suppress(TypeError, ValueError):
+        return bool(json.dumps(value))
+    return False
+
+
 class ProcessGuard:
     """Ends processes and makes a call if this process ends without doing so itself, for example
     because it is killed.
@@ -161,9 +174,8 @@ class ProcessGuard:
             is_path = isinstance(path, str) and not path.startswith("__main__.")
             expect(is_path, "the call at the end", path, "an import path like module.function")
             for argument in arguments:
-                is_plain = isinstance(argument, str | int | float)
-                expect(is_plain, f"an argument of {path}", argument, "a text or a number")
-            import_object(str(path))
+                expect(_is_json(argument), f"an argument of {path}", argument, "text or a number")
+            expect(callable(import_object(path)), "the call at the end", path, "a function's path")
         with self._lock:
             if call or self._has_call:
                 self._has_call = bool(call)

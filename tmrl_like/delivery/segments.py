@@ -227,7 +227,8 @@ def remove_never_filled(folder: Path) -> None:
         except OSError:  # it may hold entries
             continue
         except ValueError:  # created, but without its full size
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a later process tries again
+                path.unlink()
             continue
         if segment.words[NUMBER]:
             segment.close()

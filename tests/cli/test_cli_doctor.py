@@ -201,6 +201,15 @@ def test_a_small_board_without_torch_has_no_problem(look, monkeypatch):
     assert "device: " not in look(code=0)
 
 
+@pytest.mark.usefixtures("no_environment")
+def test_a_torch_that_lacks_what_it_needs_is_a_problem(look, tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("import a_package_that_is_missing")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    problem = "problem  device: ModuleNotFoundError: No module named 'a_package_that_is_missing'"
+    assert problem in look()
+
+
 def test_a_package_that_is_missing(look, monkeypatch):
     def version(name):
         if name == "rtgym":

@@ -14,6 +14,10 @@ def test_policies_are_listed_tagged_exported_and_pruned(typed, store, tmp_path):
     store.add_return(2, 5.0)
     tagged = typed("policies tag tiny@1 first").out
     assert "until `tmrl-like policies prune tiny --untag first`" in tagged
+    folder = store.folder.parent.rename(tmp_path / "elsewhere")
+    tagged = typed("policies tag", f"{folder}@1", "first").out
+    assert f"until `tmrl-like policies prune {folder} --untag first`" in tagged
+    folder.rename(store.folder.parent)
     rows = [line.split() for line in typed("policies list TINY").out.splitlines()]
     shown = [row for row in rows if row and row[0] in ("1", "2", "3")]
     assert [row[:2] for row in shown[:2]] == [["1", "first"], ["2", "best"]]

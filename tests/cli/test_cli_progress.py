@@ -169,3 +169,13 @@ def test_a_proof_asks_for_the_share_of_terminal_states_and_is_saved(tmp_path, ca
     missing = "a terminal state in 50% of the episodes, 60% are asked for"
     assert missing in capsys.readouterr().out
     assert json.loads((tmp_path / "proof.json").read_text())["trained"][0]["return"] == -1.0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_page_whose_terminal_was_closed_ends_no_run():
+    view = LiveView("title")
+    view.close()
+    view._console.file = with_a_full_disk()
+    view.line("12:00:00 worker   ERROR \a it has yet to end")
+    with pytest.raises(OSError, match="space"):
+        view._console.file.close()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import signal
@@ -213,7 +214,8 @@ def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(star
         ([], "127.0.0.1"),
         (["--server.host=robots.example"], "127.0.0.1"),
         (["--server.host=robots.example", "--server.bind=10.0.0.5"], "10.0.0.5"),
-        (["--server.host=fd00::5"], "::1"),
+        (["--server.host=fd00::5"], "::1" if os.name == "nt" else "127.0.0.1"),
+        (["--server.bind=::1"], "::1"),
     ],
 )
 def test_the_parts_of_a_run_dial_what_its_server_listens_on(options, host):

@@ -85,6 +85,10 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
     assert "cannot write keys to " in refused("keys join", invited.out.strip(), *folder)
     typed("keys revoke robot1", *here)
     assert "robot1                 " not in typed("keys list", *here).out
+    typed("keys revoke local", *here)
+    assert "nobody may connect" in typed("keys list", *here).out
+    (tmp_path / "there" / "peer.json").write_text("{")
+    assert "peer.json is damaged" in refused("keys list", *there)
 
 
 class Terminal:

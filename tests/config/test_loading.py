@@ -163,6 +163,12 @@ def test_an_option_that_is_text_is_taken_as_it_was_typed(text, file):
     assert load_settings(file, [(("server", "bind"), "null")]).server.bind is None
 
 
+@pytest.mark.parametrize("later", [(("server",), "{bind: 6}"), (("server", "bind"), "[6]")])
+def test_what_was_typed_first_does_not_stand_for_a_later_value(later, file):
+    with pytest.raises(ConfigError, match=r"server\.bind: expected text or none"):
+        load_settings(file, [(("server", "bind"), "5"), later])
+
+
 def test_an_option_that_may_be_none_is_none_where_that_word_stands(file):
     given = ("seed", "server.bind", "server.keys_dir", "worker.cpu_affinity", "trainer.resume")
     settings = load_settings(file, [(tuple(name.split(".")), "none") for name in given])

@@ -131,8 +131,10 @@ def _versions() -> Iterator[Finding]:
 def _device(settings: Settings) -> Iterator[Finding]:
     try:
         import torch
-    except ModuleNotFoundError:  # `_versions` says so; a worker without torch is fine
-        return
+    except ModuleNotFoundError as error:
+        if error.name != "torch":  # but something that torch needs
+            raise
+        return  # `_versions` says so; a worker without torch is fine
 
     from tmrl_like.policies.actor import refuse_device
 

@@ -78,15 +78,18 @@ def _revoke(arguments: Arguments, folder: KeyFolder) -> None:
 
 def _list(arguments: Arguments, folder: KeyFolder) -> None:
     if not (folder.path / "authorized").is_dir():
-        key = _key_of(folder)
-        print(
-            f"no keys in {folder.path}: the first server that starts here makes them"
-            if key is None
-            else f"this machine connects as {key.name}; `keys list` of the server's lists all keys"
-        )
+        if not (file := folder.path / "peer.json").exists():
+            print(f"no keys in {folder.path}: the first server that starts here makes them")
+            return
+        name = read_keys(file, PeerKeys, secret=True).name
+        print(f"this machine connects as {name}; `keys list` on the server's machine lists all")
         return
     roles = {
         identity.name: identity.roles for identity in AuthorizedKeys(folder).identities.values()
     }
+    if not roles:
+        print(
+            f"nobody may connect with the keys in {folder.path}; `keys invite` makes one that may"
+        )
     for name, played in sorted(roles.items()):
         print(f"{name:<24} {', '.join(played)}")

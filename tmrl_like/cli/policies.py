@@ -38,9 +38,10 @@ def main(arguments: Arguments) -> int:
         elif arguments.action == "list":
             _list(store)
         elif arguments.action == "tag":
+            place = str(arguments.place).removesuffix(f"@{arguments.found.version}")
             print(
                 f"{store.tag(version, arguments.tag)} is kept until `tmrl-like policies prune "
-                f"{arguments.found.folder().name} --untag {arguments.tag}`"
+                f"{place} --untag {arguments.tag}`"
             )
         else:
             for tag in arguments.untag:

@@ -46,10 +46,8 @@ def find_policy(arguments: Arguments) -> Path:
     """
     from tmrl_like.policies.policy_store import NEWEST, PolicyStore, find_policy
 
-    paths, (version, run) = (
-        arguments.experiment.paths,
-        (arguments.found.version, arguments.found.run),
-    )
+    paths = arguments.experiment.paths
+    version, run = arguments.found.version, arguments.found.run
     if run is not None and (version or ("run_name",) not in dict(arguments.overrides)):
         paths = RunPaths.of(run)  # its folder may have been moved or renamed
     if arguments.policy is not None and version:

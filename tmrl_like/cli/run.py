@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import io
+import os
 import socket
 from collections.abc import Callable, Mapping
 from typing import TextIO
@@ -240,7 +241,9 @@ class Run:
         whether the server is there for other machines, for a start by the run's name.
         """
         bind = self._settings.server.listens_on
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}.get(bind, bind)
+        host = "127.0.0.1" if bind in ("0.0.0.0", "::", "*") else bind
+        if bind == "::" and os.name == "nt":  # where that means IPv6 alone with tlspyo
+            host = "::1"  # elsewhere it may be missing, as in some containers
         is_for_others = [] if is_loopback(bind) else [f"--server.bind={bind}"]
         return [f"--server.host={host}", f"--server.port={self._port}", *is_for_others]
 

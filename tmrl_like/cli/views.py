@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any, TypeAlias
@@ -76,9 +77,10 @@ class LiveView:
             style = "yellow"
         if " ERROR " in text or " CRITICAL" in text:
             style = "bold red"
-        if "\a" in text:
-            self._console.bell()
-        self._console.print(Text(text, style=style))
+        with contextlib.suppress(OSError):  # the terminal was closed
+            if "\a" in text:
+                self._console.bell()
+            self._console.print(Text(text, style=style))
 
     def show(self, state: str, progress: Progress) -> None:
         """Update the page; `state` describes the current activity. Called several times a
@@ -88,7 +90,8 @@ class LiveView:
 
     def close(self) -> None:
         """Stop refreshing, and leave the last page on the screen."""
-        self._live.stop()
+        with contextlib.suppress(OSError):  # the terminal was closed
+            self._live.stop()
 
     def _page(self, state: str, progress: Progress) -> Any:
         from rich.panel import Panel

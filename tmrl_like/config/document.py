@@ -57,8 +57,8 @@ class Document:
             keys = keys[:-1]
         return self.origins.get(keys, self.source)
 
-    def override(self, keys: Keys, value: Any) -> None:
-        """Set `value` at `keys`, as if the file said so."""
+    def override(self, keys: Keys, value: Any, typed: str | None = None) -> None:
+        """Set `value` at `keys`, as if the file said so; `typed` is its text if it has one."""
         level = self.data
         for depth, key in enumerate(keys[:-1], 1):
             inner = level.get(key)
@@ -71,10 +71,12 @@ class Document:
                 )
             level = inner
         level[keys[-1]] = value
-        self.origins = {
-            known: origin for known, origin in self.origins.items() if known[: len(keys)] != keys
-        }
+        for about in (self.origins, self.typed):
+            for known in [known for known in about if known[: len(keys)] == keys]:
+                del about[known]
         self.origins[keys] = _COMMAND_LINE
+        if typed is not None:
+            self.typed[keys] = typed
 
 
 @dataclass(frozen=True)

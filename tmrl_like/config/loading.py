@@ -188,14 +188,14 @@ def _override(document: Document, keys: Keys, text: str) -> None:
     """Apply one `--key.key VALUE` to the document; `--agent.lr_actor` is short for
     `--agent.init_args.lr_actor`.
     """
-    value = parse_value(text)
+    value, typed = parse_value(text), None
     if keys[0] in PARTS:
         keys = _written_out(document.data, keys)
         if len(keys) == 1 and isinstance(value, str):
             value = {"class_path": value}
-    else:
-        document.typed[keys] = text
-    document.override(keys, value)
+    elif not isinstance(value, list):
+        typed = text
+    document.override(keys, value, typed)
 
 
 def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:

@@ -175,7 +175,9 @@ class ProcessGuard:
             expect(is_path, "the call at the end", path, "an import path like module.function")
             for argument in arguments:
                 expect(_is_json(argument), f"an argument of {path}", argument, "text or a number")
-            expect(callable(import_object(path)), "the call at the end", path, "a function's path")
+            expect(
+                callable(import_object(str(path))), "the call at the end", path, "a function's path"
+            )
         with self._lock:
             if call or self._has_call:
                 self._has_call = bool(call)

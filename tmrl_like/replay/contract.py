@@ -315,7 +315,7 @@ class MemoryDataloading(Tunable, ABC):
         `sample_preprocessor` of whole batches.
         """
         six = self._seen(six)
-        return six if _is_batched(self.sample_preprocessor) else self._changed(six)
+        return six if is_batched(self.sample_preprocessor) else self._changed(six)
 
     def _seen(self, six: Six) -> Six:
         """Return the six items of a transition or a batch, after `obs_preprocessor`."""
@@ -339,7 +339,7 @@ class MemoryDataloading(Tunable, ABC):
         batch = self.collate(transitions, self.device)
         check_items(f"{type(self).__name__}.collate returned", batch, Batch._fields)
         batch = batch if isinstance(batch, Batch) else Batch(*batch)
-        if not _is_batched(self.sample_preprocessor):
+        if not is_batched(self.sample_preprocessor):
             return batch
         return with_six(batch, self._changed(tuple(batch)))
 
@@ -371,7 +371,8 @@ def with_six(batch: Batch, six: Six) -> Batch:
     return batch._replace(**dict(zip(Batch._fields, six, strict=True)))
 
 
-def _is_batched(preprocessor: object) -> bool:
+def is_batched(preprocessor: object) -> bool:
+    """Whether a preprocessor takes whole batches."""
     return bool(getattr(preprocessor, "batched", False))
 
 

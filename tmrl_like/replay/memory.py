@@ -20,7 +20,7 @@ import numpy as np
 from tmrl_like.errors import ConfigError, MemoryContractError, expect
 from tmrl_like.replay.collate import Six
 from tmrl_like.replay.compressor import DropHistory, FrameStack
-from tmrl_like.replay.contract import MemoryDataloading, with_six
+from tmrl_like.replay.contract import MemoryDataloading, is_batched, with_six
 from tmrl_like.replay.replay_options import ReplayOptions, check_weights
 from tmrl_like.replay.row_index import RowIndex
 from tmrl_like.replay.row_set import Array, Rows, RowSet
@@ -289,7 +289,7 @@ class ReplayMemory(MemoryDataloading):
         ]
         if not preprocessors:
             return batches
-        if all(getattr(f, "batched", False) for f in preprocessors):
+        if all(map(is_batched, preprocessors)):
             return [with_six(batch, self._changed(self._seen(tuple(batch)))) for batch in batches]
         assert len(batches) == 1
         left = None if left is None else left.reshape(-1, 1)

@@ -172,6 +172,15 @@ def test_for_a_driver_that_hangs_the_policy_drives(hand, make, wants, caplog, mo
     assert "takeover: Hand has not answered for 0.05 s: the policy drives" in caplog.text
 
 
+@pytest.mark.parametrize("close", [None, lambda: 1 / 0], ids=["there is none", "it raises"])
+def test_a_driver_that_cannot_be_closed_is_one_line_at_the_end(close, caplog):
+    hand = Hand()
+    hand.close = close
+    with alone(takeover=hand.make) as worker:
+        worker.run_episode()
+    assert caplog.text.count("takeover: closing Hand failed: ") == 1
+
+
 @pytest.mark.parametrize("in_tests", [False, True])
 def test_test_episodes_are_taken_over_only_where_that_is_asked_for(make, wants, in_tests):
     worker = make({2: wants([0.5])}, takeover_in_tests=in_tests)

@@ -109,7 +109,11 @@ class Takeover:
         """Stop calling the driver, and close it. Calling it twice is fine."""
         self._closing.set()
         self._thread.join(_SILENT_S)
-        self._driver.close()
+        try:
+            self._driver.close()
+        except Exception as error:
+            name = type(self._driver).__name__
+            log.warning("takeover: closing %s failed: %s", name, one_line(error))
 
 
 def to_action(value: object, space: Space, name: str = "safe_action") -> Action:

@@ -87,7 +87,7 @@ def make(clock):
         ("success", 1.0, 0.04, 7),
         ("success", 1.0, 0.06, 6),
         ("success", 1.0, 0.34, 4),
-        ("success", 1.0, 10.0, 1),
+        ("success", 1.0, 0.64, 1),
         ("failure", -5.0, 0.16, 5),
         (0.25, 0.25, 0.16, 5),
     ],
@@ -137,6 +137,14 @@ def test_several_things_may_be_said_and_what_follows_the_end_is_about_no_other_e
     stats, samples = collect(worker, episodes=2)
     assert [float(s.rew) for s in samples] == [1, 2.75, 3, 4, 4, *range(1, 11)]
     assert [s.steps for s in stats] == [5, 10]
+
+
+def test_what_was_seen_before_an_episode_began_is_about_none_of_its_steps(make):
+    """The person was slower than `reaction_s`, and the reset is over by now."""
+    worker = make({13: [(0.05, "success")]}, reaction_s=0.3)
+    stats, samples = collect(worker, episodes=2)
+    assert [float(s.rew) for s in samples] == [*range(1, 11)] * 2
+    assert [s.steps for s in stats] == [10, 10]
 
 
 def test_what_moves_is_stopped_before_the_wait_for_a_judgement_of_an_episodes_end(make, clock):

@@ -61,9 +61,9 @@ class JudgedLoop(ControlLoop):
         """
         if self.person.options.reset_prompt:
             self._await_reset()
-        obs, info = super().reset(collect_samples)
-        self.person.said.clear()
-        return obs, info
+        result = super().reset(collect_samples)
+        self._began_at = self.times[3]
+        return result
 
     def _await_reset(self) -> None:
         self.env.brake.pull()
@@ -106,7 +106,10 @@ class JudgedLoop(ControlLoop):
             time.sleep(self._holds_s)
         said = self.person.said
         while said and said[0][2] <= observed:
-            if self._judge(*said.popleft()):
+            reward, ends, seen_at = said.popleft()
+            if seen_at < self._began_at:  # it was about no step of this episode
+                continue
+            if self._judge(reward, ends, seen_at):
                 self.env.brake.pull()
                 return new_obs, rew, True, False, info
         self.release(observed - self._holds_s)

@@ -3,6 +3,7 @@ move.
 """
 
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -149,7 +150,9 @@ def test_an_observation_of_another_dtype_than_its_space_is_reported_once(caplog)
 
 
 class Late(CountingEnv):
-    """An environment that misses each deadline; its fourth step waits for log lines."""
+    """An environment that misses each deadline, and warns of it as rtgym does; its fourth step
+    waits for log lines.
+    """
 
     time_step_s = 1e-9
 
@@ -158,6 +161,7 @@ class Late(CountingEnv):
         self._records = records
 
     def step(self, action):
+        warnings.warn("Time-step timed out. Elapsed since last time-step: 0.07", stacklevel=1)
         if self.total_steps == 3:
             until(lambda: self._records)
         return super().step(action)

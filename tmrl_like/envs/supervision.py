@@ -14,6 +14,7 @@ import logging
 import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
@@ -108,6 +109,8 @@ class SupervisedEnv:
         """
         self.stopping = _Stopping()
         self.log = DeferredLog(log)
+        # rtgym's warning of what a worker reports as an overrun: it would wait for the terminal
+        warnings.filterwarnings("ignore", "Time-step timed out")
         self._make_env = make_env
         self._hang_timeout_s = hang_timeout_s
         self._seed = seed

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -194,6 +195,24 @@ def test_what_was_left_between_two_calls_makes_no_other(trouble, free, until):
         free.set()
         until(lambda: threading.active_count() <= threads)
     assert (trouble.made[0].calls["reset"], trouble.made[0].calls["step"]) == (1, 0)
+
+
+def test_a_step_during_which_the_whole_process_was_suspended_does_not_hang(monkeypatch, until):
+    """At SIGCONT, the thread that waits for the step may run before the step's own."""
+    slept_s, looks = [0.0], []
+    fake = SimpleNamespace(monotonic=lambda: looks.append(0) or time.monotonic() + slept_s[0])
+    monkeypatch.setattr("tmrl_like.envs.supervision.time", fake)
+
+    class Suspended(CountingEnv):
+        def step(self, action):
+            if self.total_steps == 2:
+                slept_s[0] = 60.0
+                looks.clear()
+                until(lambda: looks)
+            return super().step(action)
+
+    with make_worker(Suspended) as worker:
+        assert not worker.run_episode().fault
 
 
 @pytest.mark.parametrize("how", ["hang", "raise"])

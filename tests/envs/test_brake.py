@@ -364,12 +364,16 @@ def test_a_stop_before_a_reset_has_ended_the_last_time_step_lets_nothing_move_ho
     assert arm.said[3:] == ["moves home", "sent", "stopped"]
 
 
-def test_what_only_another_process_could_stop_does_not_start():
-    class Unstoppable(CountingEnv):
-        stop_from_outside = ("said.say", "file", "stopped")
-
-    with pytest.raises(ConfigError, match="give it a method stop"):
-        SupervisedEnv(Unstoppable)
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"stop_from_outside": ("said.say", "file", "stopped")}, "give it a method stop"),
+        ({"stop": True}, "the environment's stop is True; expected a method"),
+    ],
+)
+def test_what_cannot_be_stopped_does_not_start(attributes, said):
+    with pytest.raises(ConfigError, match=said):
+        SupervisedEnv(type("Unstoppable", (CountingEnv,), attributes))
 
 
 @pytest.mark.parametrize("failure", [None, ConnectionError("no answer"), SystemExit("no answer")])

@@ -225,6 +225,8 @@ def test_each_episode_begins_at_rest():
             lambda: chain_of(AsAFunction())(REST),
             "AsAFunction returns an action; expected a part that changes, in place",
         ),
+        (lambda: chain_of(RateLimit(None)), "per_s is None; expected one number, or 2"),
+        (lambda: chain_of(RateLimit([[1.0], [2.0]])), "per_s is [[1.0], [2.0]]; expected one"),
         (lambda: chain_of(AccelerationLimit(0.0)), "per_s2 is 0.0; expected more than 0"),
         (lambda: chain_of(DeadZone([0.1, -0.1])), "width is [0.1, -0.1]; expected 0 or more"),
         (lambda: chain_of(DeadZone(math.nan)), "width is nan; expected 0 or more"),

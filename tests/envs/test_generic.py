@@ -82,6 +82,7 @@ def test_a_close_that_fails_does_not_hide_why_a_wrapper_cannot_be_made(error):
             "time_step_duration is -1; it must be finite and not negative",
         ),
         ({"start_obs_capture": float("inf")}, "start_obs_capture is inf"),
+        ({"start_obs_capture": 0.06}, "start_obs_capture is 0.06; expected time_step_duration, 0"),
         ({"act_buf_len": 0}, "act_buf_len is 0; rtgym needs 1 or more"),
         ({"ep_max_length": 0}, "ep_max_length is 0; rtgym needs 1 or more"),
         ({"time_step_duration": "fast"}, "time_step_duration is fast; it must be finite"),

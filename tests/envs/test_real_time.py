@@ -68,7 +68,8 @@ def test_ten_thousand_steps_at_1_khz_take_ten_seconds() -> None:
 def test_it_spins_for_a_quarter_of_a_time_step_at_most() -> None:
     clock = Clock(1.0)
     for duration, spins_for in ((0.02, 0.005), (0.04, 0.006)):
-        ClockedGym({"interface": Interface, "time_step_duration": duration, "spin_s": 0.006}, clock)
+        config = {"time_step_duration": duration, "start_obs_capture": 0.0, "spin_s": 0.006}
+        ClockedGym({"interface": Interface} | config, clock)
         assert clock.max_spin_s == spins_for
 
 

@@ -279,6 +279,10 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             is_number = isinstance(value, Real)
             if not (is_number and 0 <= value < math.inf):
                 raise ConfigError(f"{name} is {value}; it must be finite and not negative")
+        duration = config.get("time_step_duration", 0)
+        capture = config.get("start_obs_capture", 1.0)
+        is_within = not duration or capture <= duration
+        expect(is_within, "start_obs_capture", capture, f"time_step_duration, {duration}, or less")
         least, value = self._least_actions, config.get("act_buf_len", 1)
         is_number = isinstance(value, Integral)
         if not (is_number and value >= least):

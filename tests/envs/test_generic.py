@@ -108,7 +108,8 @@ def test_keys_that_rtgym_cannot_work_with_are_refused_by_name(changed, told):
     ids=["in the observation", "kept out of it", "no attribute", "flattened"],
 )
 def test_the_actions_of_a_reset_are_those_of_the_action_buffer(attributes, obs, actions):
-    env = type("Env", (), {"default_action": 9} | attributes)()
+    always = {"default_action": 9, "action_space": spaces.Discrete(10)}
+    env = type("Env", (), always | attributes)()
     assert list(actions_of_reset(env, obs)) == actions
 
 

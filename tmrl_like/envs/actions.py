@@ -64,16 +64,28 @@ def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
 
 def default_action(env: Any) -> Any:
     """Return an environment's own default action, or a neutral one of its space."""
-    action = attribute_of(env, "default_action")
-    return neutral_action(env.action_space) if action is None else action
+    action, space = attribute_of(env, "default_action"), env.action_space
+    return neutral_action(space) if action is None else typed_action(action, space)
 
 
-def typed_action(action: Any, space: gymnasium.Space[Any]) -> Any:
-    """Return an action in the type that policies give it: in a Discrete space, a NumPy integer
-    instead of a Python `int`. So all samples have the same type.
+def typed_action(value: Any, space: gymnasium.Space[Any]) -> Any:
+    """Return an action in the types that policies give it, arrays and NumPy integers in place of
+    lists and numbers, so that all samples have the same types. What cannot be converted becomes an
+    array of objects, which is in no space.
     """
-    return (
-        space.dtype.type(action)
-        if isinstance(space, spaces.Discrete) and type(action) is int
-        else action
-    )
+    return tree.map_leaves(_typed, space, value)
+
+
+def _typed(space: gymnasium.Space[Any], value: Any) -> Any:
+    if not isinstance(
+        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    ):
+        return value
+    try:
+        action = np.array(value, space.dtype)
+        is_same = action.dtype.kind == "f" or bool((action == np.asarray(value)).all())
+    except (ValueError, TypeError, OverflowError):
+        is_same = False
+    if not is_same:  # also a fraction, if the space holds whole numbers
+        return np.asarray(value, object)
+    return action[()] if isinstance(space, spaces.Discrete) else action

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.keyboards import open_keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError, expect
 
@@ -116,13 +117,7 @@ def _is_told(space: gymnasium.Space[Any], value: Any) -> bool:
     if isinstance(space, spaces.Box):
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         return is_list and all(isinstance(way, Real) for way in value)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        try:
-            action = np.asarray(value, space.dtype)[()]
-        except (TypeError, ValueError, OverflowError):
-            return False
-        return np.array_equal(action, value) and space.contains(action)
-    return True
+    return bool(space.contains(typed_action(value, space)))
 
 
 class _Lasting:

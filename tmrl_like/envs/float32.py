@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
-from tmrl_like.envs.actions import default_action, typed_action
+from tmrl_like.envs.actions import default_action
 from tmrl_like.errors import EnvironmentFaultError
 
 _FLOATS = (float, np.float32, np.float64, np.float16)
@@ -34,7 +34,7 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._looks = 0  # at how many of the next observations it looks
         if self._converts:
             self.observation_space = _space_to_float32(env.observation_space)
-        self.default_action = typed_action(default_action(env), env.action_space)
+        self.default_action = default_action(env)
 
     @property
     def time_step_s(self) -> float | None:

@@ -24,7 +24,7 @@ from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
 from tmrl_like.envs.float32 import Float32Env, closed_by_errors
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, expect, unexpected
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -144,6 +144,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
                 )
             self.default_action = typed_action(default_action, self.action_space)
             observation_space = self.interface.get_observation_space()
+            is_tuple = isinstance(observation_space, spaces.Tuple)
+            expect(is_tuple, "the interface's observation space", observation_space, "a Tuple")
         self.act_buf = deque([self.default_action] * self.act_buf_len, maxlen=self.act_buf_len)
         actions = (self.action_space,) * self.act_buf_len
         self.observation_space = (
@@ -187,8 +189,13 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.act_buf.extend([self.default_action] * self.act_buf_len)
         elif not self.last_act_on_reset:
             self.act_buf[-1] = self.default_action
-        obs, info = self.interface.reset(seed=seed, options=options)
-        obs = [*obs, *map(copy, self.act_buf)] if self.act_in_obs else obs
+        returned = self.interface.reset(seed=seed, options=options)
+        try:
+            obs, info = returned
+            obs = [*obs, *map(copy, self.act_buf)] if self.act_in_obs else obs
+        except (TypeError, ValueError):
+            expected = "(list of observations, info)"
+            raise unexpected("the interface's reset()", returned, expected) from None
         if self.obs_prepro_func:
             obs = self.obs_prepro_func(obs)
         if math.isnan(self._end_at):
@@ -338,13 +345,14 @@ class ClockedGym(gymnasium.Env[Any, Any]):
 
     def _capture(self) -> None:
         self._note("start_get_obs_time")
-        obs, rew, terminated, info = self.interface.get_obs_rew_terminated_info()
-        self._captured = (
-            tuple(self.obs_prepro_func(obs) if self.obs_prepro_func else obs),
-            rew,
-            terminated,
-            info,
-        )
+        returned = self.interface.get_obs_rew_terminated_info()
+        try:
+            obs, rew, terminated, info = returned
+        except (TypeError, ValueError):
+            name, expected = "get_obs_rew_terminated_info()", "(list, reward, terminated, info)"
+            raise unexpected(f"the interface's {name}", returned, expected) from None
+        obs = tuple(self.obs_prepro_func(obs) if self.obs_prepro_func else obs)
+        self._captured = obs, rew, terminated, info
         self._note("end_get_obs_time")
 
     def _note(self, event: str) -> None:

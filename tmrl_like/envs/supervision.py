@@ -37,6 +37,8 @@ from tmrl_like.errors import (
     EnvironmentFaultError,
     MissingExtraError,
     ShortageError,
+    expect,
+    unexpected,
 )
 
 log = logging.getLogger("tmrl_like.envs")
@@ -146,6 +148,8 @@ class SupervisedEnv:
         factor = attribute_of(env, "time_step_timeout_factor")
         overrun_after_s = self.time_step_s * (1.0 + (1.0 if factor is None else float(factor)))
         self.brake = self.stopping.brake = Brake(env, self._guard, self.stopping)
+        space, action = env.action_space, self.default_action
+        expect(space.contains(action), "the default action", action, f"an action of {space}")
         # 1 % less, for the clock's own noise
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf
         if self._call_while_waiting is not None:
@@ -207,10 +211,8 @@ class SupervisedEnv:
         except (TypeError, ValueError):
             info = None
         if not isinstance(info, dict):
-            raise ConfigError(
-                f"the environment's reset() returned {result!r:.80}; expected (observation, info), "
-                "with a dict as info"
-            )
+            expected = "(observation, info), with a dict as info"
+            raise unexpected("the environment's reset()", result, expected)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -223,10 +225,8 @@ class SupervisedEnv:
         try:
             obs, rew, terminated, truncated, info = result
         except (TypeError, ValueError):
-            raise ConfigError(
-                f"the environment's step() returned {result!r:.80}; expected (observation, reward, "
-                "terminated, truncated, info)"
-            ) from None
+            expected = "(observation, reward, terminated, truncated, info)"
+            raise unexpected("the environment's step()", result, expected) from None
         return obs, rew, terminated, truncated, info
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:

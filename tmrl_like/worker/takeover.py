@@ -9,12 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
-from gymnasium import spaces
-
-from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
+from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, ShortageError
 from tmrl_like.policies.action_check import action_problem
@@ -120,20 +117,8 @@ def to_action(value: object, space: Space, name: str = "safe_action") -> Action:
     """Convert a value (numbers, lists) to an action of the space. Raises ConfigError if it is not
     one.
     """
-    action = tree.map_leaves(_converted, space, value)
+    action = typed_action(value, space)
     problem = action_problem(action, space)
     if problem:
         raise ConfigError(f"{name} is {value!r:.80}, which is not an action of {space}: {problem}")
     return action
-
-
-def _converted(space: Space, value: object) -> object:
-    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        try:
-            action = np.array(value, space.dtype)
-            if action.dtype.kind != "f" and (action != np.asarray(value)).any():
-                return value  # a fraction, but the space holds whole numbers
-            return action[()] if isinstance(space, spaces.Discrete) else action
-        except (ValueError, TypeError, OverflowError):
-            return value
-    return value

@@ -30,7 +30,7 @@ STEP_S = 0.05
 def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_reset():
     with alone() as worker:
         samples = AppendedSamples()
-        worker.loop.append_to(samples)
+        worker.loop.samples = samples
         worker.run_episode(3, train=False)
         for _ in range(101):
             worker.collect_train_episode(2)
@@ -83,7 +83,7 @@ def test_timing_of_a_sample_is_that_of_the_decision_and_what_the_period_missed_t
     monkeypatch.setattr(clocks, "unix_s", clock.time)
     with alone(Env, Actor, max_samples_per_episode=3) as worker:
         samples = AppendedSamples()
-        worker.loop.append_to(samples)
+        worker.loop.samples = samples
         stats = worker.collect_train_episode()
     taken = [StepTiming(*arguments[1:6]) for arguments in samples.taken]
     reset, *steps = taken
@@ -111,7 +111,7 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
 
     with alone(Env) as worker:
         samples = AppendedSamples()
-        worker.loop.append_to(samples)
+        worker.loop.samples = samples
         worker.collect_train_episode()
         worker.collect_train_episode()
     rewards = [sample[2] for sample, *timing in samples.taken if timing[5] >= RESET]
@@ -127,7 +127,7 @@ def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the
     with alone() as worker:
         obs, _ = worker.reset(collect_samples=False)
         samples = AppendedSamples()
-        worker.loop.append_to(samples)
+        worker.loop.samples = samples
         truncated = worker.step(obs, test=False, collect_samples=is_collected, last_step=is_last)[3]
     assert truncated is is_last
     assert [sample[4] for sample, *_ in samples.taken] == [is_last] * is_collected

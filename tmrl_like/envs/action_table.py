@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base.text import suggestion
-from tmrl_like.envs.actions import default_action, held_actions, typed_action
+from tmrl_like.envs.actions import NUMBERS, default_action, held_actions, typed_action
 from tmrl_like.errors import ConfigError, expect
 
 Inputs = str | Sequence[Any]
@@ -58,9 +58,7 @@ class ActionTable:
 
     def fit(self, space: gymnasium.Space[Any]) -> None:
         """Convert the rows to actions of `space`; raise ConfigError if a row is not one."""
-        if not isinstance(
-            space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-        ):
+        if not isinstance(space, NUMBERS):
             raise ConfigError(
                 f"no table of inputs fits {space}; expected a Box, MultiDiscrete or MultiBinary"
             )

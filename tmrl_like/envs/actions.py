@@ -13,6 +13,9 @@ from tmrl_like.base import tree
 from tmrl_like.envs.attributes import attribute_of
 from tmrl_like.errors import ConfigError
 
+NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+"""The spaces of numbers; others are made of these, or hold something else."""
+
 
 def neutral_action(space: gymnasium.Space[Any]) -> Any:
     """Return an action for the resets of an environment that has no default action: zeros, clipped
@@ -25,18 +28,15 @@ def neutral_action(space: gymnasium.Space[Any]) -> Any:
 
 
 def _neutral(space: gymnasium.Space[Any]) -> Any:
+    if not isinstance(space, NUMBERS):
+        raise ConfigError(
+            f"the action space {space} has no neutral action; give the environment a "
+            "`default_action` attribute"
+        )
+    zeros: Any = np.zeros(space.shape or (), space.dtype)
     if isinstance(space, spaces.Box):
-        return np.asarray(np.clip(np.zeros(space.shape, space.dtype), space.low, space.high))
-    if isinstance(space, spaces.Discrete):
-        return np.int64(space.start)
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start.copy()
-    if isinstance(space, spaces.MultiBinary):
-        return np.zeros(space.shape, space.dtype)
-    raise ConfigError(
-        f"the action space {space} has no neutral action; give the environment a `default_action` "
-        "attribute"
-    )
+        return np.asarray(zeros.clip(space.low, space.high))
+    return typed_action(zeros + getattr(space, "start", 0), space)
 
 
 def held_actions(env: Any) -> int | None:
@@ -77,9 +77,7 @@ def typed_action(value: Any, space: gymnasium.Space[Any]) -> Any:
 
 
 def _typed(space: gymnasium.Space[Any], value: Any) -> Any:
-    if not isinstance(
-        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-    ):
+    if not isinstance(space, NUMBERS):
         return value
     try:
         action = np.array(value, space.dtype)

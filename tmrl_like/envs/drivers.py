@@ -72,13 +72,10 @@ class KeyDriver:
             MissingExtraError: the library that reads keys is not installed.
         """
         if not all(_is_told(action_space, value) for value in keys.values()):
-            wanted = {
-                spaces.Box: "a list of deflections, [1]",
-                spaces.Discrete: "the number of an action",
-            }
+            is_box = isinstance(action_space, spaces.Box)
+            wanted = "a list of deflections, [1]" if is_box else "an action"
             raise ConfigError(
-                f"keys is {dict(keys)}; for actions of {action_space} expected of each key "
-                f"{wanted.get(type(action_space), 'an action')}"
+                f"keys is {dict(keys)}; for actions of {action_space} expected of each key {wanted}"
             )
         self._space, self._rest, self._actions = action_space, default_action, dict(keys)
         self._action_of(keys)

@@ -12,11 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from tmrl_like.envs.float32 import REWARD_TYPES
 from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.types import Observation
 from tmrl_like.worker.control_loop import ControlLoop, Info, Stepped
 from tmrl_like.worker.person import Person
-from tmrl_like.worker.returned import REWARD_TYPES
 
 log = logging.getLogger("tmrl_like.worker")
 

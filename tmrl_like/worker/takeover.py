@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from tmrl_like.base.text import one_line
+from tmrl_like.base.factories import signature_of
+from tmrl_like.base.text import name_of, one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import ConfigError, ShortageError
+from tmrl_like.errors import ConfigError, ShortageError, expect
 from tmrl_like.policies.action_check import action_problem
 from tmrl_like.types import Action, ActionSource, Driver, Observation
 from tmrl_like.wire.spaces import Space
@@ -35,7 +36,8 @@ class Takeover:
     def __init__(
         self, make: Callable[..., Driver], env: SupervisedEnv, in_tests: bool = False
     ) -> None:
-        """Make the driver, and begin to call it. Raises what making it raises.
+        """Make the driver, and begin to call it. Raises what making it raises, and ConfigError if
+        it takes other arguments.
 
         Args:
             make: called with `action_space` and `default_action`.
@@ -50,7 +52,12 @@ class Takeover:
         self._asked_at = math.inf  # `time.perf_counter()` of the call that is under way
         self._is_silent = False
         self._closing = threading.Event()
-        self._driver = make(action_space=env.env.action_space, default_action=env.default_action)
+        known = {"action_space": env.env.action_space, "default_action": env.default_action}
+        taken = signature_of(make)
+        takes_them = taken.open_ended or taken.parameters.keys() >= known.keys()
+        expected = f"a class that takes {' and '.join(known)}"
+        expect(takes_them, "what may take over", name_of(make), expected)
+        self._driver = make(**known)
         is_program = getattr(self._driver, "is_program", False)
         self.source = ActionSource.PROGRAM if is_program else ActionSource.HUMAN
         try:

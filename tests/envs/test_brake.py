@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from kit.environments import acting
 from kit.waiting import until
 from moving import Moving, Remote, WithDevice, drive
 from said import say
@@ -121,15 +122,14 @@ class Raising(Moving):
 @pytest.mark.usefixtures("gives_up")
 def test_what_raises_stops_what_moves(where, in_time):
     def once(diary):
-        class Actor(LinearActor):
-            def act(self, obs, test=False):
-                if where == "act" and obs[0, 1] == 7:
-                    say(diary.file, "raises")
-                    raise RuntimeError("the policy is on fire")
-                return np.zeros(1, np.float32)
+        def act(obs):
+            if where == "act" and obs[0, 1] == 7:
+                say(diary.file, "raises")
+                raise RuntimeError("the policy is on fire")
+            return np.zeros(1, np.float32)
 
         with (
-            make_worker(Raising, diary.file, where, actor_cls=Actor) as worker,
+            make_worker(Raising, diary.file, where, actor_cls=acting(act)) as worker,
             pytest.raises((RuntimeError, EnvironmentFaultError), match="on fire"),
         ):
             worker.run_episodes(nb_episodes=3)

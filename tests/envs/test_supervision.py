@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from house import buffers_of
+from kit.environments import calling
 from kit.pythons import stubborn_child
 
 from tmrl_like.base.functional import partial
@@ -203,15 +204,13 @@ def test_a_step_during_which_the_whole_process_was_suspended_does_not_hang(monke
     fake = SimpleNamespace(monotonic=lambda: looks.append(0) or time.monotonic() + slept_s[0])
     monkeypatch.setattr("tmrl_like.envs.supervision.time", fake)
 
-    class Suspended(CountingEnv):
-        def step(self, action):
-            if self.total_steps == 2:
-                slept_s[0] = 60.0
-                looks.clear()
-                until(lambda: looks)
-            return super().step(action)
+    def suspended(env):
+        if env.total_steps == 2:
+            slept_s[0] = 60.0
+            looks.clear()
+            until(lambda: looks)
 
-    with make_worker(Suspended) as worker:
+    with make_worker(calling(suspended)) as worker:
         assert not worker.run_episode().fault
 
 

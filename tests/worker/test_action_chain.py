@@ -10,6 +10,7 @@ from gymnasium import spaces
 from house import alone
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.environments import acting
 from kit.episodes import episode
 from kit.samples import AppendedSamples
 
@@ -19,7 +20,7 @@ from tmrl_like.config.document import find_experiment
 from tmrl_like.config.loading import open_kept
 from tmrl_like.errors import ConfigError
 from tmrl_like.experiment import experiment_of
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.action_chain import (
     AccelerationLimit,
     ActionChain,
@@ -260,23 +261,14 @@ class Held(CountingEnv):
         return super().step(action)
 
 
-class Full(LinearActor):
-    def act(self, obs, test=False):
-        return np.ones(1, np.float32)
-
-
-class MadAtLast(LinearActor):
-    def act(self, obs, test=False):
-        return np.array([1.0 if obs[0, 0] == 1.0 else np.nan], np.float32)
-
-
-def make_chain():
-    return ActionChain([RateLimit(4.0)])
+Full = acting(lambda obs: np.ones(1, np.float32))
+MadAtLast = acting(lambda obs: np.array([1.0 if obs[0, 0] == 1.0 else np.nan], np.float32))
+one_chain = partial(ActionChain, [RateLimit(4.0)])
 
 
 def test_environment_and_samples_hold_what_came_out_also_of_the_safe_action():
     """Each episode begins at rest."""
-    with alone(Held, MadAtLast, action_chain=make_chain, safe_action=[1.0]) as worker:
+    with alone(Held, MadAtLast, action_chain=one_chain, safe_action=[1.0]) as worker:
         worker.loop.samples = samples = AppendedSamples()
         worker.run(nb_episodes=2, verbose=False)
         got = np.concatenate(worker.env.unwrapped.got)
@@ -286,8 +278,6 @@ def test_environment_and_samples_hold_what_came_out_also_of_the_safe_action():
 
 
 def test_environments_of_one_worker_have_a_chain_each():
-    # as read from an experiment's file, with parts that exist already
-    one_chain = partial(ActionChain, [RateLimit(4.0)])
     with alone(Held, Full, action_chain=one_chain, envs=2) as worker:
         chains = [lane.loop.chain for lane in worker.lanes]
         found = [chain(np.ones(1, np.float32)).item() for chain in chains * 2]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from house import alone, buffers_of, collect, steps_in
 from kit.clocks import LoopTime
+from kit.environments import acting, returning
 from kit.keyboards import Keys
 
 from tmrl_like import load_experiment
@@ -19,7 +20,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.memory import ReplayMemory
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker import control_loop, judged_loop, person
 from tmrl_like.worker.action_chain import ActionChain, ActionPart
 from tmrl_like.worker.options import PersonOptions
@@ -183,12 +184,8 @@ def test_an_episode_that_a_person_ends_is_not_cut_as_well(make, is_test):
 
 @pytest.mark.parametrize("kind", [np.float32, int])
 def test_a_reward_stays_of_its_kind(make, kind):
-    class Typed(Watched):
-        def step(self, action):
-            obs, rew, *rest = super().step(action)
-            return obs, kind(rew), *rest
-
-    _, samples = collect(make({3: [(0.05, 0.5)]}, env_cls=Typed))
+    typed = returning(lambda obs, rew, *rest: (obs, kind(rew), *rest), Watched)
+    _, samples = collect(make({3: [(0.05, 0.5)]}, env_cls=typed))
     assert float(samples[2].rew) == 3.5
     if kind is not int:
         assert type(samples[2].rew) is type(samples[1].rew)
@@ -256,12 +253,9 @@ def test_a_reset_waits_for_a_person_while_nothing_moves_and_can_be_stopped(caplo
 
 
 def test_an_incident_that_lasts_over_a_reset_by_a_person_is_logged_once(caplog):
-    class Lost(LinearActor):
-        def act(self, obs, test=False):
-            return np.full(1, np.nan, np.float32)
-
+    lost = acting(lambda obs: np.full(1, np.nan, np.float32))
     options = PersonOptions(watches=True, reset_prompt="put the cube back")
-    with alone(partial(CountingEnv, 2), Lost, person=options) as worker:
+    with alone(partial(CountingEnv, 2), lost, person=options) as worker:
         worker.person.has_reset = SimpleNamespace(clear=bool, wait=lambda within_s: True)
         worker.run_episodes(nb_episodes=2)
         assert worker.condition().alarm.startswith("the safe action drives")

@@ -8,6 +8,7 @@ from collections import defaultdict
 
 import pytest
 from house import alone
+from kit.environments import calling
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
@@ -64,14 +65,12 @@ def test_a_worker_has_the_priority_and_processor_that_it_asked_for_and_only_whil
 ):
     seen, everywhere = [], os.sched_getaffinity(0)
 
-    class Env(CountingEnv):
-        def step(self, action):
-            thread = threading.get_native_id()
-            seen.append((thread, kernel[thread], os.sched_getaffinity(0)))
-            return super().step(action)
+    def look(env):
+        thread = threading.get_native_id()
+        seen.append((thread, kernel[thread], os.sched_getaffinity(0)))
 
     asked = {"cpu_affinity": [min(everywhere)], "realtime_priority": 10}
-    with alone(Env, own_thread=own_thread, **asked) as worker:
+    with alone(calling(look), own_thread=own_thread, **asked) as worker:
         worker.run(nb_episodes=1)
     thread, *granted = seen[-1]
     assert (thread == threading.get_native_id()) is not own_thread

@@ -226,3 +226,9 @@ def expect(makes_sense: bool, name: str, value: object, expected: str) -> None:
     """Raise ConfigError unless an argument makes sense; the message says what was expected."""
     if not makes_sense:
         raise ConfigError(f"{name} is {value!r}; expected {expected}")
+
+
+def unexpected(name: str, returned: object, expected: str) -> ConfigError:
+    """Return the error for a method of the user's that returned something else."""
+    shown = " ".join(repr(returned).split())
+    return ConfigError(f"{name} returned {shown:.80}; expected {expected}")

@@ -92,6 +92,7 @@ def test_rtgyms_function_of_actions_gets_the_row():
         "interface": Two,
         "inputs": "few",
         "time_step_duration": 0.001,
+        "start_obs_capture": 0.001,
         "act_prepro_func": lambda control: -control,
     }
     env = GenericGymEnv("real-time-gym-ts-v1", {"config": config})

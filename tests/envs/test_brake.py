@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from kit.environments import acting
 from kit.waiting import until
 from moving import Moving, Remote, WithDevice, drive
 from said import say
@@ -121,15 +122,14 @@ class Raising(Moving):
 @pytest.mark.usefixtures("gives_up")
 def test_what_raises_stops_what_moves(where, in_time):
     def once(diary):
-        class Actor(LinearActor):
-            def act(self, obs, test=False):
-                if where == "act" and obs[0, 1] == 7:
-                    say(diary.file, "raises")
-                    raise RuntimeError("the policy is on fire")
-                return np.zeros(1, np.float32)
+        def act(obs):
+            if where == "act" and obs[0, 1] == 7:
+                say(diary.file, "raises")
+                raise RuntimeError("the policy is on fire")
+            return np.zeros(1, np.float32)
 
         with (
-            make_worker(Raising, diary.file, where, actor_cls=Actor) as worker,
+            make_worker(Raising, diary.file, where, actor_cls=acting(act)) as worker,
             pytest.raises((RuntimeError, EnvironmentFaultError), match="on fire"),
         ):
             worker.run_episodes(nb_episodes=3)
@@ -364,12 +364,16 @@ def test_a_stop_before_a_reset_has_ended_the_last_time_step_lets_nothing_move_ho
     assert arm.said[3:] == ["moves home", "sent", "stopped"]
 
 
-def test_what_only_another_process_could_stop_does_not_start():
-    class Unstoppable(CountingEnv):
-        stop_from_outside = ("said.say", "file", "stopped")
-
-    with pytest.raises(ConfigError, match="give it a method stop"):
-        SupervisedEnv(Unstoppable)
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"stop_from_outside": ("said.say", "file", "stopped")}, "give it a method stop"),
+        ({"stop": True}, "the environment's stop is True; expected a method"),
+    ],
+)
+def test_what_cannot_be_stopped_does_not_start(attributes, said):
+    with pytest.raises(ConfigError, match=said):
+        SupervisedEnv(type("Unstoppable", (CountingEnv,), attributes))
 
 
 @pytest.mark.parametrize("failure", [None, ConnectionError("no answer"), SystemExit("no answer")])

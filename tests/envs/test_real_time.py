@@ -9,8 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from house import alone
 from kit.interfaces import Interface
+from kit.refusals import one_line
 
+from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base.factories import signature_of
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv, also_takes
@@ -68,7 +71,8 @@ def test_ten_thousand_steps_at_1_khz_take_ten_seconds() -> None:
 def test_it_spins_for_a_quarter_of_a_time_step_at_most() -> None:
     clock = Clock(1.0)
     for duration, spins_for in ((0.02, 0.005), (0.04, 0.006)):
-        ClockedGym({"interface": Interface, "time_step_duration": duration, "spin_s": 0.006}, clock)
+        config = {"time_step_duration": duration, "start_obs_capture": 0.0, "spin_s": 0.006}
+        ClockedGym({"interface": Interface} | config, clock)
         assert clock.max_spin_s == spins_for
 
 
@@ -86,6 +90,30 @@ def test_what_an_interface_raises_passes_through_and_the_next_reset_begins_an_ep
         env.step(ZERO)
     env.reset()
     assert env.step(ZERO)[0][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "returned", "said"),
+    [
+        ("get_default_action", [0.0, 0.0], r"the default action is .*; expected an action of Box"),
+        ("get_observation_space", Interface.action_space, "observation space is Box.* a Tuple"),
+        ("reset", None, r"interface's reset\(\) returned None; expected \(list of "),
+        ("reset", (None, {}), r"interface's reset\(\) returned \(None, \{\}\); expected"),
+        ("get_obs_rew_terminated_info", ([], 0.0, {}), r"returned .*; expected \(list, reward, "),
+    ],
+)
+def test_what_an_interface_returns_by_mistake_is_one_line_and_no_fault(
+    method: str, returned: Any, said: str
+) -> None:
+    cls = type("Mistaken", (Interface,), {method: lambda self, **options: returned})
+    with one_line(said), alone(partial(RealTimeEnv, cls, 0.001), SquashedGaussianActor) as worker:
+        worker.run_episode(max_samples=2)
+
+
+def test_a_default_action_in_a_list_is_an_array_like_other_actions() -> None:
+    cls = type("Listed", (Interface,), {"get_default_action": lambda self: [0.5]})
+    obs, _ = RealTimeEnv(cls, 0.001).reset()
+    assert [(action.dtype, action.tolist()) for action in obs[1:]] == [(np.float32, [0.5])] * 2
 
 
 def test_an_episode_that_is_cut_from_outside_waits_for_its_reset() -> None:

@@ -3,11 +3,13 @@ move.
 """
 
 import threading
+import warnings
 
 import numpy as np
 import pytest
 from house import alone, buffers_of
 from kit.clocks import LoopTime
+from kit.environments import acting, calling, returning
 from kit.samples import AppendedSamples
 from kit.waiting import until
 
@@ -29,7 +31,7 @@ STEP_S = 0.05
 def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_reset():
     with alone() as worker:
         samples = AppendedSamples()
-        worker.loop.append_to(samples)
+        worker.loop.samples = samples
         worker.run_episode(3, train=False)
         for _ in range(101):
             worker.collect_train_episode(2)
@@ -82,7 +84,7 @@ def test_timing_of_a_sample_is_that_of_the_decision_and_what_the_period_missed_t
     monkeypatch.setattr(clocks, "unix_s", clock.time)
     with alone(Env, Actor, max_samples_per_episode=3) as worker:
         samples = AppendedSamples()
-        worker.loop.append_to(samples)
+        worker.loop.samples = samples
         stats = worker.collect_train_episode()
     taken = [StepTiming(*arguments[1:6]) for arguments in samples.taken]
     reset, *steps = taken
@@ -103,14 +105,9 @@ def test_timing_of_a_sample_is_that_of_the_decision_and_what_the_period_missed_t
     ("type_", "of_reset"), [(float, float), (np.float32, np.float32), (int, float)]
 )
 def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_it(type_, of_reset):
-    class Env(CountingEnv):
-        def step(self, action):
-            obs, rew, *rest = super().step(action)
-            return obs, type_(rew), *rest
-
-    with alone(Env) as worker:
+    with alone(returning(lambda obs, rew, *rest: (obs, type_(rew), *rest))) as worker:
         samples = AppendedSamples()
-        worker.loop.append_to(samples)
+        worker.loop.samples = samples
         worker.collect_train_episode()
         worker.collect_train_episode()
     rewards = [sample[2] for sample, *timing in samples.taken if timing[5] >= RESET]
@@ -126,47 +123,32 @@ def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the
     with alone() as worker:
         obs, _ = worker.reset(collect_samples=False)
         samples = AppendedSamples()
-        worker.loop.append_to(samples)
+        worker.loop.samples = samples
         truncated = worker.step(obs, test=False, collect_samples=is_collected, last_step=is_last)[3]
     assert truncated is is_last
     assert [sample[4] for sample, *_ in samples.taken] == [is_last] * is_collected
 
 
 def test_an_observation_of_another_dtype_than_its_space_is_reported_once(caplog):
-    class Wide(CountingEnv):
-        def step(self, action):
-            obs, *others = super().step(action)
-            return obs.astype(np.float64), *others
-
-    class Blind(LinearActor):
-        def act(self, obs, test=False):
-            return np.zeros(self.action_space.shape, np.float32)
-
-    with alone(Wide, Blind) as worker:
+    wide = returning(lambda obs, *others: (obs.astype(np.float64), *others))
+    with alone(wide, acting(lambda obs: np.zeros(1, np.float32))) as worker:
         worker.run(nb_episodes=2, verbose=False)
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert line.startswith("the observation is float64 (2,); the space says Box(")
 
 
-class Late(CountingEnv):
-    """An environment that misses each deadline; its fourth step waits for log lines."""
-
-    time_step_s = 1e-9
-
-    def __init__(self, records):
-        super().__init__(episode_steps=3)
-        self._records = records
-
-    def step(self, action):
-        if self.total_steps == 3:
-            until(lambda: self._records)
-        return super().step(action)
-
-
 def test_the_control_threads_lines_are_written_by_who_waits_for_it(caplog):
-    written_by = []
+    """Each deadline is missed, of which rtgym would warn; the fourth step waits for log lines."""
+
+    def late(env):
+        warnings.warn("Time-step timed out. Elapsed since last time-step: 0.07", stacklevel=1)
+        if env.total_steps == 3:
+            until(lambda: caplog.records)
+
+    written_by, env_cls = [], calling(late)
+    env_cls.time_step_s = 1e-9
     caplog.handler.addFilter(lambda _: not written_by.append(threading.current_thread()))
-    with alone(partial(Late, caplog.records)) as worker:
+    with alone(partial(env_cls, episode_steps=3)) as worker:
         worker.run(nb_episodes=2, verbose=False)
     assert set(written_by) == {threading.current_thread()}
     assert len(caplog.records) == 6

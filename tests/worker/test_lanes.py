@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from house import alone, publish
+from kit.environments import calling
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.receiver import Receiver
@@ -72,18 +73,16 @@ def test_ctrl_c_ends_the_other_environments_when_the_first_one_is_done(signals_s
             at_work.wait(20.0)  # so that each environment has one episode
             return super().reset(**options)
 
-    class Second(CountingEnv):
-        def step(self, action):
-            at_work.set()
-            if worker.lanes[0].loop.counts.env_steps == 10 and not interrupt.is_set():
-                interrupt.set()
-                time.sleep(0.1)  # the caller of `run` waits for this environment only
-                signal.raise_signal(signal.SIGINT)
-            return super().step(action)
+    def of_second(env):
+        at_work.set()
+        if worker.lanes[0].loop.counts.env_steps == 10 and not interrupt.is_set():
+            interrupt.set()
+            time.sleep(0.1)  # the caller of `run` waits for this environment only
+            signal.raise_signal(signal.SIGINT)
 
     # SIGINT is ignored if tests run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    makes = iter([First, partial(Second, 10**6, 0.001)])
+    makes = iter([First, partial(calling(of_second), 10**6, 0.001)])
     with alone(lambda: next(makes)(), envs=2) as worker:
         worker.run(nb_episodes=2)
         steps = worker.condition().env_steps

@@ -88,7 +88,7 @@ def test_a_link_that_ends_is_called_what_it_is(link_process, zmq_house, until, m
     if link_process:
         before.kill()
     else:
-        worker.link.send(Leave(0.0, worker.condition()))
+        worker.link.send(Leave(0.0))
     until(lambda: "the environment goes on, starting it again" in caplog.text)
     what = "the link process ended with exit code -9" if link_process else "the link's thread ended"
     assert f"{what}: the environment goes on" in caplog.text

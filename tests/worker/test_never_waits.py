@@ -6,13 +6,12 @@ import threading
 
 import pytest
 from house import publish
+from kit.environments import calling
 
-from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.source import Source
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.server.relay import Relay
-from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.wire.packet import PacketWriter
 from tmrl_like.worker import policy_gate
@@ -44,16 +43,6 @@ class Clock:
 
     def let_go(self):
         self._ticks.release(10**6)
-
-
-class ClockedEnv(CountingEnv):
-    def __init__(self, clock):
-        super().__init__()
-        self._clock = clock
-
-    def step(self, action):
-        self._clock.wait_for_tick()
-        return super().step(action)
 
 
 class Gate:
@@ -96,7 +85,7 @@ def start(zmq_house, clock, gate, until, tmp_path):
     def start():
         trainer = zmq_house.trainer()
         worker = zmq_house.worker(
-            partial(ClockedEnv, clock),
+            calling(lambda env: clock.wait_for_tick()),
             outbox=OutboxOptions(max_age_s=0.0),
             model_path=tmp_path / "policy",
             spool=tmp_path / "spool",

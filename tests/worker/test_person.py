@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from house import alone, buffers_of, collect, steps_in
 from kit.clocks import LoopTime
+from kit.environments import acting, returning
 from kit.keyboards import Keys
 
 from tmrl_like import load_experiment
@@ -19,7 +20,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.memory import ReplayMemory
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker import control_loop, judged_loop, person
 from tmrl_like.worker.action_chain import ActionChain, ActionPart
 from tmrl_like.worker.options import PersonOptions
@@ -87,7 +88,7 @@ def make(clock):
         ("success", 1.0, 0.04, 7),
         ("success", 1.0, 0.06, 6),
         ("success", 1.0, 0.34, 4),
-        ("success", 1.0, 10.0, 1),
+        ("success", 1.0, 0.64, 1),
         ("failure", -5.0, 0.16, 5),
         (0.25, 0.25, 0.16, 5),
     ],
@@ -139,54 +140,52 @@ def test_several_things_may_be_said_and_what_follows_the_end_is_about_no_other_e
     assert [s.steps for s in stats] == [5, 10]
 
 
-def test_what_moves_is_stopped_before_the_wait_for_a_judgement_of_an_episodes_end(make, clock):
-    began, stopped_at = clock.now, []
-
-    class Arm(Watched):
-        def stop(self):
-            stopped_at.append(self.clock.now)
-
-    make({}, reaction_s=1.0, env_cls=Arm).collect_train_episode(max_samples=3)
-    assert stopped_at == [pytest.approx(began + 3 * STEP_S)]
-    assert clock.now > began + 1.0
+def test_what_was_seen_before_an_episode_began_is_about_none_of_its_steps(make):
+    """The person was slower than `reaction_s`, and the reset is over by now."""
+    worker = make({13: [(0.05, "success")]}, reaction_s=0.3)
+    stats, samples = collect(worker, episodes=2)
+    assert [float(s.rew) for s in samples] == [*range(1, 11)] * 2
+    assert [s.steps for s in stats] == [10, 10]
 
 
-def test_what_moves_is_stopped_before_the_reset_when_a_person_ends_an_episode(make):
-    happened = []
+class Arm(Watched):
+    """Notes when it is stopped and reset."""
 
-    class Arm(Watched):
-        def stop(self):
-            happened.append("stop")
+    happened: list
 
-        def reset(self, **options):
-            happened.append("reset")
-            return super().reset(**options)
+    def stop(self):
+        self.happened.append(("stop", self.clock.now))
 
-    worker = make({2: [(0.05, "failure")]}, env_cls=Arm)
-    worker.run_episodes(nb_episodes=2)
-    assert happened == ["reset", "stop"] * 2
+    def reset(self, **options):
+        self.happened.append(("reset", self.clock.now))
+        return super().reset(**options)
 
 
-def test_an_episode_that_a_person_ends_is_not_cut_as_well(make):
+@pytest.mark.parametrize(
+    ("says", "stops_at"), [({}, 3 * STEP_S), ({2: [(0.05, "failure")]}, 2 * STEP_S)]
+)
+def test_what_moves_is_stopped_where_an_episode_ends_before_anybody_waits(make, says, stops_at):
+    env_cls = type("Arm", (Arm,), {"happened": []})
+    worker = make(says, reaction_s=1.0 if not says else 0.0, env_cls=env_cls)
+    for _ in range(2):
+        worker.collect_train_episode(max_samples=3)
+    (first, began), (then, stopped_at), (last, _), _ = env_cls.happened
+    assert (first, then, last) == ("reset", "stop", "reset")
+    assert stopped_at == pytest.approx(began + stops_at)
+
+
+@pytest.mark.parametrize("is_test", [False, True])
+def test_an_episode_that_a_person_ends_is_not_cut_as_well(make, is_test):
     worker = make({4: [(0.05, "success")]}, reaction_s=0.1)
-    stats = worker.collect_train_episode(max_samples=4)
+    stats = worker.run_episode(4) if is_test else worker.collect_train_episode(4)
     assert (stats.terminated, stats.truncated, stats.steps) == (True, False, 3)
-
-
-def test_test_episodes_are_judged_too(make):
-    worker = make({7: [(0.05, "success")]}, reaction_s=0.2)
-    stats = worker.run_episode()
-    assert (stats.steps, stats.return_, stats.terminated) == (5, 16.0, True)
+    assert stats.return_ == 1 + 2 + 3 + 1
 
 
 @pytest.mark.parametrize("kind", [np.float32, int])
 def test_a_reward_stays_of_its_kind(make, kind):
-    class Typed(Watched):
-        def step(self, action):
-            obs, rew, *rest = super().step(action)
-            return obs, kind(rew), *rest
-
-    _, samples = collect(make({3: [(0.05, 0.5)]}, env_cls=Typed))
+    typed = returning(lambda obs, rew, *rest: (obs, kind(rew), *rest), Watched)
+    _, samples = collect(make({3: [(0.05, 0.5)]}, env_cls=typed))
     assert float(samples[2].rew) == 3.5
     if kind is not int:
         assert type(samples[2].rew) is type(samples[1].rew)
@@ -254,12 +253,9 @@ def test_a_reset_waits_for_a_person_while_nothing_moves_and_can_be_stopped(caplo
 
 
 def test_an_incident_that_lasts_over_a_reset_by_a_person_is_logged_once(caplog):
-    class Lost(LinearActor):
-        def act(self, obs, test=False):
-            return np.full(1, np.nan, np.float32)
-
+    lost = acting(lambda obs: np.full(1, np.nan, np.float32))
     options = PersonOptions(watches=True, reset_prompt="put the cube back")
-    with alone(partial(CountingEnv, 2), Lost, person=options) as worker:
+    with alone(partial(CountingEnv, 2), lost, person=options) as worker:
         worker.person.has_reset = SimpleNamespace(clear=bool, wait=lambda within_s: True)
         worker.run_episodes(nb_episodes=2)
         assert worker.condition().alarm.startswith("the safe action drives")
@@ -327,23 +323,27 @@ def test_keys_are_heard_while_there_is_no_gamepad(listen, keys, until):
     until(somebody.has_reset.is_set)
 
 
-@pytest.mark.parametrize("said", ["succes", "nan", "1e39", -1000001, None, [1]])
-def test_what_nobody_can_mean_is_refused(said):
-    with pytest.raises(ConfigError, match="expected success, failure, reset-done, or a number"):
-        PersonOptions(keys={"enter": said})
+MEANT = "expected success, failure, reset-done, or a number"
 
 
-@pytest.mark.parametrize("key", [1, "button", "button a", "button -1"])
-def test_what_is_no_key_and_no_button_is_refused(key):
-    with pytest.raises(ConfigError, match=f"a key is {key!r}; expected .* button 0"):
-        PersonOptions(keys={"enter": "failure", key: "success"})
-
-
-@pytest.mark.parametrize("name", ["success_reward", "failure_reward"])
-@pytest.mark.parametrize("reward", [math.nan, 1e39])
-def test_what_an_ended_episode_is_worth_is_a_finite_number(name, reward):
-    with pytest.raises(ConfigError, match=f"{name} is .*; expected -1000000.0 to 1000000.0"):
-        PersonOptions(**{name: reward})
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        *(
+            ({"keys": {"enter": said}}, MEANT)
+            for said in ("succes", "nan", "1e39", -1000001, None, [1])
+        ),
+        *(
+            ({"keys": {"enter": "failure", key: "success"}}, f"a key is {key!r}; .* button 0")
+            for key in (1, "button", "button a", "button -1")
+        ),
+        ({"success_reward": math.nan}, "success_reward is nan; expected -1000000.0 to 1000000.0"),
+        ({"failure_reward": 1e39}, "failure_reward is 1e.39; expected -1000000.0 to 1000000.0"),
+    ],
+)
+def test_what_nobody_can_mean_and_what_is_no_key_are_refused(options, refusal):
+    with pytest.raises(ConfigError, match=refusal):
+        PersonOptions(**options)
 
 
 JUDGED = """

@@ -8,6 +8,7 @@ from collections import defaultdict
 
 import pytest
 from house import alone
+from kit.environments import calling
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
@@ -45,29 +46,6 @@ def test_what_is_not_permitted_is_reported_in_one_line_and_the_loop_runs(caplog,
     assert "real-time priority 10 is not granted (Operation not permitted)" in caplog.text
 
 
-@on_linux
-def test_a_worker_has_the_priority_and_processor_that_it_asked_for_and_only_while_it_runs(
-    monkeypatch,
-):
-    asked, pinned = [], []
-    monkeypatch.setattr(
-        os, "sched_setscheduler", lambda thread, policy, param: asked.append((policy, param))
-    )
-
-    class Env(CountingEnv):
-        def step(self, action):
-            pinned.append(os.sched_getaffinity(0))
-            return super().step(action)
-
-    everywhere = os.sched_getaffinity(0)
-    with alone(Env, cpu_affinity=[min(everywhere)], realtime_priority=10) as worker:
-        worker.run(nb_episodes=1)
-    assert pinned[-1] == {min(everywhere)}
-    assert os.sched_getaffinity(0) == everywhere
-    assert asked[0] == (os.SCHED_FIFO, os.sched_param(10))
-    assert asked[-1] == (os.SCHED_OTHER, os.sched_param(0))
-
-
 @pytest.fixture
 def kernel(monkeypatch):
     """A kernel that grants every priority; it maps threads to their class and priority."""
@@ -81,19 +59,24 @@ def kernel(monkeypatch):
 
 
 @on_linux
-def test_an_environment_in_the_callers_thread_has_the_priority_asked_for_while_it_runs(kernel):
-    own, seen = threading.get_native_id(), set()
+@pytest.mark.parametrize("own_thread", [True, False])
+def test_a_worker_has_the_priority_and_processor_that_it_asked_for_and_only_while_it_runs(
+    own_thread, kernel
+):
+    seen, everywhere = [], os.sched_getaffinity(0)
 
-    class Env(CountingEnv):
-        def step(self, action):
-            seen.add(kernel[own])
-            return super().step(action)
+    def look(env):
+        thread = threading.get_native_id()
+        seen.append((thread, kernel[thread], os.sched_getaffinity(0)))
 
-    before = kernel[own]
-    with alone(Env, own_thread=False, realtime_priority=10) as worker:
+    asked = {"cpu_affinity": [min(everywhere)], "realtime_priority": 10}
+    with alone(calling(look), own_thread=own_thread, **asked) as worker:
         worker.run(nb_episodes=1)
-    assert seen == {(os.SCHED_FIFO, os.sched_param(10))}
-    assert kernel[own] == before
+    thread, *granted = seen[-1]
+    assert (thread == threading.get_native_id()) is not own_thread
+    assert granted == [(os.SCHED_FIFO, os.sched_param(10)), {min(everywhere)}]
+    assert kernel[thread] == (os.SCHED_OTHER, os.sched_param(0))
+    assert os.sched_getaffinity(0) == everywhere
 
 
 @on_linux

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from house import alone
+from kit.environments import returning
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base import tree
@@ -106,13 +107,12 @@ def test_an_actor_of_the_users_is_not_asked():
 def test_an_observation_that_the_policy_cannot_take_is_one_fault():
     """The environment made next has no fault, even if it waits before its first observation."""
 
-    class Grows(Waiting):
-        def step(self, action):
-            obs, *others = super().step(action)
-            return np.zeros(3, np.float32) if self.total_steps == 2 else obs, *others
+    def grown(obs, *others):
+        return np.zeros(3, np.float32) if obs.tolist() == [1, 2] else obs, *others
 
+    grows = partial(returning(grown, Waiting), 1, episode_steps=4)
     actor = partial(SquashedGaussianActor, hidden_sizes=(8,))
-    with alone(partial(Grows, 1, episode_steps=4), actor) as worker:
+    with alone(grows, actor) as worker:
         worker.run(nb_episodes=1, verbose=False)
         worker.run_episode(1)
         assert worker.condition().env_faults == 1

@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 from house import alone, collect
+from kit.refusals import one_line
 
 from tmrl_like.base.functional import partial
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
@@ -170,6 +171,21 @@ def test_for_a_driver_that_hangs_the_policy_drives(hand, make, wants, caplog, mo
     collect(worker)
     assert worker.env.sent == [0, 0, 0.5, 0.5, 0, 0, 0.5, 0.5, 0.5, 0.5]
     assert "takeover: Hand has not answered for 0.05 s: the policy drives" in caplog.text
+
+
+@pytest.mark.parametrize("make", [lambda obs: None, lambda action_space: Hand()])
+def test_what_takes_other_arguments_than_a_driver_is_refused(make):
+    with one_line("what may take over is '.*lambda.*'; expected a class that takes action_space"):
+        alone(takeover=make)
+
+
+@pytest.mark.parametrize("close", [None, lambda: 1 / 0], ids=["there is none", "it raises"])
+def test_a_driver_that_cannot_be_closed_is_one_line_at_the_end(close, caplog):
+    hand = Hand()
+    hand.close = close
+    with alone(takeover=hand.make) as worker:
+        worker.run_episode()
+    assert caplog.text.count("takeover: closing Hand failed: ") == 1
 
 
 @pytest.mark.parametrize("in_tests", [False, True])

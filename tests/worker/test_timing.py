@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 from house import alone
+from kit.environments import calling
 
-from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
 from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.timing import StepTimes
@@ -25,16 +25,7 @@ def test_a_summary_is_in_milliseconds():
 
 
 def test_a_measurement_that_is_stopped_keeps_what_there_is():
-    class Env(CountingEnv):
-        stop = None
-
-        def step(self, action):
-            if self.total_steps == 12:
-                Env.stop()
-            return super().step(action)
-
-    with alone(partial(Env)) as worker:
-        Env.stop = worker.stop
+    with alone(calling(lambda env: env.total_steps == 12 and worker.stop())) as worker:
         times = worker.measure(25)
         assert len(worker.measure(25)) == 25  # the stop was for the first measurement only
     assert len(times) == 13

@@ -170,6 +170,8 @@ class ProcessGuard:
             ConfigError: the guard's process could not make this call.
         """
         if call:
+            is_list = isinstance(call, list | tuple)
+            expect(is_list, "the call at the end", call, "a function's path, then its arguments")
             path, *arguments = call
             is_path = isinstance(path, str) and not path.startswith("__main__.")
             expect(is_path, "the call at the end", path, "an import path like module.function")

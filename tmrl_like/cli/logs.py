@@ -21,6 +21,4 @@ def set_up_logging(role: str, level: str) -> None:
     warnings.formatwarning = lambda message, category, *_, **__: (
         f"{category.__name__}: {one_line(str(message))}"
     )
-    # rtgym warns of what the worker already reports as an overrun
-    warnings.filterwarnings("ignore", "Time-step timed out")
     logging.captureWarnings(True)

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base.text import suggestion
-from tmrl_like.envs.actions import default_action, held_actions
+from tmrl_like.envs.actions import NUMBERS, default_action, held_actions, typed_action
 from tmrl_like.errors import ConfigError, expect
 
 Inputs = str | Sequence[Any]
@@ -58,19 +58,13 @@ class ActionTable:
 
     def fit(self, space: gymnasium.Space[Any]) -> None:
         """Convert the rows to actions of `space`; raise ConfigError if a row is not one."""
-        if not isinstance(
-            space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-        ):
+        if not isinstance(space, NUMBERS):
             raise ConfigError(
                 f"no table of inputs fits {space}; expected a Box, MultiDiscrete or MultiBinary"
             )
         for i, row in enumerate(self.inputs):
-            try:
-                action = np.asarray(row).astype(space.dtype)[()]
-                is_action = bool(np.allclose(row, action)) and space.contains(action)
-            except (TypeError, ValueError):
-                is_action = False
-            if not is_action:
+            action = typed_action(row, space)
+            if not space.contains(action):
                 raise ConfigError(
                     f"row {i} of the table of inputs is {row}; expected an action of {space}"
                 )

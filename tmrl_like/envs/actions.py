@@ -13,6 +13,9 @@ from tmrl_like.base import tree
 from tmrl_like.envs.attributes import attribute_of
 from tmrl_like.errors import ConfigError
 
+NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+"""The spaces of numbers; others are made of these, or hold something else."""
+
 
 def neutral_action(space: gymnasium.Space[Any]) -> Any:
     """Return an action for the resets of an environment that has no default action: zeros, clipped
@@ -25,18 +28,15 @@ def neutral_action(space: gymnasium.Space[Any]) -> Any:
 
 
 def _neutral(space: gymnasium.Space[Any]) -> Any:
+    if not isinstance(space, NUMBERS):
+        raise ConfigError(
+            f"the action space {space} has no neutral action; give the environment a "
+            "`default_action` attribute"
+        )
+    zeros: Any = np.zeros(space.shape or (), space.dtype)
     if isinstance(space, spaces.Box):
-        return np.asarray(np.clip(np.zeros(space.shape, space.dtype), space.low, space.high))
-    if isinstance(space, spaces.Discrete):
-        return np.int64(space.start)
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start.copy()
-    if isinstance(space, spaces.MultiBinary):
-        return np.zeros(space.shape, space.dtype)
-    raise ConfigError(
-        f"the action space {space} has no neutral action; give the environment a `default_action` "
-        "attribute"
-    )
+        return np.asarray(zeros.clip(space.low, space.high))
+    return typed_action(zeros + getattr(space, "start", 0), space)
 
 
 def held_actions(env: Any) -> int | None:
@@ -64,16 +64,26 @@ def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
 
 def default_action(env: Any) -> Any:
     """Return an environment's own default action, or a neutral one of its space."""
-    action = attribute_of(env, "default_action")
-    return neutral_action(env.action_space) if action is None else action
+    action, space = attribute_of(env, "default_action"), env.action_space
+    return neutral_action(space) if action is None else typed_action(action, space)
 
 
-def typed_action(action: Any, space: gymnasium.Space[Any]) -> Any:
-    """Return an action in the type that policies give it: in a Discrete space, a NumPy integer
-    instead of a Python `int`. So all samples have the same type.
+def typed_action(value: Any, space: gymnasium.Space[Any]) -> Any:
+    """Return an action in the types that policies give it, arrays and NumPy integers in place of
+    lists and numbers, so that all samples have the same types. What cannot be converted becomes an
+    array of objects, which is in no space.
     """
-    return (
-        space.dtype.type(action)
-        if isinstance(space, spaces.Discrete) and type(action) is int
-        else action
-    )
+    return tree.map_leaves(_typed, space, value)
+
+
+def _typed(space: gymnasium.Space[Any], value: Any) -> Any:
+    if not isinstance(space, NUMBERS):
+        return value
+    try:
+        action = np.array(value, space.dtype)
+        is_same = action.dtype.kind == "f" or bool((action == np.asarray(value)).all())
+    except (ValueError, TypeError, OverflowError):
+        is_same = False
+    if not is_same:  # also a fraction, if the space holds whole numbers
+        return np.asarray(value, object)
+    return action[()] if isinstance(space, spaces.Discrete) else action

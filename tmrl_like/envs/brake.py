@@ -12,7 +12,7 @@ from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
 from tmrl_like.envs.attributes import attribute_of
 from tmrl_like.envs.control_thread import ControlThread
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, expect
 
 log = logging.getLogger("tmrl_like.envs")
 
@@ -44,6 +44,7 @@ class Brake:
             ConfigError: the environment has a `stop_from_outside` but no `stop`.
         """
         stop = attribute_of(env, "stop")
+        expect(stop is None or callable(stop), "the environment's stop", stop, "a method")
         self.exists = stop is not None
         self._stop: Callable[[], object] = stop or int
         self._from_outside = attribute_of(env, "stop_from_outside")

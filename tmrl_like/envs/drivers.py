@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.keyboards import open_keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError, expect
 
@@ -71,13 +72,10 @@ class KeyDriver:
             MissingExtraError: the library that reads keys is not installed.
         """
         if not all(_is_told(action_space, value) for value in keys.values()):
-            wanted = {
-                spaces.Box: "a list of deflections, [1]",
-                spaces.Discrete: "the number of an action",
-            }
+            is_box = isinstance(action_space, spaces.Box)
+            wanted = "a list of deflections, [1]" if is_box else "an action"
             raise ConfigError(
-                f"keys is {dict(keys)}; for actions of {action_space} expected of each key "
-                f"{wanted.get(type(action_space), 'an action')}"
+                f"keys is {dict(keys)}; for actions of {action_space} expected of each key {wanted}"
             )
         self._space, self._rest, self._actions = action_space, default_action, dict(keys)
         self._action_of(keys)
@@ -116,13 +114,7 @@ def _is_told(space: gymnasium.Space[Any], value: Any) -> bool:
     if isinstance(space, spaces.Box):
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         return is_list and all(isinstance(way, Real) for way in value)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        try:
-            action = np.asarray(value, space.dtype)[()]
-        except (TypeError, ValueError, OverflowError):
-            return False
-        return np.array_equal(action, value) and space.contains(action)
-    return True
+    return bool(space.contains(typed_action(value, space)))
 
 
 class _Lasting:

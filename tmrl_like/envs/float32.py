@@ -11,10 +11,11 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
-from tmrl_like.envs.actions import default_action, typed_action
+from tmrl_like.envs.actions import default_action
 from tmrl_like.errors import EnvironmentFaultError
 
-_FLOATS = (float, np.float32, np.float64, np.float16)
+REWARD_TYPES = (float, np.float32, np.float64, np.float16)
+"""The types of nearly all rewards."""
 
 
 class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -34,7 +35,7 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._looks = 0  # at how many of the next observations it looks
         if self._converts:
             self.observation_space = _space_to_float32(env.observation_space)
-        self.default_action = typed_action(default_action(env), env.action_space)
+        self.default_action = default_action(env)
 
     @property
     def time_step_s(self) -> float | None:
@@ -59,12 +60,8 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
             EnvironmentFaultError: the reward is not a number.
         """
         obs, rew, terminated, truncated, info = self.env.step(action)
-        if type(rew) not in _FLOATS:
-            number = np.asarray(rew)
-            if number.ndim or number.dtype.kind not in "biuf":
-                raise EnvironmentFaultError(
-                    f"the environment's reward is {rew!r:.80}; expected a number"
-                )
+        if type(rew) not in REWARD_TYPES:
+            refuse_no_number(rew)
             rew = float(rew)
         return (
             self._convert(obs),
@@ -93,6 +90,13 @@ def closed_by_errors(env: Any) -> Iterator[None]:
         with contextlib.suppress(Exception, SystemExit):
             env.close()
         raise
+
+
+def refuse_no_number(rew: Any) -> None:
+    """Raise EnvironmentFaultError for a reward that is not a number."""
+    number = np.asarray(rew)
+    if number.ndim or number.dtype.kind not in "biuf":
+        raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
 
 
 def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:

@@ -24,10 +24,11 @@ from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
 from tmrl_like.envs.float32 import Float32Env, closed_by_errors
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import expect, unexpected
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
+_SECONDS = ("time_step_duration", "start_obs_capture", "time_step_timeout_factor", "spin_s")
 _SENDS_WITHIN_S = 0.01  # a `stop` waits no longer than this for a `send_control`
 
 
@@ -144,6 +145,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
                 )
             self.default_action = typed_action(default_action, self.action_space)
             observation_space = self.interface.get_observation_space()
+            is_tuple = isinstance(observation_space, spaces.Tuple)
+            expect(is_tuple, "the interface's observation space", observation_space, "a Tuple")
         self.act_buf = deque([self.default_action] * self.act_buf_len, maxlen=self.act_buf_len)
         actions = (self.action_space,) * self.act_buf_len
         self.observation_space = (
@@ -187,8 +190,13 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.act_buf.extend([self.default_action] * self.act_buf_len)
         elif not self.last_act_on_reset:
             self.act_buf[-1] = self.default_action
-        obs, info = self.interface.reset(seed=seed, options=options)
-        obs = [*obs, *map(copy, self.act_buf)] if self.act_in_obs else obs
+        returned = self.interface.reset(seed=seed, options=options)
+        try:
+            obs, info = returned
+            obs = [*obs, *map(copy, self.act_buf)] if self.act_in_obs else obs
+        except (TypeError, ValueError):
+            expected = "(list of observations, info)"
+            raise unexpected("the interface's reset()", returned, expected) from None
         if self.obs_prepro_func:
             obs = self.obs_prepro_func(obs)
         if math.isnan(self._end_at):
@@ -264,31 +272,22 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         number with which it fails or never returns.
         """
         refuse_unknown("rtgym's config", config, ClockedGym)
-        if not callable(config.get("interface")):
-            raise ConfigError(
-                f"rtgym's config: interface is {config.get('interface')!r}; expected the "
-                "interface's class"
-            )
-        for name in (
-            "time_step_duration",
-            "start_obs_capture",
-            "time_step_timeout_factor",
-            "spin_s",
-        ):
+        value = config.get("interface")
+        expect(callable(value), "rtgym's config: interface", value, "the interface's class")
+        for name in _SECONDS:
             value = config.get(name, 0)
-            is_number = isinstance(value, Real)
-            if not (is_number and 0 <= value < math.inf):
-                raise ConfigError(f"{name} is {value}; it must be finite and not negative")
+            fits = isinstance(value, Real) and 0 <= float(value) < math.inf
+            expect(fits, name, value, "a finite number, 0 or more")
+        duration = config.get("time_step_duration", 0)
+        capture = config.get("start_obs_capture", 1.0)
+        is_within = not duration or capture <= duration
+        expect(is_within, "start_obs_capture", capture, f"time_step_duration, {duration}, or less")
         least, value = self._least_actions, config.get("act_buf_len", 1)
-        is_number = isinstance(value, Integral)
-        if not (is_number and value >= least):
-            raise ConfigError(
-                f"act_buf_len is {value}; rtgym needs {least} or more, a whole number"
-            )
+        fits = isinstance(value, Integral) and int(value) >= least
+        expect(fits, "act_buf_len", value, f"{least} or more, a whole number")
         value = config.get("ep_max_length", 1)
-        is_number = isinstance(value, Real)
-        if not (is_number and value >= 1):
-            raise ConfigError(f"ep_max_length is {value}; rtgym needs 1 or more")
+        fits = isinstance(value, Real) and float(value) >= 1
+        expect(fits, "ep_max_length", value, "1 or more")
 
     def _begin_time_step(self, action: Any) -> None:
         self._note("start_send_control_time")
@@ -334,13 +333,14 @@ class ClockedGym(gymnasium.Env[Any, Any]):
 
     def _capture(self) -> None:
         self._note("start_get_obs_time")
-        obs, rew, terminated, info = self.interface.get_obs_rew_terminated_info()
-        self._captured = (
-            tuple(self.obs_prepro_func(obs) if self.obs_prepro_func else obs),
-            rew,
-            terminated,
-            info,
-        )
+        returned = self.interface.get_obs_rew_terminated_info()
+        try:
+            obs, rew, terminated, info = returned
+        except (TypeError, ValueError):
+            name, expected = "get_obs_rew_terminated_info()", "(list, reward, terminated, info)"
+            raise unexpected(f"the interface's {name}", returned, expected) from None
+        obs = tuple(self.obs_prepro_func(obs) if self.obs_prepro_func else obs)
+        self._captured = obs, rew, terminated, info
         self._note("end_get_obs_time")
 
     def _note(self, event: str) -> None:

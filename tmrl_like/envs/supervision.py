@@ -14,6 +14,7 @@ import logging
 import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
@@ -36,6 +37,8 @@ from tmrl_like.errors import (
     EnvironmentFaultError,
     MissingExtraError,
     ShortageError,
+    expect,
+    unexpected,
 )
 
 log = logging.getLogger("tmrl_like.envs")
@@ -108,6 +111,8 @@ class SupervisedEnv:
         """
         self.stopping = _Stopping()
         self.log = DeferredLog(log)
+        # rtgym's warning of what a worker reports as an overrun: it would wait for the terminal
+        warnings.filterwarnings("ignore", "Time-step timed out")
         self._make_env = make_env
         self._hang_timeout_s = hang_timeout_s
         self._seed = seed
@@ -143,6 +148,8 @@ class SupervisedEnv:
         factor = attribute_of(env, "time_step_timeout_factor")
         overrun_after_s = self.time_step_s * (1.0 + (1.0 if factor is None else float(factor)))
         self.brake = self.stopping.brake = Brake(env, self._guard, self.stopping)
+        space, action = env.action_space, self.default_action
+        expect(space.contains(action), "the default action", action, f"an action of {space}")
         # 1 % less, for the clock's own noise
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf
         if self._call_while_waiting is not None:
@@ -204,10 +211,8 @@ class SupervisedEnv:
         except (TypeError, ValueError):
             info = None
         if not isinstance(info, dict):
-            raise ConfigError(
-                f"the environment's reset() returned {result!r:.80}; expected (observation, info), "
-                "with a dict as info"
-            )
+            expected = "(observation, info), with a dict as info"
+            raise unexpected("the environment's reset()", result, expected)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -220,10 +225,8 @@ class SupervisedEnv:
         try:
             obs, rew, terminated, truncated, info = result
         except (TypeError, ValueError):
-            raise ConfigError(
-                f"the environment's step() returned {result!r:.80}; expected (observation, reward, "
-                "terminated, truncated, info)"
-            ) from None
+            expected = "(observation, reward, terminated, truncated, info)"
+            raise unexpected("the environment's step()", result, expected) from None
         return obs, rew, terminated, truncated, info
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -311,7 +314,7 @@ class SupervisedEnv:
     def _wait(
         self, job: Future[Any], thread: ControlThread | CallersThread, hang_timeout_s: float
     ) -> None:
-        stop_at = math.inf
+        stop_at, suspect = math.inf, None
         look_s = _LOOK_TO_STOP_S if self.brake.exists else _LOOK_S
         while not wait([job], min(look_s, hang_timeout_s / 4)).done:
             if thread.is_left:
@@ -322,11 +325,14 @@ class SupervisedEnv:
             if now >= stop_at and (_take(token) is not None or now >= stop_at + _STOP_WITHIN_S):
                 self._leave_thread()
                 raise StoppedError
-            if now - token[0] >= hang_timeout_s and (name := _take(token)) is not None:
+            is_late = now - token[0] >= hang_timeout_s
+            # only at a second look: this whole process may have been suspended
+            if is_late and token is suspect and (name := _take(token)) is not None:
                 self._leave_thread()
                 raise EnvironmentFaultError(
                     f"the environment hangs: {name} has not come back for {hang_timeout_s:.3g} s"
                 )
+            suspect = token if is_late else None
             self.log.write()
             if self._is_open and self._processes is not None:
                 self._processes.look()

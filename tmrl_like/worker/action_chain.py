@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated, Any, TypeAlias
 
 import gymnasium
@@ -61,10 +62,14 @@ class ActionRange:
         fewer.
         """
         num = len(self.rest)
-        if isinstance(value, int | float):
-            return [float(value)] * num
-        expect(len(value) == num, name, value, f"one number, or {num}, one for each of an action")
-        return [float(v) for v in value]
+        values = [value] * num if isinstance(value, int | float) else value
+        is_right = (
+            isinstance(values, Collection)
+            and len(values) == num
+            and all(isinstance(v, Real) for v in values)
+        )
+        expect(is_right, name, value, f"one number, or {num}, one for each of an action")
+        return list(map(float, values))
 
 
 class ActionPart:

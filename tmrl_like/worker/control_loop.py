@@ -21,6 +21,7 @@ import numpy as np
 from tmrl_like.base import clocks
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import actions_of_reset
+from tmrl_like.envs.float32 import REWARD_TYPES
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.policies.action_check import finite_check
 from tmrl_like.rollouts.hooks import Rollouts
@@ -31,7 +32,7 @@ from tmrl_like.wire.rows import EPISODES, RESET
 from tmrl_like.worker.action_chain import ActionChain
 from tmrl_like.worker.arbiter import Arbiter
 from tmrl_like.worker.realtime import collect_garbage
-from tmrl_like.worker.returned import REWARD_TYPES, check_reward, not_finite, observation_problem
+from tmrl_like.worker.returned import check_reward, not_finite, observation_problem
 from tmrl_like.worker.sampling import Made
 
 _LOOKED_AFTER_EVERY = 16  # steps
@@ -152,10 +153,6 @@ class ControlLoop:
         if expert != self.driver.is_expert and self.counts.env_steps and self.samples is not None:
             self.samples.add_break()
         self.driver.be_expert(expert)
-
-    def append_to(self, samples: SampleLog | None) -> None:
-        """Append samples to this log from now on; None: keep none."""
-        self.samples = samples
 
     def begin_episode(self, test: bool, collect_samples: bool) -> Observation:
         """Reset, and return the observation. Raises as `step` does."""

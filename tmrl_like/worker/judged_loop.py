@@ -12,11 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from tmrl_like.envs.float32 import REWARD_TYPES
 from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.types import Observation
 from tmrl_like.worker.control_loop import ControlLoop, Info, Stepped
 from tmrl_like.worker.person import Person
-from tmrl_like.worker.returned import REWARD_TYPES
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -61,9 +61,9 @@ class JudgedLoop(ControlLoop):
         """
         if self.person.options.reset_prompt:
             self._await_reset()
-        obs, info = super().reset(collect_samples)
-        self.person.said.clear()
-        return obs, info
+        result = super().reset(collect_samples)
+        self._began_at = self.times[3]
+        return result
 
     def _await_reset(self) -> None:
         self.env.brake.pull()
@@ -106,7 +106,10 @@ class JudgedLoop(ControlLoop):
             time.sleep(self._holds_s)
         said = self.person.said
         while said and said[0][2] <= observed:
-            if self._judge(*said.popleft()):
+            reward, ends, seen_at = said.popleft()
+            if seen_at < self._began_at:  # it was about no step of this episode
+                continue
+            if self._judge(reward, ends, seen_at):
                 self.env.brake.pull()
                 return new_obs, rew, True, False, info
         self.release(observed - self._holds_s)

@@ -236,7 +236,7 @@ class Link:
             elif isinstance(message, Hasten):
                 self._outbox.hasten()
             elif isinstance(message, Leave):
-                self._role.condition, self._flush_s = message.condition, message.flush_s
+                self._flush_s = message.flush_s
                 break
         self._leaving.set()
 

@@ -183,8 +183,9 @@ class LinkClient:
         Calling it twice is fine.
         """
         with self._changing:
-            self._leave = Leave(flush_s, condition_of(self._lanes))
+            self._leave = Leave(flush_s)
             self._leaving.set()
+            self.send(condition_of(self._lanes))
             self.send(self._leave)
         self._thread.join(flush_s + _LEAVES_WITHIN_S)
         self._link.end()

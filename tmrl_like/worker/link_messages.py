@@ -71,7 +71,6 @@ class Leave(_Told):
     """To the link: send what is left, for at most `flush_s`, and end."""
 
     flush_s: float
-    condition: Condition
 
 
 class Status(_Told):

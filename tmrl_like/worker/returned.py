@@ -6,13 +6,11 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
+from tmrl_like.envs.float32 import refuse_no_number
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.policies.action_check import is_finite
 from tmrl_like.types import Observation
 from tmrl_like.wire.spaces import Space
-
-REWARD_TYPES = (float, np.float32, np.float64, np.float16)
-"""The types of nearly all rewards."""
 
 
 def not_finite(name: str, value: object) -> EnvironmentFaultError:
@@ -25,10 +23,7 @@ def not_finite(name: str, value: object) -> EnvironmentFaultError:
 
 def check_reward(rew: object) -> None:
     """Raise EnvironmentFaultError for a reward that is not a number, or not finite."""
-    if not isinstance(rew, int | float | np.number | np.bool_) and not (
-        isinstance(rew, np.ndarray) and rew.ndim == 0
-    ):
-        raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
+    refuse_no_number(rew)
     if not is_finite(rew):
         raise not_finite("reward", rew)
 

@@ -9,14 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
-from gymnasium import spaces
-
-from tmrl_like.base import tree
-from tmrl_like.base.text import one_line
+from tmrl_like.base.factories import signature_of
+from tmrl_like.base.text import name_of, one_line
 from tmrl_like.base.threads import start_thread
+from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import ConfigError, ShortageError
+from tmrl_like.errors import ConfigError, ShortageError, expect
 from tmrl_like.policies.action_check import action_problem
 from tmrl_like.types import Action, ActionSource, Driver, Observation
 from tmrl_like.wire.spaces import Space
@@ -38,7 +36,8 @@ class Takeover:
     def __init__(
         self, make: Callable[..., Driver], env: SupervisedEnv, in_tests: bool = False
     ) -> None:
-        """Make the driver, and begin to call it. Raises what making it raises.
+        """Make the driver, and begin to call it. Raises what making it raises, and ConfigError if
+        it takes other arguments.
 
         Args:
             make: called with `action_space` and `default_action`.
@@ -53,7 +52,12 @@ class Takeover:
         self._asked_at = math.inf  # `time.perf_counter()` of the call that is under way
         self._is_silent = False
         self._closing = threading.Event()
-        self._driver = make(action_space=env.env.action_space, default_action=env.default_action)
+        known = {"action_space": env.env.action_space, "default_action": env.default_action}
+        taken = signature_of(make)
+        takes_them = taken.open_ended or taken.parameters.keys() >= known.keys()
+        expected = f"a class that takes {' and '.join(known)}"
+        expect(takes_them, "what may take over", name_of(make), expected)
+        self._driver = make(**known)
         is_program = getattr(self._driver, "is_program", False)
         self.source = ActionSource.PROGRAM if is_program else ActionSource.HUMAN
         try:
@@ -109,27 +113,19 @@ class Takeover:
         """Stop calling the driver, and close it. Calling it twice is fine."""
         self._closing.set()
         self._thread.join(_SILENT_S)
-        self._driver.close()
+        try:
+            self._driver.close()
+        except Exception as error:
+            name = type(self._driver).__name__
+            log.warning("takeover: closing %s failed: %s", name, one_line(error))
 
 
 def to_action(value: object, space: Space, name: str = "safe_action") -> Action:
     """Convert a value (numbers, lists) to an action of the space. Raises ConfigError if it is not
     one.
     """
-    action = tree.map_leaves(_converted, space, value)
+    action = typed_action(value, space)
     problem = action_problem(action, space)
     if problem:
         raise ConfigError(f"{name} is {value!r:.80}, which is not an action of {space}: {problem}")
     return action
-
-
-def _converted(space: Space, value: object) -> object:
-    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        try:
-            action = np.array(value, space.dtype)
-            if action.dtype.kind != "f" and (action != np.asarray(value)).any():
-                return value  # a fraction, but the space holds whole numbers
-            return action[()] if isinstance(space, spaces.Discrete) else action
-        except (ValueError, TypeError, OverflowError):
-            return value
-    return value

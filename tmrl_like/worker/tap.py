@@ -46,7 +46,7 @@ class SampleTap:
             closing.callback(self._outbox.close)
             self._closing = closing.pop_all()
         for loop, log in zip(self._loops, self._logs, strict=True):
-            loop.append_to(log)
+            loop.samples = log
 
     def refill(self) -> None:
         """Prepare files, so that no control loop has to make them; see `SampleLog.refill`."""
@@ -75,5 +75,5 @@ class SampleTap:
     def close(self) -> None:
         """Detach from the worker. Calling it twice is fine."""
         for loop in self._loops:
-            loop.append_to(None)
+            loop.samples = None
         self._closing.close()

@@ -1,0 +1,29 @@
+"""Classes of environments and actors that differ from the fakes in one call."""
+
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+
+
+def acting(act):
+    """Return a class of actors whose actions are `act(obs)`."""
+    return type("Acting", (LinearActor,), {"act": lambda self, obs, test=False: act(obs)})
+
+
+def returning(change, env_cls=CountingEnv):
+    """Return a class of environments whose steps return `change(*result)`."""
+
+    class Changed(env_cls):
+        def step(self, action):
+            return change(*super().step(action))
+
+    return Changed
+
+
+def calling(before_step, env_cls=CountingEnv):
+    """Return a class of environments that call `before_step(self)` before each step."""
+
+    class Calling(env_cls):
+        def step(self, action):
+            before_step(self)
+            return super().step(action)
+
+    return Calling

@@ -47,6 +47,7 @@ _PARTS = (*TO_COLLECT, "agent", "memory")
 _CHECKED_AT_MOST = 20_000
 _LONGEST_EPISODE = 10_000
 _TAKEN_EVERY_S = 0.01
+_KEPT = ("the action that it is given", "an observation that it has returned")
 
 
 @dataclass
@@ -150,6 +151,7 @@ class WatchedEnv:
         self._env = make_env()
         self._steps = 0
         self._told_bounds = False
+        self._obs: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
@@ -160,15 +162,21 @@ class WatchedEnv:
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        given = copy.deepcopy(action)
+        kept = (action, self._obs)
+        before = copy.deepcopy(kept)
         obs, rew, terminated, truncated, info = self._env.step(action)
         self._steps += 1
         where = f"step {self._steps}"
-        if not all(np.array_equal(one, other) for _, one, other in tree.walk(given, action)):
-            raise ConfigError(
-                f"{where}: the environment changes the action that it is given, and samples would "
-                "hold the changed one; let step() change a copy"
-            )
+        for name, one, other in zip(_KEPT, kept, before, strict=True):
+            # bytes, because NaN is not equal to itself
+            if any(
+                np.asarray(a).tobytes() != np.asarray(b).tobytes()
+                for _, a, b in tree.walk(one, other)
+            ):
+                raise ConfigError(
+                    f"{where}: the environment changes {name}, and samples would hold the changed "
+                    "one; let step() change a copy"
+                )
         self._look(obs, info, where)
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if type(value) is not bool:
@@ -176,7 +184,7 @@ class WatchedEnv:
         return obs, rew, terminated, truncated, info
 
     def _look(self, obs: Any, info: Any, where: str) -> None:
-        space = self._env.observation_space
+        self._obs, space = obs, self._env.observation_space
         if problem := observation_problem(obs, space):
             raise ConfigError(
                 f"{where}: {problem}; correct the environment or its observation_space"

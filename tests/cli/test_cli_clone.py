@@ -36,11 +36,14 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
     task, tmp_path, typed, free_port
 ):
     (tmp_path / "half.py").write_text(HALF)
-    data, policy = tmp_path / "data", tmp_path / "half.safetensors"
+    data, policy = tmp_path / "data", tmp_path / "my half.safetensors"
     typed("record", task, "--random --episodes 8 --out", data, "--takeover half.Half")
     out = typed("clone", task, data, "--out", policy, "--steps 300 --held-out 0.25").out
     assert "of 6 episodes" in out
     assert "of 2 episodes were held out" in out
+    assert out.endswith(
+        f" --policy '{policy}'\nstart a run with it: --trainer.init_policy '{policy}'\n"
+    )
     for words in (line.split() for line in out.splitlines() if line.startswith("  ")):
         at_first, in_the_end = map(float, words[-2:])
         assert in_the_end > at_first + 1.0

@@ -112,11 +112,11 @@ def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
     (tmp_path / "lights.py").write_text(LIGHTS)
     (tmp_path / "lights.yaml").write_text(SEEN)
     monkeypatch.syspath_prepend(tmp_path)
-    seen, file = tmp_path / "lights.yaml", tmp_path / "lights.safetensors"
+    seen, file = tmp_path / "lights.yaml", tmp_path / "my lights.safetensors"
     given = recorded(seen, 3)
     said = typed("trainer", seen, "--encoder", file, given).out
     assert f"{file}: from 24 samples; it keeps " in said
-    assert said.endswith(f"start a run with it: --agent.picture_encoder {file}\n")
+    assert said.endswith(f"start a run with it: --agent.picture_encoder '{file}'\n")
     typed("trainer", seen, "--offline", given, "--agent.picture_encoder", file)
     for words, problem in (
         ((seen, "--encoder", tmp_path / "lights", given), "a name that ends in .safetensors"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tmrl_like.agents.space_layout import channels_are_last
-from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.preview import enlarged
 from tmrl_like.envs.display import has_display
 from tmrl_like.envs.vision import Frame, load_opencv
@@ -43,7 +43,8 @@ def main(arguments: Arguments) -> int:
         _ask(file, episodes, arguments.last)
     labels = read_labels(file, len(episodes)) if file.exists() else {}
     print(f"{file}: {_summary(labels, len(episodes))}")
-    print(f"learn from it: tmrl-like success-model {data} --out success.safetensors")
+    command = to_type("tmrl-like", "success-model", data, "--out", "success.safetensors")
+    print(f"learn from it: {command}")
     return 0
 
 

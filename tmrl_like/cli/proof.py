@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, mean_and_std, print_table, summary_row
 from tmrl_like.config.settings import ProofSection
 from tmrl_like.types import EpisodeStats
@@ -30,7 +31,7 @@ def prove(
     print(f"{'proof passed' if passed else 'proof FAILED'}: {reason}", flush=True)
     content = {"passed": passed, "reason": reason, "untrained": untrained, "trained": trained}
     text = msgspec.json.format(msgspec.json.encode(content), indent=1)
-    (folder / "proof.json").write_bytes(text)
+    write_atomically(folder / "proof.json", text)
     # imports numpy, which `run` itself starts without
     from tmrl_like.metrics.curves import plot_returns
 

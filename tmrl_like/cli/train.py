@@ -18,7 +18,7 @@ import psutil
 from tmrl_like.agents.pretraining import encoder_of, save_encoder, train_encoder
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
-from tmrl_like.cli.arguments import Arguments, how_to_test
+from tmrl_like.cli.arguments import Arguments, how_to_test, to_type
 from tmrl_like.cli.best import hooks_of
 from tmrl_like.cli.prepare import TO_COLLECT, TO_LEARN, parts_to_train, prepare
 from tmrl_like.cli.reload import Reloading
@@ -127,7 +127,7 @@ def _train_encoder(arguments: Arguments) -> int:
         f"{file}: from {training.total_samples:,} samples; it keeps {kept:.0%} of what differs "
         "between pictures"
     )
-    print(f"start a run with it: --agent.picture_encoder {file}")
+    print(f"start a run with it: {to_type('--agent.picture_encoder', file)}")
     return 0
 
 

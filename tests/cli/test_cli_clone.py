@@ -7,6 +7,7 @@ import pytest
 from cli_commands import TINY
 
 from tmrl_like import load_policy
+from tmrl_like.cli.arguments import to_type
 from tmrl_like.policies.policy_file import read_policy
 
 HALF = """
@@ -41,9 +42,8 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
     out = typed("clone", task, data, "--out", policy, "--steps 300 --held-out 0.25").out
     assert "of 6 episodes" in out
     assert "of 2 episodes were held out" in out
-    assert out.endswith(
-        f" --policy '{policy}'\nstart a run with it: --trainer.init_policy '{policy}'\n"
-    )
+    named = to_type(policy)
+    assert out.endswith(f" --policy {named}\nstart a run with it: --trainer.init_policy {named}\n")
     for words in (line.split() for line in out.splitlines() if line.startswith("  ")):
         at_first, in_the_end = map(float, words[-2:])
         assert in_the_end > at_first + 1.0

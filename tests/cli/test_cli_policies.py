@@ -7,6 +7,7 @@ import pytest
 from cli_commands import TINY
 
 from tmrl_like import load_policy
+from tmrl_like.cli.arguments import to_type
 from tmrl_like.config.settings import Settings
 from tmrl_like.policies.policy_store import PolicyStore
 
@@ -17,7 +18,7 @@ def test_policies_are_listed_tagged_exported_and_pruned(typed, store, tmp_path):
     assert "until `tmrl-like policies prune tiny --untag first`" in tagged
     folder = store.folder.parent.rename(tmp_path / "else where")
     tagged = typed("policies tag", Path(f"{folder}@1"), "first").out
-    assert f"until `tmrl-like policies prune '{folder}' --untag first`" in tagged
+    assert f"until `tmrl-like policies prune {to_type(folder)} --untag first`" in tagged
     folder.rename(store.folder.parent)
     rows = [line.split() for line in typed("policies list TINY").out.splitlines()]
     shown = [row for row in rows if row and row[0] in ("1", "2", "3")]
@@ -25,7 +26,7 @@ def test_policies_are_listed_tagged_exported_and_pruned(typed, store, tmp_path):
     assert [row[-4:-1] for row in shown] == [["10", "-", "0"], ["20", "5", "1"], ["30", "-", "0"]]
     file = tmp_path / "my policy.safetensors"
     exported = typed("policies export", f"{TINY}@best", file).out
-    assert f"`tmrl-like test EXPERIMENT --policy '{file}'`" in exported
+    assert f"`tmrl-like test EXPERIMENT --policy {to_type(file)}`" in exported
     assert load_policy(file, allow=("tiny",)).version == 2
     pruned = typed("policies prune", store.folder.parent, "--untag first")
     assert "removed 2 versions and 1 tags" in pruned.out

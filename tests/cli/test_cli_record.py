@@ -10,6 +10,7 @@ import pytest
 from cli_commands import TINY
 from tiny import actor_that_presses
 
+from tmrl_like.cli.arguments import to_type
 from tmrl_like.cli.stopping import INTERRUPTED
 from tmrl_like.envs.trajectory import load_trajectory
 from tmrl_like.replay import ReplayMemory
@@ -23,7 +24,7 @@ LAP = ("--lap", "script")
 def test_what_a_random_policy_did_starts_a_run(tmp_path, typed, free_port):
     data = tmp_path / "my data"
     said = typed("record TINY --random --episodes 6 --out", data, "--memory.memory_size=5")
-    assert f"start a run with it: --memory.dataset_path '{data}'" in said.out
+    assert f"start a run with it: --memory.dataset_path {to_type(data)}" in said.out
     memory = ReplayMemory(dataset_path=data)
     actions = [float(memory.get_transition(k).act[0]) for k in range(len(memory))]
     assert 6 * 3 <= len(actions) <= 6 * 10  # more than the experiment's memory holds

@@ -9,7 +9,6 @@ import os
 import shlex
 import statistics
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.arguments import Arguments, how_to_test, to_type
 from tmrl_like.cli.best import hooks_of
+from tmrl_like.cli.changes import flat
 from tmrl_like.cli.prepare import TO_COLLECT, TO_LEARN, parts_to_train, prepare
 from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
@@ -87,9 +87,7 @@ def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
     if experiment.trainer.tensorboard and _is_first():
         data = experiment.as_data()
-        named = dict(
-            _hyper_parameters({name: data.get(name) for name in (*PARTS, "trainer", "seed")})
-        )
+        named = flat({name: data[name] for name in (*PARTS, "trainer", "seed")})
         sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard", named))
     return sinks
 
@@ -143,15 +141,3 @@ def _run(trainer: Trainer, experiment: Experiment, about: dict[str, str]) -> Non
         key=os.environ.get("WANDB_API_KEY"),
         about=about,
     )
-
-
-def _hyper_parameters(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the numbers, bools and texts of an experiment with their keys (`agent.lr_actor`), lists
-    as text. The class of a part has the part's own key.
-    """
-    if isinstance(data, dict):
-        for key, value in data.items():
-            below = name if key in ("class_path", "init_args") else f"{name}.{key}".lstrip(".")
-            yield from _hyper_parameters(value, below)
-    elif data is not None:
-        yield name, str(data) if isinstance(data, list) else data

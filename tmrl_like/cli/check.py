@@ -111,29 +111,25 @@ def _measure(arguments: Arguments) -> int:
     with prepare(arguments, TO_DRIVE).make_standalone() as worker:
         env = worker.loop.env
         times = worker.measure(arguments.timing)
-        durations = {
-            "time-step": times.period_s,
-            "decision": times.inference_s,
-            "env.step()": times.env_s,
-        }
-        _show_times(env, durations, times.overruns)
+        _show_times(env, times.overruns, times.period_s, times.inference_s)
     return 0
 
 
-def _show_times(env: SupervisedEnv, durations: dict[str, Seconds], overruns: int) -> None:
+def _show_times(
+    env: SupervisedEnv, overruns: int, period_s: Seconds, inference_s: Seconds, *resets_s: float
+) -> None:
     """Print percentiles, and how often the nominal time-step was missed."""
-    rows = []
-    for name, values_s in durations.items():
-        rows.append(
-            [
-                name,
-                *(
-                    f"{value_s * 1e3:.2f}"
-                    for value_s in np.percentile(values_s, (50, 99, 99.9, 100))
-                ),
-            ]
-        )
-    steps = len(durations["time-step"])
+    steps, rows = len(period_s), []
+    for name, values_s in (
+        ("time-step", period_s),
+        ("decision", inference_s),
+        ("env.step()", period_s - inference_s),
+        ("env.reset()", resets_s),
+    ):
+        if not len(values_s):
+            continue
+        shown = np.percentile(values_s, (50, 99, 99.9, 100)) * 1e3
+        rows.append([name, *map("{:.2f}".format, shown)])
     print_table(
         f"{counted(steps, 'step')}, milliseconds", ["", "median", "p99", "p99.9", "max"], rows
     )
@@ -325,9 +321,4 @@ def _report_timing(worker: RolloutWorker, traffic: Traffic, resets_s: list[float
     inference_s = np.concatenate(
         [block.timing.inference_s[~block.is_reset] for block in traffic.blocks]
     )
-    durations = {
-        "time-step": period_s,
-        "decision": inference_s,
-        "env.step()": period_s - inference_s,
-    }
-    _show_times(env, durations | {"env.reset()": np.array(resets_s)}, worker.condition().overruns)
+    _show_times(env, worker.condition().overruns, period_s, inference_s, *resets_s)

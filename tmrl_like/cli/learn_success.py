@@ -41,10 +41,8 @@ def main(arguments: Arguments) -> int:
             f"{errors.accuracy:.1%} right at {threshold:g} ({positives} false positives, "
             f"{negatives} negatives)"
         )
-    note = (
-        f"{len(held_out)} held-out episodes, {arguments.frames} frames in a row: {', '.join(notes)}"
-    )
-    spec = msgspec.structs.replace(network.spec, note=note)
+    judged_by = f"{len(held_out)} held-out episodes, {arguments.frames} frames in a row"
+    spec = msgspec.structs.replace(network.spec, note=f"{judged_by}: {', '.join(notes)}")
     write_success_model(file, spec, copied(network.state_dict()).content)
     print(f"{file}: from {len(learnt)} episodes; reward with it: tmrl_like.envs.SuccessEnv")
     return 0

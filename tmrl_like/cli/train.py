@@ -87,7 +87,7 @@ def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
     if experiment.trainer.tensorboard and _is_first():
         data = experiment.as_data()
-        named = flat({name: data[name] for name in (*PARTS, "trainer", "seed")})
+        named = flat({name: data.get(name) for name in (*PARTS, "trainer", "seed")})
         sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard", named))
     return sinks
 

@@ -54,6 +54,8 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
         ("tag tiny@3 12", "the tag is '12'; expected a letter"),
         ("export tiny@bst f", "there is no policy bst in"),
         ("export tiny@3 f.safetensors --onnx", "expected a name that ends in .onnx"),
+        ("export tiny@3 /dev/null/p.safetensors", "cannot write the policy to /dev/null/p."),
+        ("export tiny@3 p.onnx --onnx --allow tiny", "give it a method best_actions(obs)"),
         ("prune tiny --untag good", "--untag good: there is no such tag"),
         ("prune tiny@2", "tiny@2: `policies prune` takes no version; leave out the @"),
         ("list tiny@2", "tiny@2: `policies list` takes no version; leave out the @"),
@@ -87,14 +89,6 @@ def test_of_tags_with_a_mistake_none_is_removed(refused, store):
     assert store.tags() == ["good"]
 
 
-@pytest.mark.usefixtures("store")
-def test_a_file_that_cannot_be_written_is_one_line(refused, tmp_path):
-    (tmp_path / "file").touch()
-    file = tmp_path / "file" / "p.safetensors"
-    said = refused("policies export tiny@3", file)
-    assert f"cannot write the policy to {file}: " in said
-
-
 def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(
     typed, refused, store, tmp_path
 ):
@@ -106,9 +100,3 @@ def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(
     error = refused("test TINY --policy gone")
     assert "--policy gone: there is no policy gone in" in error
     assert "`tmrl-like policies export` writes a file" in error
-
-
-def test_a_policy_whose_actor_onnx_cannot_hold_is_one_line(refused, store, tmp_path):
-    expected = "a TinyActor cannot be written as ONNX: give it a method best_actions(obs)"
-    file = tmp_path / "policy.onnx"
-    assert expected in refused("policies export tiny@3", file, "--onnx --allow tiny")

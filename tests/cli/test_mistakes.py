@@ -54,11 +54,8 @@ def test_every_command_helps_on_a_screen_or_two(command, typed):
         ]
 
 
-def test_the_version_is_shown(typed):
+def test_version_configuration_and_the_meaning_of_every_key_are_printed(typed):
     assert typed("--version").out.startswith("tmrl_like ")
-
-
-def test_the_configuration_is_printed_with_all_defaults_and_every_key_with_its_meaning(typed):
     out = typed("config TINY --trainer.epochs 7").out
     assert "epochs: 7" in out
     assert "gain: 0.02" in out

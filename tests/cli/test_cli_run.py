@@ -82,6 +82,7 @@ def test_a_run_that_has_no_file_starts_over_with_the_experiment_saved_in_it(star
     write_starts(folder, [Start(time="now", experiment=text, experiment_file=TINY)])
     run = start("run tiny --fresh --trainer.rounds 1 --trainer.steps 1")
     assert run.ends() == 0, run.output
+    assert f"run tiny ({TINY} (as it was kept))\n" in run.output
     assert "the earlier run of this name is now" in run.output
     assert find_place("tiny").open().data["trainer"]["rounds"] == 1
     assert "try: tmrl-like test tiny --trainer.rounds=1" in run.output
@@ -148,6 +149,12 @@ def test_parts_do_not_outlive_a_run_that_was_killed(start):
 @pytest.mark.parametrize(
     ("changes", "code", "cause"),
     [
+        pytest.param(
+            ["--agent.fails", "true"],
+            1,
+            "the trainer died: ended with exit code 1: ZeroDivisionError: the agent of this",
+            marks=pytest.mark.long,
+        ),
         (["--env.ends_by", "signal"], 1, "the worker died: ended by signal SIGKILL"),
         (
             ["--agent.gian", "1"],

@@ -46,8 +46,7 @@ def disk_is_full(machine):
 
 
 def with_weights_of_another_network(machine):
-    paths = Settings(run_name="tiny").paths
-    actor_that_presses(0.0, width=3).save(paths.trainer_model)
+    actor_that_presses(0.0, width=3).save(Settings(run_name="tiny").paths.trainer_model)
     assert main(["config", TINY, "--actor.width", "3"]) == 0
 
 

@@ -48,8 +48,7 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
         at_first, in_the_end = map(float, words[-2:])
         assert in_the_end > at_first + 1.0
     assert read_policy(policy)[0].training_steps == 300
-    act = load_policy(policy).act(np.zeros(2, np.float32))
-    assert act.item() == pytest.approx(0.5, abs=0.1)
+    assert load_policy(policy).act(np.zeros(2, np.float32)).item() == pytest.approx(0.5, abs=0.1)
     typed("test", task, "--policy", policy, "--episodes 1")
     where = ("--server.port", free_port, "--memory.dataset_path", data, "--offline")
     typed("trainer", task, *where, "--trainer.init_policy", policy, "--trainer.steps 5")

@@ -134,8 +134,7 @@ def test_of_an_environment_that_is_elsewhere_the_memory_must_be_told(file):
             ConfigError, match=r"x.yaml:3: memory.init_args.\w+ is missing: it is the environment's"
         ):
             load_experiment(file, told[:number], TRAINERS_PARTS)
-    memory = load_experiment(file, told, TRAINERS_PARTS).memory_cls
-    assert memory.keywords["act_buf_len"] == 3
+    assert load_experiment(file, told, TRAINERS_PARTS).memory_cls.keywords["act_buf_len"] == 3
 
 
 def test_any_value_can_be_given_on_the_command_line(file):

@@ -48,8 +48,7 @@ def main(argv: Sequence[str] | None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if isinstance(arguments, int):
             return arguments
-        part = getattr(arguments, "name", None) or arguments.command
-        set_up_logging(part, arguments.log_level)
+        set_up_logging(getattr(arguments, "name", None) or arguments.command, arguments.log_level)
         module = importlib.import_module(
             f"tmrl_like.cli.{_MODULES.get(arguments.command, arguments.command)}"
         )

@@ -95,13 +95,12 @@ def main(arguments: Arguments) -> int:
         if arguments.delay_steps:
             report_delays(worker, arguments, experiment.seed or 0)
         size_bytes = sum(len(message) for _, message in whole.packets)
-        each = (
+        print(
+            f"wire: {whole.samples} samples in {len(whole.blocks)} packets, "
             f"{size_bytes / max(1, whole.samples):.0f} bytes each (with the originals that are "
             "compared)"
         )
-        print(f"wire: {whole.samples} samples in {len(whole.blocks)} packets, {each}")
-        memory = _filled(experiment, whole)
-        _report_training(agent, worker, memory)
+        _report_training(agent, worker, _filled(experiment, whole))
     print("check passed: every transition is what the environment produced")
     return 0
 
@@ -109,9 +108,8 @@ def main(arguments: Arguments) -> int:
 def _measure(arguments: Arguments) -> int:
     """Measure time-steps without collecting samples, and show percentiles."""
     with prepare(arguments, TO_DRIVE).make_standalone() as worker:
-        env = worker.loop.env
         times = worker.measure(arguments.timing)
-        _show_times(env, times.overruns, times.period_s, times.inference_s)
+        _show_times(worker.loop.env, times.overruns, times.period_s, times.inference_s)
     return 0
 
 

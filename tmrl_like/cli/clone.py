@@ -58,8 +58,9 @@ def _shown(data: str, training: TrainingOffline) -> Shown:
     try:
         steps = shown_steps(read_data_set(Path(data)), training.memory_cls, *spaces)
     except MemoryContractError as error:
-        name = type(training.memory).__name__
-        raise CheckpointError(f"the data set {data} does not fit this {name}: {error}") from None
+        raise CheckpointError(
+            f"the data set {data} does not fit this {type(training.memory).__name__}: {error}"
+        ) from None
     observations, actions, episodes = zip(*steps, strict=True)
     device = str(training.device)
     past_actions = known_from_env(training.env_cls).get("act_buf_len", 0)

@@ -167,18 +167,20 @@ def _disk(settings: Settings, load: Load) -> Iterator[Finding]:
         )
         return
     free = shutil.disk_usage(folder).free
-    text = (
-        f"{free / 1e9:,.1f} GB are free, and a full memory's log takes up to "
-        f"{load.kept_bytes / 1e9:,.2f} GB"
-    )
-    yield _judge(load.kept_bytes < free, PROBLEM, text, "make room, or lower memory_size")
-    free, kept = shutil.disk_usage(shared_memory()).free, settings.worker.outbox.max_bytes
-    text = (
-        f"{free / 1e6:,.0f} MB are free in {shared_memory()}, and a worker keeps up to "
-        f"{kept / 1e6:,.0f} MB there"
-    )
     yield _judge(
-        kept < free, WARNING, text, "docker run --shm-size 1g, or a lower worker.outbox.max_bytes"
+        load.kept_bytes < free,
+        PROBLEM,
+        f"{free / 1e9:,.1f} GB are free, and a full memory's log takes up to "
+        f"{load.kept_bytes / 1e9:,.2f} GB",
+        "make room, or lower memory_size",
+    )
+    free, kept = shutil.disk_usage(shared_memory()).free, settings.worker.outbox.max_bytes
+    yield _judge(
+        kept < free,
+        WARNING,
+        f"{free / 1e6:,.0f} MB are free in {shared_memory()}, and a worker keeps up to "
+        f"{kept / 1e6:,.0f} MB there",
+        "docker run --shm-size 1g, or a lower worker.outbox.max_bytes",
     )
 
 
@@ -291,19 +293,26 @@ def _talk(link: PeerLink, load: Load) -> Iterator[Finding]:
         (_ask(link, 0) for _ in range(_PINGS)), key=lambda answer: answer[0]
     )
     yield OK, f"takes this machine's key, {server.key}, for {' and '.join(server.roles)}"
-    text = f"runs tmrl_like {server.software}, this machine {tmrl_like.__version__}"
-    yield _judge(server.software == tmrl_like.__version__, WARNING, text, "upgrade the older one")
-    text = f"its clock is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"
-    cure = "samples look older or younger than they are; let NTP set both clocks"
-    yield _judge(abs(ahead_s) < _CLOCK_S + trip_s, WARNING, text, cure)
-    size = m.MAX_PROBE_BYTES if _ask(link, 1 << 14)[0] < _WAIT_S / 100 else 1 << 14
-    rate, needs = 2 * size / _ask(link, size)[0], load.sample_bytes * load.samples_per_s
-    text = (
-        f"{rate / 1e6:,.2f} MB/s and {duration(trip_s)} there and back; a worker sends up to "
-        f"{needs / 1e6:,.2f} MB/s"
+    yield _judge(
+        server.software == tmrl_like.__version__,
+        WARNING,
+        f"runs tmrl_like {server.software}, this machine {tmrl_like.__version__}",
+        "upgrade the older one",
     )
     yield _judge(
-        needs < rate, PROBLEM, text, "a faster link, smaller observations, or longer time-steps"
+        abs(ahead_s) < _CLOCK_S + trip_s,
+        WARNING,
+        f"its clock is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}",
+        "samples look older or younger than they are; let NTP set both clocks",
+    )
+    size = m.MAX_PROBE_BYTES if _ask(link, 1 << 14)[0] < _WAIT_S / 100 else 1 << 14
+    rate, needs = 2 * size / _ask(link, size)[0], load.sample_bytes * load.samples_per_s
+    yield _judge(
+        needs < rate,
+        PROBLEM,
+        f"{rate / 1e6:,.2f} MB/s and {duration(trip_s)} there and back; a worker sends up to "
+        f"{needs / 1e6:,.2f} MB/s",
+        "a faster link, smaller observations, or longer time-steps",
     )
 
 

@@ -23,9 +23,9 @@ def main(arguments: Arguments) -> int:
     file, data = Path(arguments.out), Path(arguments.data)
     expect(file.suffix == ".safetensors", "--out", str(file), "a name that ends in .safetensors")
     episodes = pictured_episodes(read_data_set(data))
-    labels = read_labels(labels_beside(data), len(episodes))
     judged = [
-        JudgedEpisode(episodes[number].pictures, success) for number, success in labels.items()
+        JudgedEpisode(episodes[number].pictures, success)
+        for number, success in read_labels(labels_beside(data), len(episodes)).items()
     ]
     learnt, held_out = split(judged, arguments.held_out)
     tune_process()

@@ -49,8 +49,10 @@ def main(arguments: Arguments) -> int:
                     )
             for tag in arguments.untag:
                 store.path(tag).unlink(missing_ok=True)
-            removed = store.collect(arguments.keep)
-            print(f"{store.folder}: removed {removed} versions and {len(arguments.untag)} tags")
+            print(
+                f"{store.folder}: removed {store.collect(arguments.keep)} versions and "
+                f"{len(arguments.untag)} tags"
+            )
     except PolicyError as error:
         raise ConfigError(str(error)) from None
     return 0

@@ -65,10 +65,13 @@ def _record_episodes(arguments: Arguments) -> int:
     except EnvironmentFaultError as error:
         if not done:
             raise
-        kept = f"kept in {folder}: {len(done)} of {arguments.episodes} episodes"
-        raise EnvironmentFaultError(f"{error}; {kept}") from None
-    made = f"{folder}: {samples} samples of {arguments.episodes} episodes"
-    print(f"{made}; start a run with it: {to_type('--memory.dataset_path', folder)}")
+        raise EnvironmentFaultError(
+            f"{error}; kept in {folder}: {len(done)} of {arguments.episodes} episodes"
+        ) from None
+    print(
+        f"{folder}: {samples} samples of {arguments.episodes} episodes; start a run with it: "
+        f"{to_type('--memory.dataset_path', folder)}"
+    )
     return 0
 
 

@@ -103,8 +103,8 @@ class Reloading:
             if value is not None or name == "trainer.sample_uses":
                 values[name] = value
             else:
-                keys = written_out(document.data, name.split("."))
-                log.warning("%s: %s has changed, which needs a restart", document.where(keys), name)
+                where = document.where(written_out(document.data, name.split(".")))
+                log.warning("%s: %s has changed, which needs a restart", where, name)
         if values:
             self._asked = self._tuning.ask(values, given=True)
         self._before, self._written = before, written

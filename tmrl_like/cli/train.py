@@ -96,8 +96,9 @@ def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:
     """Save the whole experiment in the run's folder; return the fields of run.json for this
     start.
     """
-    text = as_yaml(experiment.as_data())
-    write_atomically(experiment.paths.folder / "experiment.yaml", text.encode())
+    write_atomically(
+        experiment.paths.folder / "experiment.yaml", as_yaml(experiment.as_data()).encode()
+    )
     started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
     file, kept = str(experiment.document.path), as_yaml(experiment.as_data(shows_told=False))
     return {"command": shlex.join(started), "experiment": kept, "experiment_file": file}
@@ -114,8 +115,8 @@ def _train_encoder(arguments: Arguments) -> int:
     training = experiment.training()
     encoder = encoder_of(training.agent)
     expect_no_worker(training)
-    memory = training.memory
-    missing = [*train_encoder(encoder, (memory.sample().obs for _ in range(_ENCODER_STEPS)))]
+    pictures = (training.memory.sample().obs for _ in range(_ENCODER_STEPS))
+    missing = [*train_encoder(encoder, pictures)]
     try:
         save_encoder(encoder, file)
     except OSError as error:

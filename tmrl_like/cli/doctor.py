@@ -72,7 +72,7 @@ def main(arguments: Arguments) -> int:
         for address in addresses_of(settings.server.host, settings.server.port):
             checks[f"server {address}"] = _server(settings, load, address)
         for node in settings.engine.nodes if settings.engine else ():
-            checks[f"engine {node}"] = _engine(node)
+            checks[f"engine {node}"] = _knock(*address_of(node), "nats-server")
     states = [state for about, findings in checks.items() for state in _examine(about, findings)]
     problems = states.count(PROBLEM)
     print(f"{counted(problems, 'problem')}, {counted(states.count(WARNING), 'warning')}")
@@ -243,33 +243,31 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
         yield _judge(is_fine, WARNING, f"{text}, {counted(times.overruns, 'overrun')}", cure)
 
 
-def _engine(node: str) -> Iterator[Finding]:
-    yield _knock(*address_of(node), "nats-server")
-
-
-def _knock(host: str, port: int, command: str) -> Finding:
-    """Look up the host and try to connect; return `_LISTENS` if the port is open."""
+def _knock(host: str, port: int, command: str) -> Iterator[Finding]:
+    """Look up the host and try to connect; yield `_LISTENS` if the port is open."""
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         socket.create_connection((host, port), _WAIT_S).close()
     except socket.gaierror as error:
-        return (
+        yield (
             PROBLEM,
             f"there is no host {host} ({error.strerror}): correct the name, or the name server",
         )
     except OSError as error:
         if is_loopback(host):
-            return OK, f"nobody listens on port {port} of this machine yet: {command} does"
-        text = f"port {port} of {host} does not answer ({error.strerror or error})"
-        return (
-            PROBLEM,
-            f"{text}: {command} there, open the port in its firewall, or correct the address",
-        )
-    return _LISTENS
+            yield OK, f"nobody listens on port {port} of this machine yet: {command} does"
+        else:
+            yield (
+                PROBLEM,
+                f"port {port} of {host} does not answer ({error.strerror or error}): {command} "
+                "there, open the port in its firewall, or correct the address",
+            )
+    else:
+        yield _LISTENS
 
 
 def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
-    found = _knock(*host_and_port(address), "`tmrl-like run` or `tmrl-like server`")
+    (found,) = _knock(*host_and_port(address), "`tmrl-like run` or `tmrl-like server`")
     yield found
     if found != _LISTENS:
         return

@@ -42,19 +42,11 @@ def main(arguments: Arguments) -> int:
     else:
         _ask(file, episodes, arguments.last)
     labels = read_labels(file, len(episodes)) if file.exists() else {}
-    print(f"{file}: {_summary(labels, len(episodes))}")
+    successes, unknown = sum(labels.values()), len(episodes) - len(labels)
+    print(f"{file}: success: {successes}, failure: {len(labels) - successes}, no label: {unknown}")
     command = to_type("tmrl-like", "success-model", data, "--out", "success.safetensors")
     print(f"learn from it: {command}")
     return 0
-
-
-def _summary(labels: dict[int, bool], num_episodes: int) -> str:
-    """Return a text that says how many episodes have which label."""
-    successes = sum(labels.values())
-    return (
-        f"success: {successes}, failure: {len(labels) - successes}, no label: "
-        f"{num_episodes - len(labels)}"
-    )
 
 
 def _ask(file: Path, episodes: Sequence[Pictured], last: int) -> None:

@@ -46,8 +46,7 @@ def disk_is_full(machine):
 
 
 def with_weights_of_another_network(machine):
-    paths = Settings(run_name="tiny").paths
-    actor_that_presses(0.0, width=3).save(paths.trainer_model)
+    actor_that_presses(0.0, width=3).save(Settings(run_name="tiny").paths.trainer_model)
     assert main(["config", TINY, "--actor.width", "3"]) == 0
 
 
@@ -73,6 +72,10 @@ def key_is_of_another_server(machine):
 def server_is_newer(machine):
     machine.until_end.enter_context(Server(PORT, host="127.0.0.1"))
     machine.patch.setattr("tmrl_like.wire.messages.WIRE_VERSION", m.WIRE_VERSION + 1)
+
+
+def init_without_cd(machine):
+    assert main(["init", "my_arm", "--kind", "gym"]) == 0
 
 
 def without_mujoco(patch):
@@ -351,6 +354,19 @@ MISTAKES = {
         "check TINY --delay-steps 0 --env=tiny.ShiftingEnv",
         "step 1: the environment changes the action that it is given",
     ),
+    "an observation that is changed": Mistake(
+        "check TINY --delay-steps 0 --env=tiny.ReusingEnv",
+        "step 1: the environment changes an observation that it has returned",
+    ),
+    "two dtypes": Mistake(
+        "check TINY --delay-steps 0 --env.returns float16",
+        "and that it always returns the same dtype",
+        1,
+    ),
+    "not in the experiment's folder": Mistake(
+        "check my_arm", "did you mean my_arm/my_arm.yaml?", prepare=init_without_cd
+    ),
+    "the working folder": Mistake("test .", "there is no experiment and no run .; "),
     "a compressor that loses something": Mistake(
         "check TINY --delay-steps 0 --sample_compressor tiny.drop_the_second",
         "last_obs at element (1,) (1 of 2 elements differ)",

@@ -7,6 +7,7 @@ import pytest
 from cli_commands import TINY
 
 from tmrl_like import load_policy
+from tmrl_like.cli.arguments import to_type
 from tmrl_like.policies.policy_file import read_policy
 
 HALF = """
@@ -36,17 +37,18 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
     task, tmp_path, typed, free_port
 ):
     (tmp_path / "half.py").write_text(HALF)
-    data, policy = tmp_path / "data", tmp_path / "half.safetensors"
+    data, policy = tmp_path / "data", tmp_path / "my half.safetensors"
     typed("record", task, "--random --episodes 8 --out", data, "--takeover half.Half")
     out = typed("clone", task, data, "--out", policy, "--steps 300 --held-out 0.25").out
     assert "of 6 episodes" in out
     assert "of 2 episodes were held out" in out
+    named = to_type(policy)
+    assert out.endswith(f" --policy {named}\nstart a run with it: --trainer.init_policy {named}\n")
     for words in (line.split() for line in out.splitlines() if line.startswith("  ")):
         at_first, in_the_end = map(float, words[-2:])
         assert in_the_end > at_first + 1.0
     assert read_policy(policy)[0].training_steps == 300
-    act = load_policy(policy).act(np.zeros(2, np.float32))
-    assert act.item() == pytest.approx(0.5, abs=0.1)
+    assert load_policy(policy).act(np.zeros(2, np.float32)).item() == pytest.approx(0.5, abs=0.1)
     typed("test", task, "--policy", policy, "--episodes 1")
     where = ("--server.port", free_port, "--memory.dataset_path", data, "--offline")
     typed("trainer", task, *where, "--trainer.init_policy", policy, "--trainer.steps 5")

@@ -123,19 +123,19 @@ def test_a_log_of_another_version_is_one_line(log_folder, refused, monkeypatch):
     assert f"wire version {m.WIRE_VERSION - 1}" in refused("log", log_folder, code=1)
 
 
-@pytest.mark.parametrize("in_the_way", ["mine", "mine/file"])
-def test_a_minari_data_set_replaces_nothing(tmp_path, log_folder, refused, in_the_way):
+@pytest.mark.parametrize(
+    ("in_the_way", "target", "said"),
+    [
+        ("mine", "mine", "exists: choose another folder"),
+        ("mine/file", "mine", "exists: choose another folder"),
+        ("file", "file/mine", "file/mine: "),
+    ],
+)
+def test_a_minari_data_set_replaces_nothing(
+    tmp_path, log_folder, refused, in_the_way, target, said
+):
     file = tmp_path / in_the_way
     file.parent.mkdir(exist_ok=True)
     file.touch()
-    assert "exists: choose another folder" in refused(
-        "log", log_folder, "--minari", tmp_path / "mine"
-    )
-    assert file.exists()
-
-
-def test_a_minari_data_set_that_cannot_be_written_is_one_line(tmp_path, log_folder, refused):
-    (tmp_path / "file").touch()
-    target = tmp_path / "file" / "mine"
-    said = refused("log", log_folder, "--minari", target)
-    assert f"--minari {target}: " in said
+    assert said in refused("log", log_folder, "--minari", tmp_path / target)
+    assert file.is_file()

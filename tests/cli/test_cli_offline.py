@@ -3,6 +3,8 @@
 import pytest
 from cli_commands import HERE, TINY
 
+from tmrl_like.cli.arguments import to_type
+
 PENDULUM = HERE.parents[1] / "config" / "pendulum.yaml"
 HAS_DONE_ITS_EPOCH = (
     "this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another "
@@ -112,11 +114,11 @@ def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
     (tmp_path / "lights.py").write_text(LIGHTS)
     (tmp_path / "lights.yaml").write_text(SEEN)
     monkeypatch.syspath_prepend(tmp_path)
-    seen, file = tmp_path / "lights.yaml", tmp_path / "lights.safetensors"
+    seen, file = tmp_path / "lights.yaml", tmp_path / "my lights.safetensors"
     given = recorded(seen, 3)
     said = typed("trainer", seen, "--encoder", file, given).out
     assert f"{file}: from 24 samples; it keeps " in said
-    assert said.endswith(f"start a run with it: --agent.picture_encoder {file}\n")
+    assert said.endswith(f"start a run with it: --agent.picture_encoder {to_type(file)}\n")
     typed("trainer", seen, "--offline", given, "--agent.picture_encoder", file)
     for words, problem in (
         ((seen, "--encoder", tmp_path / "lights", given), "a name that ends in .safetensors"),

@@ -3,13 +3,10 @@ processes.
 """
 
 import io
-import os
 import signal
 import socket
-import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from cli_commands import TINY
@@ -17,6 +14,7 @@ from cli_commands import TINY
 from tmrl_like import load_experiment
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.supervise import Family
 from tmrl_like.errors import ConfigError
 
 
@@ -105,23 +103,14 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
     assert kept.count(" starts: ") == 2
 
 
-def test_a_part_without_its_parent_ends(free_port):
+def test_a_part_without_its_parent_ends(free_port, until):
     """However a parent ends, this closes the pipe to its child's standard input."""
-    command = [
-        sys.executable,
-        "-m",
-        "tmrl_like",
-        "server",
-        TINY,
-        f"--server.port={free_port}",
-        "--supervised",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, env=environment, **pipes) as part:
-        assert part.stdout.readline() == f"ready {free_port}\n".encode()
-        part.stdin.close()
-        assert part.wait(60.0) == 130
+    with Family() as family:
+        part = family.start("server", ["server", TINY, f"--server.port={free_port}"])
+        until(lambda: part.said)
+        assert part.said == [f"ready {free_port}"]
+        part.process.stdin.close()
+        assert part.process.wait(60.0) == 130
 
 
 def test_a_test_says_how_the_environment_failed_and_goes_on(typed, fail_in_step):

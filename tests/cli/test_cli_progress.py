@@ -166,8 +166,7 @@ def test_a_proof_asks_for_the_share_of_terminal_states_and_is_saved(tmp_path, ca
     trained = episodes(-1.0, terminated=True) + episodes(-1.1)
     assert proof.judge(untrained, trained, ProofSection(min_terminated_share=0.5))[0]
     assert not proof.prove(untrained, trained, ProofSection(min_terminated_share=0.6), tmp_path)
-    missing = "a terminal state in 50% of the episodes, 60% are asked for"
-    assert missing in capsys.readouterr().out
+    assert "a terminal state in 50% of the episodes, 60% are asked for" in capsys.readouterr().out
     assert json.loads((tmp_path / "proof.json").read_text())["trained"][0]["return"] == -1.0
 
 

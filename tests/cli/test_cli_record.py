@@ -1,16 +1,13 @@
 """`tmrl-like record` makes data sets and laps."""
 
-import contextlib
 from pathlib import Path
-from types import SimpleNamespace
 
-import filmed
 import numpy as np
 import pytest
 from cli_commands import TINY
 from tiny import actor_that_presses
 
-from tmrl_like.cli.stopping import INTERRUPTED
+from tmrl_like.cli.arguments import to_type
 from tmrl_like.envs.trajectory import load_trajectory
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set
@@ -21,15 +18,15 @@ LAP = ("--lap", "script")
 
 
 def test_what_a_random_policy_did_starts_a_run(tmp_path, typed, free_port):
-    data = tmp_path / "data"
+    data = tmp_path / "my data"
     said = typed("record TINY --random --episodes 6 --out", data, "--memory.memory_size=5")
-    assert f"start a run with it: --memory.dataset_path {data}" in said.out
+    assert f"start a run with it: --memory.dataset_path {to_type(data)}" in said.out
     memory = ReplayMemory(dataset_path=data)
     actions = [float(memory.get_transition(k).act[0]) for k in range(len(memory))]
     assert 6 * 3 <= len(actions) <= 6 * 10  # more than the experiment's memory holds
     assert len(set(actions)) > 10
-    path = f"--memory.init_args.dataset_path={data}"
-    typed("trainer TINY", f"--server.port={free_port}", path, "--trainer.steps 5")
+    path = ("--memory.init_args.dataset_path", data)
+    typed("trainer TINY --trainer.steps 5", f"--server.port={free_port}", *path)
 
 
 def test_what_a_stored_policy_did_is_recorded(tmp_path, typed, refused):
@@ -38,13 +35,8 @@ def test_what_a_stored_policy_did_is_recorded(tmp_path, typed, refused):
     assert error.endswith("--random")
     assert list(tmp_path.iterdir()) == []
     actor_that_presses(1.0).save(tmp_path / "policy")
-    typed(
-        "record TINY --policy",
-        tmp_path / "policy",
-        "--out",
-        tmp_path / "data",
-        "--episodes 2",
-    )
+    given = ("--policy", tmp_path / "policy", "--out", tmp_path / "data")
+    typed("record TINY --episodes 2", *given)
     memory = ReplayMemory(dataset_path=tmp_path / "data")
     ends = [memory.get_transition(k).terminated for k in range(len(memory))]
     assert ends == [False, False, True] * 2
@@ -104,17 +96,6 @@ def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
     large = load_trajectory(file)
     assert np.linalg.norm(large, axis=1) == pytest.approx(25.0, abs=0.1)
     assert len(large) == pytest.approx(63, abs=2)
-
-
-def test_a_window_that_is_closed_ends_a_lap_as_ctrl_c_does(tmp_path, typed, monkeypatch):
-    def closed(on_close):
-        return contextlib.nullcontext(SimpleNamespace(show=lambda picture: on_close()))
-
-    monkeypatch.setattr("tmrl_like.cli.record.Window", closed)
-    monkeypatch.setitem(filmed.Circle.lap_drivers, "keyboard", filmed.Left)
-    file = tmp_path / "way.npz"
-    typed("record", TINY, CIRCLE, "--lap", "keyboard", "--out", file, code=INTERRUPTED)
-    assert not file.exists()
 
 
 @pytest.mark.parametrize(

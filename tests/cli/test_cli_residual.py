@@ -65,9 +65,3 @@ def test_a_policy_of_the_plain_environment_is_the_base(wrapped, typed, refused, 
     file = wrapped(f"{{{driver}, init_args: {{policy: {tmp_path / 'base.safetensors'}}}}}")
     typed("test", file, "--untrained --episodes 1")
     assert "base.safetensors is for" in refused("test", file, "--untrained --env.env.act_buf_len 3")
-
-
-def test_a_mistake_in_the_base_is_one_line_with_its_place(wrapped, refused):
-    line = refused("check", wrapped("climbing.clim"))
-    assert "corrected.yaml" in line
-    assert "clim" in line

@@ -82,16 +82,10 @@ def test_a_run_that_has_no_file_starts_over_with_the_experiment_saved_in_it(star
     write_starts(folder, [Start(time="now", experiment=text, experiment_file=TINY)])
     run = start("run tiny --fresh --trainer.rounds 1 --trainer.steps 1")
     assert run.ends() == 0, run.output
+    assert f"run tiny ({TINY} (as it was kept))\n" in run.output
     assert "the earlier run of this name is now" in run.output
     assert find_place("tiny").open().data["trainer"]["rounds"] == 1
     assert "try: tmrl-like test tiny --trainer.rounds=1" in run.output
-
-
-@pytest.mark.long  # tests/cli/test_cli_progress.py covers it by default
-def test_a_proof_that_fails_is_a_failure_of_the_run(start):
-    run = start("run TINY --proof --agent.gain 0.0 --proof.episodes 2")
-    assert run.ends() == 1, run.output
-    assert "proof FAILED: mean return" in run.output
 
 
 def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, folder):

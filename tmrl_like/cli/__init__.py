@@ -11,6 +11,16 @@ torch. Exit codes:
 ====  ===========================================================================
 """
 
-from tmrl_like.cli.app import main
+from __future__ import annotations
 
-__all__ = ["main"]
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. With None, the arguments are the process's own."""
+    try:
+        from tmrl_like.cli import app  # takes a while, in which Ctrl-C may be pressed
+
+        return app.main(argv)
+    except KeyboardInterrupt:
+        return 130

@@ -9,6 +9,7 @@ import errno
 import importlib
 import io
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage, no_thread
 from tmrl_like.cli.arguments import Arguments, parse
 from tmrl_like.cli.logs import set_up_logging
-from tmrl_like.cli.stopping import INTERRUPTED, NoThreadsStop
+from tmrl_like.cli.stopping import NoThreadsStop
 from tmrl_like.errors import CheckpointError, ConfigError, PolicyError, TmrlLikeError
 
 FAILED = 1
@@ -33,19 +34,21 @@ _MODULES = {
 }  # all other commands have the module of their name
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code (see the package's docstring). With None, the
-    arguments are the process's own.
+def main(argv: Sequence[str] | None) -> int:
+    """Run one command and return its exit code (see the package). Ctrl-C raises KeyboardInterrupt,
+    unless the command handles it.
     """
     arguments: Arguments | int = 0
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `>&-`: no other file must get its number
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):  # a code page of Windows lacks what `run` draws
         sys.stdout.reconfigure(errors="replace")
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if isinstance(arguments, int):
             return arguments
-        part = getattr(arguments, "name", None) or arguments.command
-        set_up_logging(part, arguments.log_level)
+        set_up_logging(getattr(arguments, "name", None) or arguments.command, arguments.log_level)
         module = importlib.import_module(
             f"tmrl_like.cli.{_MODULES.get(arguments.command, arguments.command)}"
         )
@@ -78,8 +81,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(error, str(no_thread("of a library", error)), FAILED)
     except NoThreadsStop as stop:
         return _say(stop, str(stop), FAILED)
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
 
 def _say(error: BaseException, text: str, exit_code: int) -> int:

@@ -146,10 +146,15 @@ def as_typed(arguments: Arguments) -> list[str]:
     return [str(arguments.place), *overrides]
 
 
-def how_to_test(arguments: Arguments) -> str:
+def to_type(*words: object) -> str:
+    """Return words as they are typed in a shell, in quotes where necessary."""
+    texts = list(map(str, words))
+    return shlex.join(texts) if os.name == "posix" else subprocess.list2cmdline(texts)
+
+
+def how_to_test(arguments: Arguments, *more: object) -> str:
     """Return the command that tests the policy of the run that these arguments name."""
-    command = ["tmrl-like", "test", *as_typed(arguments)]
-    return shlex.join(command) if os.name == "posix" else subprocess.list2cmdline(command)
+    return to_type("tmrl-like", "test", *as_typed(arguments), *more)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -451,7 +456,7 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
     )
     runs.flag("--plot", "plot returns over time and over samples (needs the extra plot)")
     runs.add_argument(
-        "--out", metavar="FILE", default="returns.png", help="file for the picture (returns.png)"
+        "--out", metavar="FILE", help="file for the picture, instead of returns.png; plots as well"
     )
     policies = command(
         "policies",

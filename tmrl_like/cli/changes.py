@@ -6,9 +6,7 @@ from typing import Any
 
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.config.components import arguments_written, is_component
-from tmrl_like.config.document import Document, Location, read_document
-from tmrl_like.config.settings import PARTS, SECTIONS
+from tmrl_like.config.document import read_document
 
 _SHAPES_A_POLICY = ("env", "actor", "obs_preprocessor")
 _SHAPES_A_TRAINING = (*_SHAPES_A_POLICY, "agent", "memory")
@@ -27,8 +25,8 @@ def changes_since(arguments: Arguments) -> str:
     """
     parts = _SHAPES_A_TRAINING if arguments.command in ("run", "trainer") else _SHAPES_A_POLICY
     experiment = arguments.experiment.with_code(parts)
-    then = flat(read_document(experiment.paths.folder / "experiment.yaml"))
-    now = flat(Document("now", experiment.as_data()))
+    then = flat(read_document(experiment.paths.folder / "experiment.yaml").data)
+    now = flat(experiment.as_data())
     names = [
         name
         for name in {**then, **now}
@@ -41,17 +39,14 @@ def changes_since(arguments: Arguments) -> str:
     return f" (changed since the run began: {'; '.join(said)})" if said else ""
 
 
-def flat(document: Document) -> dict[str, Any]:
-    """Return the values of a document under their names on the command line: "agent.lr_actor",
-    "trainer.steps".
+def flat(data: Any, name: str = "") -> dict[str, Any]:
+    """Return the numbers, bools and texts of an experiment under their names on the command line
+    ("agent.lr_actor"), lists as text. The class of a part has the part's own name.
     """
+    if not isinstance(data, dict):
+        return {} if data is None else {name: str(data) if isinstance(data, list) else data}
     found: dict[str, Any] = {}
-    for key, value in document.data.items():
-        if key in PARTS:
-            found[f"{key}.class_path"] = value["class_path"] if is_component(value) else value
-            value = arguments_written(Location(document, (key,)), value)
-        elif key not in SECTIONS:
-            found[key] = value
-            continue
-        found |= {f"{key}.{name}": inner for name, inner in (value or {}).items()}
+    for key, value in data.items():
+        below = name if key in ("class_path", "init_args") else f"{name}.{key}".lstrip(".")
+        found |= flat(value, below)
     return found

@@ -47,6 +47,7 @@ _PARTS = (*TO_COLLECT, "agent", "memory")
 _CHECKED_AT_MOST = 20_000
 _LONGEST_EPISODE = 10_000
 _TAKEN_EVERY_S = 0.01
+_KEPT = ("the action that it is given", "an observation that it has returned")
 
 
 @dataclass
@@ -94,13 +95,12 @@ def main(arguments: Arguments) -> int:
         if arguments.delay_steps:
             report_delays(worker, arguments, experiment.seed or 0)
         size_bytes = sum(len(message) for _, message in whole.packets)
-        each = (
+        print(
+            f"wire: {whole.samples} samples in {len(whole.blocks)} packets, "
             f"{size_bytes / max(1, whole.samples):.0f} bytes each (with the originals that are "
             "compared)"
         )
-        print(f"wire: {whole.samples} samples in {len(whole.blocks)} packets, {each}")
-        memory = _filled(experiment, whole)
-        _report_training(agent, worker, memory)
+        _report_training(agent, worker, _filled(experiment, whole))
     print("check passed: every transition is what the environment produced")
     return 0
 
@@ -108,31 +108,26 @@ def main(arguments: Arguments) -> int:
 def _measure(arguments: Arguments) -> int:
     """Measure time-steps without collecting samples, and show percentiles."""
     with prepare(arguments, TO_DRIVE).make_standalone() as worker:
-        env = worker.loop.env
         times = worker.measure(arguments.timing)
-        durations = {
-            "time-step": times.period_s,
-            "decision": times.inference_s,
-            "env.step()": times.env_s,
-        }
-        _show_times(env, durations, times.overruns)
+        _show_times(worker.loop.env, times.overruns, times.period_s, times.inference_s)
     return 0
 
 
-def _show_times(env: SupervisedEnv, durations: dict[str, Seconds], overruns: int) -> None:
+def _show_times(
+    env: SupervisedEnv, overruns: int, period_s: Seconds, inference_s: Seconds, *resets_s: float
+) -> None:
     """Print percentiles, and how often the nominal time-step was missed."""
-    rows = []
-    for name, values_s in durations.items():
-        rows.append(
-            [
-                name,
-                *(
-                    f"{value_s * 1e3:.2f}"
-                    for value_s in np.percentile(values_s, (50, 99, 99.9, 100))
-                ),
-            ]
-        )
-    steps = len(durations["time-step"])
+    steps, rows = len(period_s), []
+    for name, values_s in (
+        ("time-step", period_s),
+        ("decision", inference_s),
+        ("env.step()", period_s - inference_s),
+        ("env.reset()", resets_s),
+    ):
+        if not len(values_s):
+            continue
+        shown = np.percentile(values_s, (50, 99, 99.9, 100)) * 1e3
+        rows.append([name, *map("{:.2f}".format, shown)])
     print_table(
         f"{counted(steps, 'step')}, milliseconds", ["", "median", "p99", "p99.9", "max"], rows
     )
@@ -150,6 +145,7 @@ class WatchedEnv:
         self._env = make_env()
         self._steps = 0
         self._told_bounds = False
+        self._obs: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
@@ -160,15 +156,21 @@ class WatchedEnv:
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        given = copy.deepcopy(action)
+        kept = (action, self._obs)
+        before = copy.deepcopy(kept)
         obs, rew, terminated, truncated, info = self._env.step(action)
         self._steps += 1
         where = f"step {self._steps}"
-        if not all(np.array_equal(one, other) for _, one, other in tree.walk(given, action)):
-            raise ConfigError(
-                f"{where}: the environment changes the action that it is given, and samples would "
-                "hold the changed one; let step() change a copy"
-            )
+        for name, one, other in zip(_KEPT, kept, before, strict=True):
+            # bytes, because NaN is not equal to itself
+            if any(
+                np.asarray(a).tobytes() != np.asarray(b).tobytes()
+                for _, a, b in tree.walk(one, other)
+            ):
+                raise ConfigError(
+                    f"{where}: the environment changes {name}, and samples would hold the changed "
+                    "one; let step() change a copy"
+                )
         self._look(obs, info, where)
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if type(value) is not bool:
@@ -176,7 +178,7 @@ class WatchedEnv:
         return obs, rew, terminated, truncated, info
 
     def _look(self, obs: Any, info: Any, where: str) -> None:
-        space = self._env.observation_space
+        self._obs, space = obs, self._env.observation_space
         if problem := observation_problem(obs, space):
             raise ConfigError(
                 f"{where}: {problem}; correct the environment or its observation_space"
@@ -317,9 +319,4 @@ def _report_timing(worker: RolloutWorker, traffic: Traffic, resets_s: list[float
     inference_s = np.concatenate(
         [block.timing.inference_s[~block.is_reset] for block in traffic.blocks]
     )
-    durations = {
-        "time-step": period_s,
-        "decision": inference_s,
-        "env.step()": period_s - inference_s,
-    }
-    _show_times(env, durations | {"env.reset()": np.array(resets_s)}, worker.condition().overruns)
+    _show_times(env, worker.condition().overruns, period_s, inference_s, *resets_s)

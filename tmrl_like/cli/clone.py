@@ -11,7 +11,7 @@ from tmrl_like.agents.cloning import Shown, clone
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.factories import known_from_env
 from tmrl_like.base.text import counted
-from tmrl_like.cli.arguments import Arguments, as_typed
+from tmrl_like.cli.arguments import Arguments, how_to_test, to_type
 from tmrl_like.cli.prepare import parts_to_train, prepare
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, expect
 from tmrl_like.policies.policy_file import describe, write_policy
@@ -44,8 +44,8 @@ def main(arguments: Arguments) -> int:
     print("log-likelihood of a step, in nats: before and after training")
     print(f"  learnt    {untrained.learnt:8.2f} {trained.learnt:8.2f}")
     print(f"  held out  {untrained.held_out:8.2f} {trained.held_out:8.2f}")
-    print(f"look at it: tmrl-like test {' '.join(as_typed(arguments))} --policy {file}")
-    print(f"start a run with it: --trainer.init_policy {file}")
+    print(f"look at it: {how_to_test(arguments, '--policy', file)}")
+    print(f"start a run with it: {to_type('--trainer.init_policy', file)}")
     return 0
 
 
@@ -58,8 +58,9 @@ def _shown(data: str, training: TrainingOffline) -> Shown:
     try:
         steps = shown_steps(read_data_set(Path(data)), training.memory_cls, *spaces)
     except MemoryContractError as error:
-        name = type(training.memory).__name__
-        raise CheckpointError(f"the data set {data} does not fit this {name}: {error}") from None
+        raise CheckpointError(
+            f"the data set {data} does not fit this {type(training.memory).__name__}: {error}"
+        ) from None
     observations, actions, episodes = zip(*steps, strict=True)
     device = str(training.device)
     past_actions = known_from_env(training.env_cls).get("act_buf_len", 0)

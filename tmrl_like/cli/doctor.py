@@ -72,7 +72,7 @@ def main(arguments: Arguments) -> int:
         for address in addresses_of(settings.server.host, settings.server.port):
             checks[f"server {address}"] = _server(settings, load, address)
         for node in settings.engine.nodes if settings.engine else ():
-            checks[f"engine {node}"] = _engine(node)
+            checks[f"engine {node}"] = _knock(*address_of(node), "nats-server")
     states = [state for about, findings in checks.items() for state in _examine(about, findings)]
     problems = states.count(PROBLEM)
     print(f"{counted(problems, 'problem')}, {counted(states.count(WARNING), 'warning')}")
@@ -167,18 +167,20 @@ def _disk(settings: Settings, load: Load) -> Iterator[Finding]:
         )
         return
     free = shutil.disk_usage(folder).free
-    text = (
-        f"{free / 1e9:,.1f} GB are free, and a full memory's log takes up to "
-        f"{load.kept_bytes / 1e9:,.2f} GB"
-    )
-    yield _judge(load.kept_bytes < free, PROBLEM, text, "make room, or lower memory_size")
-    free, kept = shutil.disk_usage(shared_memory()).free, settings.worker.outbox.max_bytes
-    text = (
-        f"{free / 1e6:,.0f} MB are free in {shared_memory()}, and a worker keeps up to "
-        f"{kept / 1e6:,.0f} MB there"
-    )
     yield _judge(
-        kept < free, WARNING, text, "docker run --shm-size 1g, or a lower worker.outbox.max_bytes"
+        load.kept_bytes < free,
+        PROBLEM,
+        f"{free / 1e9:,.1f} GB are free, and a full memory's log takes up to "
+        f"{load.kept_bytes / 1e9:,.2f} GB",
+        "make room, or lower memory_size",
+    )
+    free, kept = shutil.disk_usage(shared_memory()).free, settings.worker.outbox.max_bytes
+    yield _judge(
+        kept < free,
+        WARNING,
+        f"{free / 1e6:,.0f} MB are free in {shared_memory()}, and a worker keeps up to "
+        f"{kept / 1e6:,.0f} MB there",
+        "docker run --shm-size 1g, or a lower worker.outbox.max_bytes",
     )
 
 
@@ -241,33 +243,31 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
         yield _judge(is_fine, WARNING, f"{text}, {counted(times.overruns, 'overrun')}", cure)
 
 
-def _engine(node: str) -> Iterator[Finding]:
-    yield _knock(*address_of(node), "nats-server")
-
-
-def _knock(host: str, port: int, command: str) -> Finding:
-    """Look up the host and try to connect; return `_LISTENS` if the port is open."""
+def _knock(host: str, port: int, command: str) -> Iterator[Finding]:
+    """Look up the host and try to connect; yield `_LISTENS` if the port is open."""
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         socket.create_connection((host, port), _WAIT_S).close()
     except socket.gaierror as error:
-        return (
+        yield (
             PROBLEM,
             f"there is no host {host} ({error.strerror}): correct the name, or the name server",
         )
     except OSError as error:
         if is_loopback(host):
-            return OK, f"nobody listens on port {port} of this machine yet: {command} does"
-        text = f"port {port} of {host} does not answer ({error.strerror or error})"
-        return (
-            PROBLEM,
-            f"{text}: {command} there, open the port in its firewall, or correct the address",
-        )
-    return _LISTENS
+            yield OK, f"nobody listens on port {port} of this machine yet: {command} does"
+        else:
+            yield (
+                PROBLEM,
+                f"port {port} of {host} does not answer ({error.strerror or error}): {command} "
+                "there, open the port in its firewall, or correct the address",
+            )
+    else:
+        yield _LISTENS
 
 
 def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
-    found = _knock(*host_and_port(address), "`tmrl-like run` or `tmrl-like server`")
+    (found,) = _knock(*host_and_port(address), "`tmrl-like run` or `tmrl-like server`")
     yield found
     if found != _LISTENS:
         return
@@ -291,19 +291,26 @@ def _talk(link: PeerLink, load: Load) -> Iterator[Finding]:
         (_ask(link, 0) for _ in range(_PINGS)), key=lambda answer: answer[0]
     )
     yield OK, f"takes this machine's key, {server.key}, for {' and '.join(server.roles)}"
-    text = f"runs tmrl_like {server.software}, this machine {tmrl_like.__version__}"
-    yield _judge(server.software == tmrl_like.__version__, WARNING, text, "upgrade the older one")
-    text = f"its clock is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"
-    cure = "samples look older or younger than they are; let NTP set both clocks"
-    yield _judge(abs(ahead_s) < _CLOCK_S + trip_s, WARNING, text, cure)
-    size = m.MAX_PROBE_BYTES if _ask(link, 1 << 14)[0] < _WAIT_S / 100 else 1 << 14
-    rate, needs = 2 * size / _ask(link, size)[0], load.sample_bytes * load.samples_per_s
-    text = (
-        f"{rate / 1e6:,.2f} MB/s and {duration(trip_s)} there and back; a worker sends up to "
-        f"{needs / 1e6:,.2f} MB/s"
+    yield _judge(
+        server.software == tmrl_like.__version__,
+        WARNING,
+        f"runs tmrl_like {server.software}, this machine {tmrl_like.__version__}",
+        "upgrade the older one",
     )
     yield _judge(
-        needs < rate, PROBLEM, text, "a faster link, smaller observations, or longer time-steps"
+        abs(ahead_s) < _CLOCK_S + trip_s,
+        WARNING,
+        f"its clock is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}",
+        "samples look older or younger than they are; let NTP set both clocks",
+    )
+    size = m.MAX_PROBE_BYTES if _ask(link, 1 << 14)[0] < _WAIT_S / 100 else 1 << 14
+    rate, needs = 2 * size / _ask(link, size)[0], load.sample_bytes * load.samples_per_s
+    yield _judge(
+        needs < rate,
+        PROBLEM,
+        f"{rate / 1e6:,.2f} MB/s and {duration(trip_s)} there and back; a worker sends up to "
+        f"{needs / 1e6:,.2f} MB/s",
+        "a faster link, smaller observations, or longer time-steps",
     )
 
 

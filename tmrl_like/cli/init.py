@@ -11,49 +11,43 @@ import tmrl_like
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.errors import ConfigError, expect
 
-_FILES = {  # each file, and the templates that it is made of
-    "{}.py": ("{}/my_task.py",),
-    "{}.yaml": ("{}/my_task.yaml", "my_task.yaml"),
-    "test_{}.py": ("test_my_task.py",),
-}
+_TEMPLATES = Path(tmrl_like.__file__).parent / "templates"
 
 
 def main(arguments: Arguments) -> int:
     """Write the folder."""
-    name, folder = arguments.name, Path(arguments.name)
-    is_module = re.fullmatch(r"[a-z][a-z0-9_]*", name) is not None and not keyword.iskeyword(name)
-    expect(is_module, "NAME", name, "a name for a Python module, such as my_arm")
+    name, kind, folder = arguments.name, arguments.kind, Path(arguments.name)
+    class_name = "".join(word.capitalize() for word in name.split("_"))
+    is_module = re.fullmatch(r"[a-z][a-z0-9_]*", name) is not None
+    is_free = not keyword.iskeyword(name) and not keyword.iskeyword(class_name)
+    expect(is_module and is_free, "NAME", name, "a name for a Python module, such as my_arm")
     if folder.exists():
         raise ConfigError(f"{folder} exists already: take another name, or another working folder")
     if importlib.util.find_spec(name) is not None:
         raise ConfigError(
             f"there is a Python module {name} already, which yours would hide: take another name"
         )
-    templates = Path(tmrl_like.__file__).parent / "templates"
-    class_name = "".join(word.capitalize() for word in name.split("_"))
-    expect(not keyword.iskeyword(class_name), "NAME", name, "a name for a class as well")
-    code = (templates / arguments.kind / "my_task.py").read_text(encoding="utf-8")
-    code = code.replace("MyTask", "_")  # these get the name
+    code = _template(kind, "my_task.py")
     # a game has a class NameEnv as well
-    if taken := re.search(
-        rf"^(?:class|from .+ import) ({class_name}(?:Env)?)\b", code, re.MULTILINE
-    ):
-        raise ConfigError(
-            f"a {arguments.kind} has another class named {taken[1]}: take another name"
-        )
+    known = rf"^(?:class|from .+ import) ({class_name}(?:Env)?)\b"
+    if taken := re.search(known, code.replace("MyTask", "_"), re.MULTILINE):
+        raise ConfigError(f"a {kind} has another class named {taken[1]}: take another name")
+    files = {
+        f"{name}.py": code,
+        f"{name}.yaml": _template(kind, "my_task.yaml") + _template("my_task.yaml"),
+        f"test_{name}.py": _template("test_my_task.py"),
+    }
     try:
         folder.mkdir()
-        for suffix, parts in _FILES.items():
-            text = "".join(
-                (templates / part.format(arguments.kind)).read_text(encoding="utf-8")
-                for part in parts
-            )
-            file = folder / suffix.format(name)
-            file.write_text(
-                text.replace("my_task", name).replace("MyTask", class_name), encoding="utf-8"
-            )
-            print(file)
+        for file, text in files.items():
+            text = text.replace("my_task", name).replace("MyTask", class_name)
+            (folder / file).write_text(text, encoding="utf-8")
+            print(folder / file)
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror}") from None
     print(f"then: cd {name}; tmrl-like check {name}; tmrl-like run {name}; python -m pytest")
     return 0
+
+
+def _template(*path: str) -> str:
+    return _TEMPLATES.joinpath(*path).read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tmrl_like.agents.space_layout import channels_are_last
-from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.preview import enlarged
 from tmrl_like.envs.display import has_display
 from tmrl_like.envs.vision import Frame, load_opencv
@@ -42,18 +42,11 @@ def main(arguments: Arguments) -> int:
     else:
         _ask(file, episodes, arguments.last)
     labels = read_labels(file, len(episodes)) if file.exists() else {}
-    print(f"{file}: {_summary(labels, len(episodes))}")
-    print(f"learn from it: tmrl-like success-model {data} --out success.safetensors")
+    successes, unknown = sum(labels.values()), len(episodes) - len(labels)
+    print(f"{file}: success: {successes}, failure: {len(labels) - successes}, no label: {unknown}")
+    command = to_type("tmrl-like", "success-model", data, "--out", "success.safetensors")
+    print(f"learn from it: {command}")
     return 0
-
-
-def _summary(labels: dict[int, bool], num_episodes: int) -> str:
-    """Return a text that says how many episodes have which label."""
-    successes = sum(labels.values())
-    return (
-        f"success: {successes}, failure: {len(labels) - successes}, no label: "
-        f"{num_episodes - len(labels)}"
-    )
 
 
 def _ask(file: Path, episodes: Sequence[Pictured], last: int) -> None:

@@ -23,9 +23,9 @@ def main(arguments: Arguments) -> int:
     file, data = Path(arguments.out), Path(arguments.data)
     expect(file.suffix == ".safetensors", "--out", str(file), "a name that ends in .safetensors")
     episodes = pictured_episodes(read_data_set(data))
-    labels = read_labels(labels_beside(data), len(episodes))
     judged = [
-        JudgedEpisode(episodes[number].pictures, success) for number, success in labels.items()
+        JudgedEpisode(episodes[number].pictures, success)
+        for number, success in read_labels(labels_beside(data), len(episodes)).items()
     ]
     learnt, held_out = split(judged, arguments.held_out)
     tune_process()
@@ -41,10 +41,8 @@ def main(arguments: Arguments) -> int:
             f"{errors.accuracy:.1%} right at {threshold:g} ({positives} false positives, "
             f"{negatives} negatives)"
         )
-    note = (
-        f"{len(held_out)} held-out episodes, {arguments.frames} frames in a row: {', '.join(notes)}"
-    )
-    spec = msgspec.structs.replace(network.spec, note=note)
+    judged_by = f"{len(held_out)} held-out episodes, {arguments.frames} frames in a row"
+    spec = msgspec.structs.replace(network.spec, note=f"{judged_by}: {', '.join(notes)}")
     write_success_model(file, spec, copied(network.state_dict()).content)
     print(f"{file}: from {len(learnt)} episodes; reward with it: tmrl_like.envs.SuccessEnv")
     return 0

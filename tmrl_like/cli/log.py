@@ -19,6 +19,8 @@ from tmrl_like.replay.minari import write_minari
 from tmrl_like.wire.messages import SamplePacket, WireVersionError
 from tmrl_like.wire.packet import samples_up_to
 
+_COLUMNS = ["worker, process", "began", "packets", "missing", "samples", "MB", "episodes", "return"]
+
 
 @dataclass
 class _Contents:
@@ -68,17 +70,7 @@ def main(arguments: Arguments) -> int:
         contents.setdefault((packet.worker, packet.incarnation), _Contents()).add(
             packet, size_bytes
         )
-    columns = [
-        "worker, process",
-        "began",
-        "packets",
-        "missing",
-        "samples",
-        "MB",
-        "episodes",
-        "return",
-    ]
-    print_table(str(path), columns, [_row(*item) for item in contents.items()])
+    print_table(str(path), _COLUMNS, [_row(*item) for item in contents.items()])
     return 0
 
 

@@ -11,8 +11,9 @@ from tmrl_like.base.text import one_line
 def set_up_logging(role: str, level: str) -> None:
     """Show log lines of `level` and above on standard error, with `role` in front."""
     handler = logging.StreamHandler()
-    form = f"%(asctime)s {role:<8} %(levelname)-8s%(message)s"
-    handler.setFormatter(logging.Formatter(form, datefmt="%H:%M:%S"))
+    handler.setFormatter(
+        logging.Formatter(f"%(asctime)s {role:<8} %(levelname)-8s%(message)s", "%H:%M:%S")
+    )
     chosen = getattr(logging, level.upper())
     root = logging.getLogger()
     root.handlers[:] = [handler]

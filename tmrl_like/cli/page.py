@@ -22,15 +22,19 @@ def main(arguments: Arguments) -> int:
     """Show a run until a stop is requested."""
     settings = arguments.experiment
     stopper = Stopper(arguments.supervised)
-    section, metrics = settings.server, settings.paths.metrics
-    servers = addresses_of(section.host, section.port)
-    keys = KeyFolder(keys_folder(section.keys_dir))
-    ring = connect_to_one(section.transport, servers, "", keys, section.limits)
+    section = settings.server
+    ring = connect_to_one(
+        section.transport,
+        addresses_of(section.host, section.port),
+        "",
+        KeyFolder(keys_folder(section.keys_dir)),
+        section.limits,
+    )
     title = {
         "title": settings.run_name,
         "asked_ratio": settings.trainer.max_training_steps_per_env_step,
     }
-    watcher = Watcher(ring, title, read_records(metrics, _HISTORY_BYTES))
+    watcher = Watcher(ring, title, read_records(settings.paths.metrics, _HISTORY_BYTES))
     with Page(watcher, arguments.bind, arguments.port) as page:
         stopper.on_stop = page.close
         log.info("%s is shown at %s", settings.run_name, page.url)

@@ -71,25 +71,22 @@ def find_place(typed: str) -> Place:
             cannot be read.
     """
     name, at, version = typed.rpartition("@")
-    runs = data_folder() / "runs"
+    runs = {folder.name: folder for folder in (data_folder() / "runs").glob("*/")}
     try:
         if Path(typed).exists() or not at:
             name, version = typed, ""
         is_run = any((Path(name) / part).exists() for part in _IN_A_RUN)
-        run = Path(name) if is_run else runs / name
+        run = Path(name) if is_run else runs.get(name)
         file = find_experiment(name)
-        if name and run.is_dir() and (version or file is None):
+        if run is not None and (version or file is None):
             return Place(typed, version, run=run)
     except OSError as error:
         raise ConfigError(f"{typed}: cannot be read: {error.strerror}") from None
     if file is not None:
         return Place(typed, version, file=file)
-    known = [
-        *shipped(),
-        *(own.stem for own in Path().glob("*.yaml")),
-        *(other.name for other in runs.glob("*/")),
-    ]
-    near = nearest(name, known)
+    written = Path(name, f"{Path(name).name}.yaml")  # by `init`, in a folder of that name
+    known = [*shipped(), *(own.stem for own in Path().glob("*.yaml")), *runs]
+    near = written if written.is_file() else nearest(name, known)
     hint = (
         f"did you mean {near}?"
         if near

@@ -9,7 +9,7 @@ from pathlib import Path
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import one_line, suggestion
-from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.tables import print_table
 from tmrl_like.errors import ConfigError, PolicyError, expect
 from tmrl_like.policies.export import write_onnx
@@ -39,10 +39,8 @@ def main(arguments: Arguments) -> int:
             _list(store)
         elif arguments.action == "tag":
             place = str(arguments.place).removesuffix(f"@{arguments.found.version}")
-            print(
-                f"{store.tag(version, arguments.tag)} is kept until `tmrl-like policies prune "
-                f"{place} --untag {arguments.tag}`"
-            )
+            until = to_type("tmrl-like", "policies", "prune", place, "--untag", arguments.tag)
+            print(f"{store.tag(version, arguments.tag)} is kept until `{until}`")
         else:
             for tag in arguments.untag:
                 if tag not in (tags := store.tags()):
@@ -51,8 +49,10 @@ def main(arguments: Arguments) -> int:
                     )
             for tag in arguments.untag:
                 store.path(tag).unlink(missing_ok=True)
-            removed = store.collect(arguments.keep)
-            print(f"{store.folder}: removed {removed} versions and {len(arguments.untag)} tags")
+            print(
+                f"{store.folder}: removed {store.collect(arguments.keep)} versions and "
+                f"{len(arguments.untag)} tags"
+            )
     except PolicyError as error:
         raise ConfigError(str(error)) from None
     return 0
@@ -77,10 +77,8 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
     except OSError as error:
         raise ConfigError(f"cannot write the policy to {file}: {one_line(error)}") from None
     if policy is None:
-        print(
-            f"{file}: {source}; drive it with `tmrl-like test EXPERIMENT --policy {file}`, or "
-            "load_policy in Python"
-        )
+        command = to_type("tmrl-like", "test", "EXPERIMENT", "--policy", file)
+        print(f"{file}: {source}; drive it with `{command}`, or load_policy in Python")
     else:
         print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
 

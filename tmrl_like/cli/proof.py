@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, mean_and_std, print_table, summary_row
 from tmrl_like.config.settings import ProofSection
 from tmrl_like.types import EpisodeStats
@@ -25,12 +26,16 @@ def prove(
     as proof.json and proof.png. Returns whether the proof holds.
     """
     passed, reason = judge(untrained, trained, section)
-    rows = [summary_row("untrained", untrained), summary_row("trained", trained)]
-    print_table("proof", SUMMARY_COLUMNS, rows)
+    print_table(
+        "proof",
+        SUMMARY_COLUMNS,
+        [summary_row("untrained", untrained), summary_row("trained", trained)],
+    )
     print(f"{'proof passed' if passed else 'proof FAILED'}: {reason}", flush=True)
     content = {"passed": passed, "reason": reason, "untrained": untrained, "trained": trained}
-    text = msgspec.json.format(msgspec.json.encode(content), indent=1)
-    (folder / "proof.json").write_bytes(text)
+    write_atomically(
+        folder / "proof.json", msgspec.json.format(msgspec.json.encode(content), indent=1)
+    )
     # imports numpy, which `run` itself starts without
     from tmrl_like.metrics.curves import plot_returns
 

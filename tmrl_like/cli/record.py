@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tmrl_like.base.factories import taken_apart
-from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.cli.prepare import TO_COLLECT, find_policy, prepare
 from tmrl_like.cli.stopping import Stopper
@@ -65,10 +65,13 @@ def _record_episodes(arguments: Arguments) -> int:
     except EnvironmentFaultError as error:
         if not done:
             raise
-        kept = f"kept in {folder}: {len(done)} of {arguments.episodes} episodes"
-        raise EnvironmentFaultError(f"{error}; {kept}") from None
-    made = f"{folder}: {samples} samples of {arguments.episodes} episodes"
-    print(f"{made}; start a run with it: --memory.dataset_path {folder}")
+        raise EnvironmentFaultError(
+            f"{error}; kept in {folder}: {len(done)} of {arguments.episodes} episodes"
+        ) from None
+    print(
+        f"{folder}: {samples} samples of {arguments.episodes} episodes; start a run with it: "
+        f"{to_type('--memory.dataset_path', folder)}"
+    )
     return 0
 
 

@@ -15,7 +15,7 @@ from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.changes import flat
 from tmrl_like.config.components import resolve_component
 from tmrl_like.config.document import Document, stamp_of
-from tmrl_like.config.loading import Overrides, open_experiment, settings_of
+from tmrl_like.config.loading import Overrides, open_experiment, settings_of, written_out
 from tmrl_like.config.settings import PARTS
 from tmrl_like.trainer.tuning import Tuning
 
@@ -44,7 +44,7 @@ class Reloading:
         """
         self._path, self._overrides = document.path, overrides
         self._stamp, self._is_new = document.stamp, False
-        self._written = flat(document)
+        self._written = flat(document.data)
         self._before = self._written  # what to go back to if the request is refused
         self._asked: Future[None] | None = None
         self._closing = threading.Event()
@@ -89,7 +89,7 @@ class Reloading:
             self._compare(open_experiment(self._path, self._overrides))
 
     def _compare(self, document: Document) -> None:
-        settings, (before, written) = settings_of(document), (self._written, flat(document))
+        settings, (before, written) = settings_of(document), (self._written, flat(document.data))
         values: dict[str, Any] = {}
         for name in sorted(before.keys() | written.keys()):
             if before.get(name) == written.get(name):
@@ -103,8 +103,8 @@ class Reloading:
             if value is not None or name == "trainer.sample_uses":
                 values[name] = value
             else:
-                keys = (part, "init_args", argument) if part in PARTS else (part, argument)
-                log.warning("%s: %s has changed, which needs a restart", document.where(keys), name)
+                where = document.where(written_out(document.data, name.split(".")))
+                log.warning("%s: %s has changed, which needs a restart", where, name)
         if values:
             self._asked = self._tuning.ask(values, given=True)
         self._before, self._written = before, written

@@ -59,10 +59,9 @@ def main(arguments: Arguments) -> int:
         )
     if not arguments.fresh and not arguments.proof:
         settings.refuse_finished()
+    title = f"{settings.run_name} ({settings.document.source})"
     if arguments.in_process:
-        print(
-            f"run {settings.run_name} ({arguments.place}) starts: torch is loaded first", flush=True
-        )
+        print(f"run {title} starts: torch is loaded first", flush=True)
         from tmrl_like.cli import train
 
         return train.main(arguments)
@@ -76,7 +75,7 @@ def main(arguments: Arguments) -> int:
         arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None
     )
     with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof) as let_others:
-        view = make_view(f"{settings.run_name} ({arguments.place})")
+        view = make_view(title)
         try:
             with Family() as family:
                 return Run(arguments, family, view, stopper, let_others).run()
@@ -169,8 +168,8 @@ class Run:
         """Prepare the run's folder. With --fresh it is empty, and the earlier one is renamed."""
         folder = self._settings.paths.folder
         if folder.exists() and (self._arguments.fresh or self._arguments.proof):
-            stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-            aside = folder.with_name(f"{folder.name}-until-{stamp}")
+            now = datetime.datetime.now()
+            aside = folder.with_name(f"{folder.name}-until-{now:%Y%m%d-%H%M%S}")
             try:
                 folder.rename(aside)
             except OSError as error:  # Windows, where another program has a file in it open
@@ -287,8 +286,10 @@ class Run:
             self._log.write(lines)
 
     def _say_where(self) -> None:
-        folder = self._settings.paths.folder
-        self._say(f"everything of this run is in {folder}; try: {how_to_test(self._arguments)}")
+        self._say(
+            f"everything of this run is in {self._settings.paths.folder}; try: "
+            f"{how_to_test(self._arguments)}"
+        )
 
     def _end_all(self) -> None:
         self._state = "ending"
@@ -308,11 +309,15 @@ class Run:
         before = self._test(_TESTED[0], "--untrained")
         after = self._test(_TESTED[1], "--policy", str(paths.trainer_model))
         self._view.close()
-        is_better = proof.prove(before, after, self._settings.proof, paths.folder)
-        return 0 if is_better else TmrlLikeError.exit_code
+        if proof.prove(before, after, self._settings.proof, paths.folder):
+            return 0
+        return TmrlLikeError.exit_code
 
 
 def _episodes_of(child: Child) -> list[EpisodeStats]:
     """Return the reports of a test's episodes so far."""
-    said = [line.removeprefix("episode ") for line in child.said if line.startswith("episode ")]
-    return [msgspec.json.decode(text, type=EpisodeStats) for text in said]
+    return [
+        msgspec.json.decode(line.removeprefix("episode "), type=EpisodeStats)
+        for line in child.said
+        if line.startswith("episode ")
+    ]

@@ -30,8 +30,8 @@ def main(arguments: Arguments) -> int:
     """List runs, the newest last, or plot them."""
     runs = data_folder() / "runs"
     found = [find_place(typed).folder() for typed in arguments.places]
-    if arguments.plot:
-        return _plot(found, Path(arguments.out))
+    if arguments.plot or arguments.out:
+        return _plot(found, Path(arguments.out or "returns.png"))
     found = found or [folder for folder in runs.glob("*/") if any(folder.glob("*.json*"))]
     rows = sorted(
         (_row(RunPaths.of(folder)) for folder in found),

@@ -8,9 +8,8 @@ from tmrl_like.cli.stopping import Stopper
 
 def main(arguments: Arguments) -> int:
     """Serve until a stop is requested."""
-    experiment = arguments.experiment
     stopper = Stopper(arguments.supervised)
-    with experiment.make_server() as server:
+    with arguments.experiment.make_server() as server:
         # not an exception: raised inside Thread.join, it makes Python 3.11 believe that the thread
         # has ended
         stopper.on_stop = server.close

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
@@ -12,22 +11,13 @@ SUMMARY_COLUMNS = ["", "episodes", "return, mean ± std", "terminated", "steps, 
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, with the first column aligned left and the others right."""
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(
-        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold"
-    )
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 500, highlight=False).print(
-        table
-    )
+    """Print a table, with the first column aligned left and the others right. No cell is cut: in a
+    narrow terminal, lines wrap.
+    """
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    print(title)
+    for first, *others in (columns, ["─" * width for width in widths], *rows):
+        print("", first.ljust(widths[0]), *map(str.rjust, others, widths[1:]), sep="  ")
 
 
 def summary_row(name: str, episodes: Sequence[EpisodeStats]) -> list[str]:

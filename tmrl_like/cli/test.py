@@ -86,8 +86,9 @@ def drive(
                 print(f"\nepisode {msgspec.json.encode(episode).decode()}", flush=True)
             else:
                 steps = counted(episode.steps, "step")
-                line = f"episode {count}: return {episode.return_:.3f} in {steps}, {took}"
-                print(line, flush=True)
+                print(
+                    f"episode {count}: return {episode.return_:.3f} in {steps}, {took}", flush=True
+                )
             yield episode
 
 

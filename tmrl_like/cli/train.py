@@ -9,7 +9,6 @@ import os
 import shlex
 import statistics
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ import psutil
 from tmrl_like.agents.pretraining import encoder_of, save_encoder, train_encoder
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
-from tmrl_like.cli.arguments import Arguments, how_to_test
+from tmrl_like.cli.arguments import Arguments, how_to_test, to_type
 from tmrl_like.cli.best import hooks_of
+from tmrl_like.cli.changes import flat
 from tmrl_like.cli.prepare import TO_COLLECT, TO_LEARN, parts_to_train, prepare
 from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
@@ -87,9 +87,7 @@ def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
     if experiment.trainer.tensorboard and _is_first():
         data = experiment.as_data()
-        named = dict(
-            _hyper_parameters({name: data.get(name) for name in (*PARTS, "trainer", "seed")})
-        )
+        named = flat({name: data.get(name) for name in (*PARTS, "trainer", "seed")})
         sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard", named))
     return sinks
 
@@ -98,8 +96,9 @@ def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:
     """Save the whole experiment in the run's folder; return the fields of run.json for this
     start.
     """
-    text = as_yaml(experiment.as_data())
-    write_atomically(experiment.paths.folder / "experiment.yaml", text.encode())
+    write_atomically(
+        experiment.paths.folder / "experiment.yaml", as_yaml(experiment.as_data()).encode()
+    )
     started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
     file, kept = str(experiment.document.path), as_yaml(experiment.as_data(shows_told=False))
     return {"command": shlex.join(started), "experiment": kept, "experiment_file": file}
@@ -116,8 +115,8 @@ def _train_encoder(arguments: Arguments) -> int:
     training = experiment.training()
     encoder = encoder_of(training.agent)
     expect_no_worker(training)
-    memory = training.memory
-    missing = [*train_encoder(encoder, (memory.sample().obs for _ in range(_ENCODER_STEPS)))]
+    pictures = (training.memory.sample().obs for _ in range(_ENCODER_STEPS))
+    missing = [*train_encoder(encoder, pictures)]
     try:
         save_encoder(encoder, file)
     except OSError as error:
@@ -127,7 +126,7 @@ def _train_encoder(arguments: Arguments) -> int:
         f"{file}: from {training.total_samples:,} samples; it keeps {kept:.0%} of what differs "
         "between pictures"
     )
-    print(f"start a run with it: --agent.picture_encoder {file}")
+    print(f"start a run with it: {to_type('--agent.picture_encoder', file)}")
     return 0
 
 
@@ -143,15 +142,3 @@ def _run(trainer: Trainer, experiment: Experiment, about: dict[str, str]) -> Non
         key=os.environ.get("WANDB_API_KEY"),
         about=about,
     )
-
-
-def _hyper_parameters(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the numbers, bools and texts of an experiment with their keys (`agent.lr_actor`), lists
-    as text. The class of a part has the part's own key.
-    """
-    if isinstance(data, dict):
-        for key, value in data.items():
-            below = name if key in ("class_path", "init_args") else f"{name}.{key}".lstrip(".")
-            yield from _hyper_parameters(value, below)
-    elif data is not None:
-        yield name, str(data) if isinstance(data, list) else data

@@ -41,8 +41,9 @@ class Window:
         self._on_close = on_close
         self._newest: Frame | None = None
         self._closing = threading.Event()
-        script = Path(__file__).with_name("preview.py")
-        self._process = start_script(script, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self._process = start_script(
+            Path(__file__).with_name("preview.py"), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
         self._thread = start_thread(self._run, "tmrl-window")
 
     def show(self, picture: Frame) -> None:

@@ -110,8 +110,6 @@ def find_experiment(given: str) -> Path | None:
     """
     if given.endswith(_ENDINGS) or Path(given).is_file():
         return Path(given)
-    if not re.fullmatch(r"[\w.-]+", given):
-        return None
     own = Path(f"{given}.yaml")
     return own if own.is_file() else shipped().get(given)
 
@@ -224,22 +222,18 @@ _Loader.add_implicit_resolver(
 def _plain(loader: _Loader, node: yaml.Node, keys: Keys, document: Document) -> Any:
     """Convert a node to a plain value, and note the line of each key."""
     if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
-        raise yaml.MarkedYAMLError(
-            problem=f"there is no tag {node.tag}", problem_mark=node.start_mark
-        )
+        raise _not_yaml(node, f"there is no tag {node.tag}")
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, (*keys, i), document) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
         return _scalar(loader, node)
-    _refuse_duplicates(loader, node)
+    _refuse_duplicates(node)
     loader.flatten_mapping(node)
     result = {}
     for key_node, value_node in node.value:
         key = _scalar(loader, key_node)
         if not isinstance(key, str | int | float | bool):
-            raise yaml.MarkedYAMLError(
-                problem="a key must be a word", problem_mark=key_node.start_mark
-            )
+            raise _not_yaml(key_node, "a key must be a word")
         inner = (*keys, key)
         document.origins[inner] = f"{document.source}:{key_node.start_mark.line + 1}"
         result[key] = _plain(loader, value_node, inner, document)
@@ -251,21 +245,19 @@ def _scalar(loader: _Loader, node: yaml.Node) -> Any:
         return loader.construct_object(node, deep=True)
     except _UNREADABLE:
         kind = node.tag.rpartition(":")[2]
-        raise yaml.MarkedYAMLError(
-            problem=f"{node.value!r:.60} is no {kind}", problem_mark=node.start_mark
-        ) from None
+        raise _not_yaml(node, f"{node.value!r:.60} is no {kind}") from None
 
 
-def _refuse_duplicates(loader: _Loader, node: yaml.MappingNode) -> None:
-    seen: set[str] = set()
-    for key_node, _ in node.value:
-        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-        if key in seen:
-            raise yaml.MarkedYAMLError(
-                problem=f"the key {key} is there twice", problem_mark=key_node.start_mark
-            )
-        if key is not None:
-            seen.add(key)
+def _refuse_duplicates(node: yaml.MappingNode) -> None:
+    seen = []
+    for key, _ in node.value:
+        if key.value in seen:
+            raise _not_yaml(key, f"the key {key.value} is there twice")
+        seen.append(key.value)
+
+
+def _not_yaml(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
 def _suggest_file(path: Path) -> str:

@@ -5,7 +5,7 @@ location and problem.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def with_place(document: Document, problem: str) -> str:
         keys for keys in document.origins if keys[0] in PARTS and _short(keys)[-len(said) :] == said
     ]
     if not places and said[0] in PARTS and len(said) > 1:
-        places = [_written_out(document.data, said)]
+        places = [written_out(document.data, said)]
     return (
         f"{document.where(places[0])}: {dotted(places[0])} {rest}" if len(places) == 1 else problem
     )
@@ -190,7 +190,7 @@ def _override(document: Document, keys: Keys, text: str) -> None:
     """
     value, typed = parse_value(text), None
     if keys[0] in PARTS:
-        keys = _written_out(document.data, keys)
+        keys = written_out(document.data, keys)
         if len(keys) == 1 and isinstance(value, str):
             value = {"class_path": value}
     elif not isinstance(value, list):
@@ -198,7 +198,7 @@ def _override(document: Document, keys: Keys, text: str) -> None:
     document.override(keys, value, typed)
 
 
-def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
+def written_out(data: dict[Any, Any], keys: Iterable[Any]) -> Keys:
     """Insert the `init_args` that a short key leaves out."""
     written: list[Any] = []
     level: Any = data

@@ -14,8 +14,8 @@ from tmrl_like.replay.row_set import Array
 from tmrl_like.types import Observation
 
 _OBSERVATION = (
-    "the sample_compressor, the index arithmetic of get_transition, and that act_buf_len is the "
-    "environment's"
+    "the sample_compressor, the index arithmetic of get_transition, that act_buf_len is the "
+    "environment's, and that it always returns the same dtype"
 )
 _FLAGS = "the order of terminated and truncated in the sample_compressor and in get_transition"
 _HINTS = {

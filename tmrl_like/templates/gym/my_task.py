@@ -44,12 +44,10 @@ class MyTask(gymnasium.Env):
         """Return a picture for `tmrl-like test --window`, uint8 [100, 300, 3] RGB: the middle, and
         the cart.
         """
-        import cv2
-
         picture = np.full((100, 300, 3), 255, np.uint8)
         left = round(150 + 50 * self._simulator.place) - 15
-        cv2.line(picture, (150, 0), (150, 100), (200, 0, 0), 2)
-        cv2.rectangle(picture, (left, 60), (left + 30, 80), (0, 0, 0), -1)
+        picture[:, 149:151] = 200, 0, 0
+        picture[60:80, left : left + 30] = 0
         return picture
 
     def _observe(self):

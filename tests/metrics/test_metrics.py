@@ -11,6 +11,7 @@ import pytest
 from kit.failing import with_a_full_disk, without_a_reader
 from kit.pythons import python
 
+from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
 
@@ -34,6 +35,8 @@ def test_json_lines_are_whole_after_each_record_and_have_no_nan(tmp_path):
     line = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert json.loads(line)["loss"] is None
     sink.close()
+    with pytest.raises(ConfigError, match="^cannot write metrics to "):
+        JsonLinesSink(tmp_path / "run" / "metrics.jsonl" / "m")
 
 
 @pytest.mark.parametrize("cut_off", ["", '{"kind": "rou'])

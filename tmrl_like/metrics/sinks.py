@@ -17,7 +17,7 @@ import msgspec
 
 from tmrl_like.base.text import clock, counted, duration
 from tmrl_like.base.threads import start_thread
-from tmrl_like.errors import MissingExtraError
+from tmrl_like.errors import ConfigError, MissingExtraError
 from tmrl_like.metrics.reading import Record, numbers_of
 from tmrl_like.wire.condition import FIGURES
 
@@ -78,9 +78,13 @@ class JsonLinesSink:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Raise ConfigError if the file cannot be opened."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+b")
+        except OSError as error:
+            raise ConfigError(f"cannot write metrics to {path}: {error}") from None
         self.path = path
-        self._file = path.open("a+b")
         self._failed = False
         if self._file.tell():  # a kill may have cut off the last line: it must not take the next
             self._file.seek(-1, os.SEEK_END)

@@ -203,6 +203,7 @@ def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
         (False, 0.125, "0.25 -> 0.125"),
         (True, 0.25, ""),  # the file has this value already
         (True, 0.5, "0.25 -> 0.5"),
+        (False, -1.0, ""),  # it cannot be set
     ],
 )
 def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(

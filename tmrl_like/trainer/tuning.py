@@ -133,21 +133,19 @@ class Tuning(Listener):
         """Restore the values that another process had. If this process was given another value than
         that process, the new one is used.
         """
-        for name, (given, wanted) in state.items():
-            if name not in self.given:
-                continue
-            if given == self.given[name]:
+        for name, now in self.given.items():
+            given, wanted = state.get(name, (now, now))
+            if given == now:
                 self.wanted[name] = wanted
-            elif wanted != self.given[name]:
-                log.info(
-                    "%s changes with this resumption: %s -> %s", name, wanted, self.given[name]
-                )
-            if not given == self.wanted[name] == self.given[name]:
+            if not given == self.wanted[name] == now:
                 try:
                     self._set({name: self.wanted[name]})
-                    self._changed.add(name)
                 except ConfigError as error:
                     log.warning("%s stays as the checkpoint has it: %s", name, error)
+                    continue
+                self._changed.add(name)
+            if self.wanted[name] != wanted:
+                log.info("%s changes with this resumption: %s -> %s", name, wanted, now)
 
     def _now(self, name: str) -> float | None:
         part, _, attribute = name.partition(".")

@@ -232,6 +232,7 @@ class Checkpoints:
         counted, not only these.
         """
         memory, pacer, kept = training.memory, training.pacer, training.kept
+        elapsed_s = training.elapsed_s
         has_them = kept.uncounted_samples is None and len(memory) > pacer.recorded_samples
         if has_them:
             log.warning(
@@ -264,6 +265,7 @@ class Checkpoints:
         if (samples := kept.uncounted_samples + stored) > training.total_samples:
             pacer.before_samples(training.total_updates, training.total_samples)
             training.total_samples = samples
+        training.elapsed_s = elapsed_s  # this was no training
 
     def gather_receipts(self) -> None:
         """Find out what other ranks have stored of the workers that now belong to this rank, in a

@@ -145,7 +145,7 @@ class TrainerOptions(Options):
 
     Attributes:
         resume: what to take over from an earlier run of this name: everything (all), its memory, or
-            none.
+            none. Trainers that torchrun starts again take over everything.
         init_policy: a policy from which the actor of a new training starts: a policy file, RUN or
             RUN@TAG; the critics start untrained. None: the actor does too. A resumed training is
             not affected.

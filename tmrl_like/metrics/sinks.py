@@ -214,20 +214,11 @@ class WandbSink:
     MAX_WAITING = 10_000
     CLOSE_WITHIN_S = 10.0
 
-    def __init__(
-        self,
-        folder: Path,
-        entity: str | None = None,
-        project: str | None = None,
-        run_id: str | None = None,
-        key: str | None = None,
-        config: object = None,
-    ) -> None:
-        """Start wandb in the background, with its files in `folder`; the other arguments are as in
-        `Trainer.run_with_wandb`.
+    def __init__(self, folder: Path, key: str | None = None, **init: Any) -> None:
+        """Start wandb in the background, with its files in `folder`; `key` is as in
+        `Trainer.run_with_wandb`, the rest as in `wandb.init`.
         """
-        settings = {"entity": entity, "project": project, "id": run_id, "config": config or {}}
-        self._init: dict[str, Any] = {"dir": str(folder), "resume": "allow", **settings}
+        self._init = {"dir": str(folder), "resume": "allow", **init}
         self._key = key
         self._queue: queue.Queue[Record | None] = queue.Queue()
         self.failed = ""

@@ -232,8 +232,8 @@ class Trainer:
         """
         config = partial_to_dict(functools.partial(self._training_cls))
         folder = self._metrics_path.parent / "wandb"
-        made = functools.partial(WandbSink, folder, entity, project, run_id, key, config)
-        self._run(about, made)
+        init = {"entity": entity, "project": project, "id": run_id, "config": config}
+        self._run(about, functools.partial(WandbSink, folder, key, **init))
 
     def stop(self) -> None:
         """End the current (or next) `run` after its current training step, with a checkpoint. Any

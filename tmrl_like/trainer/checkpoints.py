@@ -130,10 +130,9 @@ class Checkpoints:
         exist.
         """
         own, size = self.ranks.rank, self.ranks.size
-        left = [
-            int(folder.name[5:]) for folder in path.glob("rank-*") if folder.name[5:].isdecimal()
-        ]
-        mine = sorted(rank for rank in left if rank >= size and rank % size == own)
+        left = [folder.name[5:] for folder in path.glob("rank-*")]
+        of_all = sorted(int(rank) for rank in left if rank.isdecimal())
+        mine = [rank for rank in of_all if rank >= size and rank % size == own]
         folders = [_log_of(path, rank) for rank in (*mine, own)]
         if self.dump is not None:
             folders = [path.with_name(f"{path.name}.log")]
@@ -161,15 +160,14 @@ class Checkpoints:
         self, path: Path, make: Make, resume: Resume, updater: Updater | None
     ) -> TrainingOffline:
         ranks, kept_run = self.ranks, None
-        if resume == "none":
-            training = make()  # first, so that nothing is lost if it fails
-            self._give_up(path)
-            for store in self._stores:
-                store.clear()
-        elif resume == "all" and ranks.rank == 0:
+        if resume == "all" and ranks.rank == 0:
             training, kept_run = self._restore(path, make)
         else:
             training = make()
+        if resume == "none":  # afterwards, so that nothing is lost if that fails
+            self._give_up(path)
+            for store in self._stores:
+                store.clear()
         runs = {kept_run or "", *(store.run for store in self._stores)} - {""}
         is_resumed = ranks.sum(kept_run is not None or any(self._stores)) != [0]
         known = next(
@@ -197,7 +195,10 @@ class Checkpoints:
         if is_resumed:
             log.info(
                 "resumed from %s: epoch %d, %d training steps, %d samples",
-                *(path, training.epoch, training.total_updates, training.total_samples),
+                path,
+                training.epoch,
+                training.total_updates,
+                training.total_samples,
             )
         return training
 

@@ -89,13 +89,15 @@ class TrainerLink(TrainerInterface):
         self._frame: bytes | None = None  # … after this one; None: all are sent
         self._memory: list[WeightsCopy] = []  # of publications, in use or free
         self._divergence: DivergedError | None = None
-        path, run = None if saver is None else saver.path, self._receiver.run
         self.session = Session(
-            *(ring, self, "trainer", name),
+            ring,
+            self,
+            "trainer",
+            name,
             spaces=spaces,
-            model_path=path,
+            model_path=None if saver is None else saver.path,
             rank=rank,
-            run=run,
+            run=self._receiver.run,
             clock=clock,
         )
 

@@ -505,7 +505,12 @@ def test_a_pickled_training_goes_on_where_it_was_on_a_machine_that_was_just_star
         ),
     ],
 )
-def test_a_training_that_has_done_all_is_told_so_with_what_to_raise(fields, epoch, elapsed_s, line):
-    with pytest.raises(FinishedError, match=re.escape(line)):
+@pytest.mark.parametrize(("started_by", "code"), [("PATH", 2), ("TORCHELASTIC_RUN_ID", 0)])
+def test_a_training_that_has_done_all_is_told_so_with_what_to_raise(
+    fields, epoch, elapsed_s, line, started_by, code, monkeypatch
+):
+    monkeypatch.setenv(started_by, "1")
+    with pytest.raises(FinishedError, match=re.escape(line)) as caught:
         Schedule(**fields).refuse_finished(epoch, elapsed_s)
+    assert caught.value.code == caught.value.exit_code == code  # torchrun starts again what fails
     Schedule(epochs=math.inf, max_minutes=1.0).refuse_finished(9, 59.0)

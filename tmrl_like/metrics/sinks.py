@@ -92,7 +92,7 @@ class JsonLinesSink:
 
     def write(self, record: Record) -> None:
         try:
-            self._file.write(as_line(record).encode() + b"\n")
+            self._file.write(as_json(record) + b"\n")
             self._file.flush()
             self._failed = False
         except OSError as error:
@@ -111,9 +111,9 @@ class JsonLinesSink:
             log.error("the last metrics could not be written to %s", self.path)
 
 
-def as_line(record: Record) -> str:
-    """Return a record as a JSON object; values that are not finite become null."""
-    return msgspec.json.encode(record, enc_hook=float).decode()
+def as_json(record: Record) -> bytes:
+    """Return a record as a JSON object in one line; values that are not finite become null."""
+    return msgspec.json.encode(record, enc_hook=float)
 
 
 class ConsoleSink:

@@ -16,7 +16,7 @@ from tmrl_like.base.budgets import Lines, Turns
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import DivergedError, NoWorkerError
 from tmrl_like.metrics.reading import Record
-from tmrl_like.metrics.sinks import as_line
+from tmrl_like.metrics.sinks import as_json
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weights import WeightsCopy, refuse_diverged
 from tmrl_like.session.ring import Ring
@@ -275,7 +275,7 @@ class TrainerLink(TrainerInterface):
             if not send(m.encode(message)):
                 self._receiver.not_said(message)
         while self._reports:
-            send(m.encode(m.Report(), as_line(self._reports.popleft()).encode()))
+            send(m.encode(m.Report(), as_json(self._reports.popleft())))
         return 0.0 if self._unread else _TICK_S if is_sent else 0.001
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:

@@ -477,7 +477,7 @@ class TrainingOffline(Schedule):
     def _close_round(self, around: _Around) -> Record:
         numbers = {"memory_transitions": len(self.memory)} | around.interface.fleet()
         mine = msgspec.msgpack.encode((self._metrics.episodes, numbers))
-        kind = tuple[tuple[EpisodeStats, ...], dict[str, float]]
+        kind = tuple[tuple[EpisodeStats, ...], dict[str, int | float]]
         for rank, said in enumerate(self.ranks.gather(mine)):
             if rank != self.ranks.rank:
                 episodes, others = msgspec.msgpack.decode(said, type=kind)

@@ -133,7 +133,8 @@ class Checkpoints:
         left = [folder.name[5:] for folder in path.glob("rank-*")]
         of_all = sorted(int(rank) for rank in left if rank.isdecimal())
         mine = [rank for rank in of_all if rank >= size and rank % size == own]
-        folders = [_log_of(path, rank) for rank in (*mine, own)]
+        of_ranks = [path / f"rank-{rank}" if rank else path for rank in (*mine, own)]
+        folders = [folder / "log" for folder in of_ranks]
         if self.dump is not None:
             folders = [path.with_name(f"{path.name}.log")]
         self._threads = [self.beside("tmrl-checkpoint")]
@@ -371,7 +372,3 @@ def _parameters_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
         for name, module in modules_of(agent).items()
         for parameter, tensor in module.named_parameters()
     }
-
-
-def _log_of(path: Path, rank: int) -> Path:
-    return path / f"rank-{rank}" / "log" if rank else path / "log"

@@ -176,9 +176,7 @@ class Ranks(Alone):
                 world_size=self.size,
                 timeout=self._timeout,
             )
-        self.group = int.from_bytes(
-            self.broadcast((secrets.randbits(62) + 1).to_bytes(8, "little")), "little"
-        )
+        self.group = self.sum(0 if self.rank else secrets.randbits(62) + 1)[0]
         log.info("rank %d of %d (%s)", self.rank, self.size, backend)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Ranks:

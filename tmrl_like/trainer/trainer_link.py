@@ -170,13 +170,11 @@ class TrainerLink(TrainerInterface):
         held = [] if self._saver is None else self._saver.held
         with self._lock:
             self._next_publication = None  # its memory may be overwritten
-            in_use = {id(one.weights) for one in (*held, self._publication) if one is not None}
+            in_use = [one.weights for one in (*held, self._publication) if one is not None]
             self._memory = [
-                weights
-                for weights in self._memory
-                if weights.fits(parameters) or id(weights) in in_use
+                weights for weights in self._memory if weights.fits(parameters) or weights in in_use
             ]
-            weights = next((weights for weights in self._memory if id(weights) not in in_use), None)
+            weights = next((weights for weights in self._memory if weights not in in_use), None)
             if weights is None:  # takes longer than copying
                 weights = WeightsCopy(parameters)
                 self._memory.append(weights)

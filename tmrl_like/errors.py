@@ -27,6 +27,8 @@ Each message says what was expected, what was found and what to do next. Excepti
 packages are converted to these in one place per subsystem (transport, configuration, checkpoint).
 """
 
+import os
+
 
 class TmrlLikeError(Exception):
     """Base class of all errors that tmrl_like raises on purpose; bugs raise other exceptions.
@@ -58,6 +60,8 @@ class FinishedError(ConfigError, SystemExit):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun starts again what ends with another code
+            self.exit_code = 0
         self.code = self.exit_code
 
 

@@ -208,12 +208,12 @@ class Experiment(Settings):
 
     def refuse_finished(self) -> None:
         """Raise FinishedError if the run's checkpoint is that of a finished training."""
-        from tmrl_like.trainer.checkpoint_file import read_head
+        from tmrl_like.trainer.checkpoint_file import read_newest
 
         if self.trainer.checkpoint and self.trainer.resume == "all":
-            head = read_head(self.paths.checkpoint)
-            if head is not None:
-                self.trainer.refuse_finished(head.epoch, head.elapsed_s)
+            found = read_newest(self.paths.checkpoint)
+            if found is not None:
+                self.trainer.refuse_finished(found.head.epoch, found.head.elapsed_s)
 
     def seed_generators(self) -> None:
         """Seed the generators of Python, numpy and, if it is loaded, torch; do nothing without a

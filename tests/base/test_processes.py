@@ -154,48 +154,26 @@ def test_a_guard_calls_with_lists_of_numbers_and_none_too():
     guard.close()
 
 
-def test_threads_that_need_a_guard_at_the_same_time_share_its_process(monkeypatch):
-    meeting, started, both = threading.Barrier(2), [], threading.Event()
+def test_threads_that_need_a_guard_while_it_is_being_started_share_its_process(monkeypatch, until):
+    started, ids = [], []
+
+    def add_and_look():
+        guard.add(os.getpid())
+        ids.append(guard.pid)
 
     def start(*arguments, **streams):
         started.append(start_script(*arguments, **streams))
-        if len(started) == 2:
-            both.set()
-        both.wait(0.2)
+        for other in (add_and_look, lambda: ids.append(guard.pid)):
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join(0.1)
         return started[-1]
-
-    def add():
-        meeting.wait()
-        guard.add(os.getpid())
-
-    monkeypatch.setattr("tmrl_like.base.processes.start_script", start)
-    guard = ProcessGuard()
-    threads = [threading.Thread(target=add) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [process.pid for process in started] == [guard.pid]
-    guard.close()
-
-
-def test_a_guard_that_is_being_started_has_its_id_as_soon_as_its_process_can_be_seen(
-    monkeypatch, until
-):
-    ids = []
-
-    def start(*arguments, **streams):
-        process = start_script(*arguments, **streams)
-        look = threading.Thread(target=lambda: ids.append(guard.pid))
-        look.start()
-        look.join(0.2)
-        return process
 
     monkeypatch.setattr("tmrl_like.base.processes.start_script", start)
     guard = ProcessGuard()
     guard.call_at_end(("os.getpid",))
-    until(lambda: ids)
-    assert ids == [guard.pid]
+    until(lambda: len(ids) == 2)
+    assert [process.pid for process in started] * 2 == [guard.pid] * 2 == ids
     guard.close()
 
 

@@ -141,6 +141,7 @@ def test_a_run_that_was_put_aside_is_tested_with_its_own_policy(typed, trained, 
     for place, share in (("tiny-until-now", "100%"), (aside, "100%"), ("tiny", "0%")):
         assert f" {share} " in typed("test", place, "--env.step_s 0 --episodes 2").out
     assert " 0% " in typed("test tiny-until-now --run_name tiny --episodes 2").out
+    assert "run_name: tiny-until-now" in typed("config tiny-until-now").out
 
 
 def test_the_confidence_interval_is_that_of_a_mean():

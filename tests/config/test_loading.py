@@ -152,6 +152,12 @@ def test_any_value_can_be_given_on_the_command_line(file):
     assert (experiment.server.host, experiment.seed) == ("10.0.0.5", 4)
 
 
+def test_off_is_a_word_where_it_is_one_of_the_choices(file):
+    agent = "  class_path: tmrl_like.agents.SACAgent\n  init_args:\n    acceleration: off"
+    changed(file, f"  class_path: {MODULE}.Agent\n  init_args:\n    lr: 0.5", agent)
+    assert load_experiment(file).agent.keywords["acceleration"] == "off"
+
+
 @pytest.mark.parametrize("text", ["20261128", "1e3", "on"])
 def test_an_option_that_is_text_is_taken_as_it_was_typed(text, file):
     assert load_settings(file, [(("run_name",), text)]).run_name == text

@@ -11,6 +11,7 @@ from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.trainer.watch import Listener
 from tmrl_like.types import Buffer, Delivery, EpisodeStats, Info, Receipt, Sample
 from tmrl_like.wire import messages as m
@@ -110,6 +111,13 @@ def feed(to, network):
 def train_until_idle(to, network):
     """Train on what comes until the training waits for more samples."""
     return to.run_epoch(network, should_stop=lambda: network.is_idle)
+
+
+def resumed(one, two, folder):
+    """Let a training go on where another one is; return it."""
+    take_snapshot(one).write(folder)
+    load_checkpoint(two, folder)
+    return two
 
 
 class Hears(Listener):

@@ -11,6 +11,7 @@ import pytest
 from kit.failing import with_a_full_disk, without_a_reader
 from kit.pythons import python
 
+from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
 
@@ -34,6 +35,8 @@ def test_json_lines_are_whole_after_each_record_and_have_no_nan(tmp_path):
     line = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert json.loads(line)["loss"] is None
     sink.close()
+    with pytest.raises(ConfigError, match=r"^cannot write metrics to "):
+        JsonLinesSink(tmp_path / "run" / "metrics.jsonl" / "m")
 
 
 @pytest.mark.parametrize("cut_off", ["", '{"kind": "rou'])
@@ -150,7 +153,7 @@ def wandb(monkeypatch):
 
 def send(folder, *records):
     """Send records to wandb, and close its sink."""
-    with contextlib.closing(WandbSink(folder, run_id="r")) as sink:
+    with contextlib.closing(WandbSink(folder, id="r")) as sink:
         for record in records:
             sink.write(record)
 
@@ -167,7 +170,7 @@ def test_wandb_logs_rounds(wandb, tmp_path):
 def test_the_real_wandb_keeps_an_offline_run(tmp_path):
     script = (
         "import sys; from pathlib import Path; from tmrl_like.metrics.sinks import WandbSink\n"
-        f"sink = WandbSink(Path({str(tmp_path)!r}), project='p', run_id='r')\n"
+        f"sink = WandbSink(Path({str(tmp_path)!r}), project='p', id='r')\n"
         f"sink.write({ROUND!r})\n"
         "sink.close(); sys.exit(sink.failed or 0)"
     )

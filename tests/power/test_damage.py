@@ -14,7 +14,7 @@ from tmrl_like.errors import CheckpointError, CredentialsError, PolicyError
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
-from tmrl_like.trainer.checkpoint_file import read_head
+from tmrl_like.trainer.checkpoint_file import read_newest
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
@@ -134,7 +134,7 @@ def test_a_damaged_checkpoint_costs_itself_and_not_the_one_before(folder, caplog
     for name in ("checkpoint-1", "checkpoint-2"):
         (folder / name).write_bytes(b"{}")
     with pytest.raises(CheckpointError) as caught:
-        read_head(folder)
+        read_newest(folder)
     one_line(caught.value, folder)
 
 

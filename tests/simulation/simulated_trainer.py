@@ -108,9 +108,8 @@ class TrainerProcess(Process):
         )
         self.memory = Memory(training.audit.begin_memory(), training.memory_size)
         pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
-        made = SimpleNamespace(
-            memory=self.memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0, kept=Kept()
-        )
+        counts = {"total_samples": 0, "total_updates": 0, "epoch": 0, "elapsed_s": 0.0}
+        made = SimpleNamespace(memory=self.memory, pacer=pacer, kept=Kept(), **counts)
         try:
             self.checkpoints.build(lambda: made, "all")
         except CheckpointError:

@@ -42,9 +42,7 @@ class ThreadRanks(Alone):
 class LateRanks(ThreadRanks):
     """Ranks whose votes are sent with the next training step, as those of `Ranks` are."""
 
-    def __init__(self, rank, said, barrier):
-        super().__init__(rank, said, barrier)
-        self._ballot = self._late = None
+    _ballot = _late = None
 
     def vote(self, mine, may_be_late=False):
         late, self._late = self._late, None

@@ -90,7 +90,10 @@ FORMATS = pytest.mark.parametrize("formats", [{}, OwnFormat().functions], ids=["
 # -- what comes back -------------------------------------------------------------------------------
 
 
-def test_a_resumed_trainer_has_every_sample_that_was_acknowledged_in_its_order(tmp_path):
+def test_a_resumed_trainer_has_every_sample_that_was_acknowledged_in_its_order(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(TrainingOffline, "clock", lambda to: float(len(to.memory.data)))
     first = Run(tmp_path)
     for number in range(1, 8):
         assert first.take(number) == {"w": number}
@@ -101,6 +104,7 @@ def test_a_resumed_trainer_has_every_sample_that_was_acknowledged_in_its_order(t
     second = Run(tmp_path)
     assert second.numbers == first.numbers == list(range(70))
     assert (*second.counts, second.training.kept.version) == (70, 5, 4)
+    assert second.training.elapsed_s == 30.0  # as at the checkpoint: reading samples is no training
     assert second.take(7, 8) == {"w": 8}  # the acknowledgement of 7 was lost, so 7 comes again
     assert second.numbers == list(range(80))
 

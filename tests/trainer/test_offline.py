@@ -1,18 +1,21 @@
 """Training from recorded samples, without server and worker."""
 
+from unittest.mock import Mock
+
 import pytest
 from in_threads import ThreadRanks, all_at_once
 from kit.trainings import Standing, delivery
 
 from tmrl_like import Trainer, TrainingOffline, partial, run_in_process
 from tmrl_like.base.functional import partial as deferred
-from tmrl_like.errors import ConfigError, ShortageError
+from tmrl_like.errors import ConfigError, FinishedError, ShortageError
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer import connecting
 from tmrl_like.trainer.connecting import OFFLINE, expect_no_worker
+from tmrl_like.trainer.options import TrainerOptions
 
 
 @pytest.fixture
@@ -27,7 +30,8 @@ def recorded(tmp_path):
 def training(path="", agent=CountingAgent, cls=TrainingOffline, **fields):
     memory = partial(ListMemory, batch_size=2, dataset_path=path)
     fields = {"epochs": 2, "rounds": 2, "steps": 50, "device": "cpu"} | fields
-    return deferred(cls, CountingEnv, memory, agent, **fields)
+    made_of = {"env_cls": CountingEnv, "memory_cls": memory, "training_agent_cls": agent}
+    return deferred(cls, **made_of, **fields)
 
 
 @pytest.fixture
@@ -49,10 +53,12 @@ def offline(places):
     )
 
 
+@pytest.mark.parametrize("resume", ["all", "none"])
 def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
-    tmp_path, recorded, offline, monkeypatch
+    resume, tmp_path, recorded, places, offline, monkeypatch
 ):
     monkeypatch.delattr(connecting, "connect_to_one")
+    places["options"] = TrainerOptions(resume=resume)
     with offline(recorded, update_model_interval=100) as trainer:
         trainer.run()
         assert trainer.worker_versions == {}
@@ -61,9 +67,16 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
     assert store.versions() == [1, 2, 3, 4, 5]  # initially, twice meanwhile, after each epoch
     assert [card.training_steps for _, card in store.cards()] == [0, 100, 100, 200, 200]
     assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 4
+    if resume == "none":  # torchrun has started it again
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     with offline(recorded, epochs=3) as trainer:
         trainer.run()
+        wandb = Mock()
+        monkeypatch.setattr("tmrl_like.trainer.trainer.WandbSink", wandb)
+        with pytest.raises(FinishedError):
+            trainer.run_with_wandb()
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
+    assert not wandb.called
 
 
 def test_the_gpu_that_trains_is_noted(tmp_path, recorded, offline, monkeypatch):

@@ -8,16 +8,13 @@ from kit.waiting import until
 
 from tmrl_like.policies.policy_file import describe, read_card
 from tmrl_like.policies.policy_store import PolicyStore
-from tmrl_like.policies.weights import WeightsCopy
+from tmrl_like.policies.weights import copied
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.saver import Publication, Saver
 
 
 def publication(version, bias=0.0):
-    parameters = linear_actor(bias=bias).state_dict()
-    weights = WeightsCopy(parameters)
-    weights.fill(parameters)
-    return Publication(version, 1000.0 + version, weights)
+    return Publication(version, 1000.0 + version, copied(linear_actor(bias=bias).state_dict()))
 
 
 class Kept:

@@ -22,6 +22,7 @@ from kit.trainings import (
     Ticking,
     delivery,
     feed,
+    resumed,
     train_until_idle,
     training,
 )
@@ -39,7 +40,6 @@ from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Buffer, Delivery, Info, Receipt, Sample, StepTiming
 
 # -- what does not fit -----------------------------------------------------------------------------
@@ -186,18 +186,11 @@ def rounds_of(one, stop_after_updates=1e9):
     return [(record["epoch"], record["round"]) for record in records]
 
 
-def resumed(one, folder, **options):
-    take_snapshot(one).write(folder)
-    two = scheduled(**options)
-    load_checkpoint(two, folder)
-    return two
-
-
 def test_a_training_that_was_stopped_goes_on_where_it_was_in_its_round_and_with_its_clock(tmp_path):
     one = scheduled()
     assert rounds_of(one, stop_after_updates=12) == [(0, 0), (0, 1), (0, 2)]
     elapsed_s = one.elapsed_s
-    two = resumed(one, tmp_path)
+    two = resumed(one, scheduled(), tmp_path)
     assert elapsed_s <= two.elapsed_s < elapsed_s + 10.0
     assert rounds_of(two) == [(0, 2), (0, 3)]
     assert two.total_updates == 20
@@ -209,7 +202,7 @@ def test_the_minutes_of_a_run_are_those_of_all_its_sessions(tmp_path):
     assert not one.is_over()
     one.now += 61.0
     assert one.is_over()
-    assert resumed(one, tmp_path, max_minutes=1.0).is_over()
+    assert resumed(one, scheduled(max_minutes=1.0), tmp_path).is_over()
 
 
 def test_a_run_that_was_in_lockstep_may_go_on_without_a_limit(tmp_path):
@@ -217,7 +210,7 @@ def test_a_run_that_was_in_lockstep_may_go_on_without_a_limit(tmp_path):
     train_until_idle(one, Network(replace(delivery("a", 1), awaits=True)))
     assert one.pacer.in_lockstep
     limitless = {"max_training_steps_per_env_step": math.inf, "update_buffer_interval": 1}
-    two = resumed(one, tmp_path, **limitless)
+    two = resumed(one, scheduled(**limitless), tmp_path)
     rounds_of(two)
     assert (two.epoch, two.total_updates) == (1, 20)
     with pytest.raises(ConfigError, match="a worker gathers in lockstep"):
@@ -512,7 +505,12 @@ def test_a_pickled_training_goes_on_where_it_was_on_a_machine_that_was_just_star
         ),
     ],
 )
-def test_a_training_that_has_done_all_is_told_so_with_what_to_raise(fields, epoch, elapsed_s, line):
-    with pytest.raises(FinishedError, match=re.escape(line)):
+@pytest.mark.parametrize(("started_by", "code"), [("PATH", 2), ("TORCHELASTIC_RUN_ID", 0)])
+def test_a_training_that_has_done_all_is_told_so_with_what_to_raise(
+    fields, epoch, elapsed_s, line, started_by, code, monkeypatch
+):
+    monkeypatch.setenv(started_by, "1")
+    with pytest.raises(FinishedError, match=re.escape(line)) as caught:
         Schedule(**fields).refuse_finished(epoch, elapsed_s)
+    assert caught.value.code == caught.value.exit_code == code  # torchrun starts again what fails
     Schedule(epochs=math.inf, max_minutes=1.0).refuse_finished(9, 59.0)

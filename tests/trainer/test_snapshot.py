@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from kit.episodes import episode
-from kit.trainings import delivery
+from kit.trainings import delivery, resumed
 from kit.trainings import training as training_of
 
 from tmrl_like.base.checked import checked_json
@@ -16,7 +16,7 @@ from tmrl_like.base.files import disk
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
 from tmrl_like.testing.fakes import CountingAgent
-from tmrl_like.trainer.checkpoint_file import FORMAT, Head, read_head, remove_checkpoints
+from tmrl_like.trainer.checkpoint_file import FORMAT, Head, read_newest, remove_checkpoints
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 
 training = partial(training_of, batch_size=2)
@@ -81,7 +81,7 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path)
     two = training()
     take(two, 4)
     head = load_checkpoint(two, tmp_path)
-    assert head == read_head(tmp_path)
+    assert head == read_newest(tmp_path).head
     assert (head.run, head.number, head.training_steps, head.epoch) == ("run", 1, 1, 3)
     assert (head.elapsed_s, two.kept.version) == (pytest.approx(600.0, abs=60), 3)
     assert float(two.agent.get_actor().state_dict()["layer.bias"]) == 1.0
@@ -145,8 +145,7 @@ def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path):
 
     one = training(agent_cls=Agent)
     one.agent.steps = 7
-    take_snapshot(one).write(tmp_path)
-    two = loaded(tmp_path, agent_cls=partial(Agent, gamma=0.5))
+    two = resumed(one, training(agent_cls=partial(Agent, gamma=0.5)), tmp_path)
     assert (two.agent.gamma, two.agent.steps) == (0.5, 7)
 
 
@@ -169,8 +168,7 @@ def test_lists_that_grow_or_shrink_in_training_are_restored(tmp_path):
     take(one)
     train(one)
     train(one)
-    take_snapshot(one).write(tmp_path)
-    agent = loaded(tmp_path, agent_cls=Remembering).agent
+    agent = resumed(one, training(agent_cls=Remembering), tmp_path).agent
     assert (agent.losses, agent.schedule) == ([1.0, 1.0], (1.0,))
     assert (agent.newest, agent.best) == ([1.0, [2.0]], [0.5])
 
@@ -283,7 +281,7 @@ def test_what_is_given_up_part_by_part_is_the_newest_until_nothing_is_left(tmp_p
     saved(tmp_path, 3)
     left, remove = [], disk.remove
     monkeypatch.setattr(
-        disk, "remove", lambda path: remove(path) or left.append(read_head(tmp_path))
+        disk, "remove", lambda path: remove(path) or left.append(read_newest(tmp_path))
     )
     remove_checkpoints(tmp_path)
-    assert [head and head.number for head in left] == [3, None]
+    assert [found and found.head.number for found in left] == [3, None]

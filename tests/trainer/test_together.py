@@ -1,6 +1,6 @@
-"""Decisions and checkpoints of several trainers together; the ranks are threads."""
-
-import itertools
+"""Decisions and checkpoints of several trainers together; the ranks are threads. Groups that change
+their size: tests/simulation.
+"""
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.types import Receipt
-from tmrl_like.wire import messages as m
 
 # -- training --------------------------------------------------------------------------------------
 
@@ -65,7 +64,7 @@ def test_rank_0_shows_the_rounds_and_episodes_of_all():
     assert {r["worker"] for r in zero.records if r["kind"] == "episode"} == {"v", "w"}
     (record,) = [r for r in zero.records if r["kind"] == "round"]
     assert record["episodes_train"] == 3
-    assert record["memory_transitions"] == 5 + 2
+    assert repr(record["memory_transitions"]) == repr(5 + 2)
 
 
 def test_the_diagnosis_counts_the_batches_of_all(monkeypatch):
@@ -143,14 +142,11 @@ class Together:
         """Have a rank receive and store packets; other ranks have stored everything before the
         first of them.
         """
-        self.runs[rank].receiver.note_stored([Receipt(worker, 1, 10 * (numbers[0] - 1))])
-        self.send(rank, worker, *numbers)
-
-    def send(self, rank, worker, *numbers):
-        training = self.runs[rank].training
-        self.runs[rank].take(*numbers, worker=worker)
+        run = self.runs[rank]
+        run.receiver.note_stored([Receipt(worker, 1, 10 * (numbers[0] - 1))])
+        run.take(*numbers, worker=worker)
         for each in self.trainings:
-            each.total_samples = training.total_samples
+            each.total_samples = run.training.total_samples
 
     def save(self):
         for run in self.runs:
@@ -204,19 +200,6 @@ def test_ranks_begin_alike_and_draw_differently(together):
     for name, value in zero.agent.actor.state_dict().items():
         assert torch.equal(value, one.agent.actor.state_dict()[name])
     assert zero.memory.rng.integers(1 << 60) != one.memory.rng.integers(1 << 60)
-
-
-def test_groups_of_any_size_take_each_packet_once_however_often_it_comes(together):
-    workers = [f"worker-{number}" for number in range(1, 6)]
-    for number, size in enumerate((2, 3, 1)):
-        group = together(size)
-        assert sorted(itertools.chain(*group.numbers)) == sorted(
-            numbers_of(*range(1, 1 + 2 * number)) * len(workers)
-        )
-        assert {one.total_samples for one in group.trainings} == {20 * number * len(workers)}
-        for worker in workers:
-            group.send(m.share_of(worker, size), worker, *range(1, 3 + 2 * number))
-        group.close()
 
 
 def test_a_rank_that_is_no_more_and_still_lives_keeps_the_others_from_starting(together):

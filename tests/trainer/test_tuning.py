@@ -8,7 +8,7 @@ from collections import deque
 
 import pytest
 from in_threads import ThreadRanks, epochs_of
-from kit.trainings import FREE, Network, delivery, train_until_idle
+from kit.trainings import FREE, Network, delivery, resumed, train_until_idle
 from kit.trainings import training as plain
 
 from tmrl_like.base.functional import partial
@@ -16,7 +16,6 @@ from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, ListMemory
 from tmrl_like.trainer.diagnosis import TOO_EARLY
-from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 
 
 class TunedAgent(CountingAgent):
@@ -177,19 +176,12 @@ def test_the_diagnosis_goes_by_the_discount_that_is_in_force():
     assert to.diagnosis.line == TOO_EARLY
 
 
-def resumed(to, folder, **arguments):
-    take_snapshot(to).write(folder)
-    two = training(**arguments)
-    load_checkpoint(two, folder)
-    return two
-
-
 def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
     to = training()
     to.tune({"agent.lr": 0.25, "agent.gamma": 0.6, "trainer.steps": 5, "memory.batch_size": 3})
     to.run_epoch(to.network)
     caplog.clear()
-    two = resumed(to, tmp_path)
+    two = resumed(to, training(), tmp_path)
     assert (two.agent.lr, two.steps, two.memory.nb_steps, two.memory.batch_size) == (0.25, 5, 5, 3)
     assert two.agent.gamma == 0.6
     assert "->" not in caplog.text
@@ -203,6 +195,7 @@ def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
         (False, 0.125, "0.25 -> 0.125"),
         (True, 0.25, ""),  # the file has this value already
         (True, 0.5, "0.25 -> 0.5"),
+        (False, -1.0, ""),  # it cannot be set
     ],
 )
 def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(
@@ -212,7 +205,7 @@ def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(
     to.tuning.ask({"agent.lr": 0.25}, given=in_file)
     to.run_epoch(to.network)
     caplog.clear()
-    assert resumed(to, tmp_path, agent={"lr": lr}).agent.lr == lr
+    assert resumed(to, training(agent={"lr": lr}), tmp_path).agent.lr == lr
     said = [record.message for record in caplog.records if "->" in record.message]
     assert said == ([f"agent.lr changes with this resumption: {line}"] if line else [])
 

@@ -50,7 +50,8 @@ class Place:
                 "elsewhere; name a YAML file, and its policy with --policy "
                 f"{self.run.name}@{self.version or 'newest'}"
             )
-        return open_kept(start.experiment, start.experiment_file, overrides)
+        name = (("run_name",), self.run.resolve().name)  # its folder may have been renamed
+        return open_kept(start.experiment, start.experiment_file, (name, *overrides))
 
     def folder(self) -> Path:
         """Return the run's folder; for an experiment, that of its `run_name`."""

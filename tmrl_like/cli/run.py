@@ -230,7 +230,8 @@ class Run:
     def _start(
         self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None
     ) -> Child:
-        level, overrides = self._arguments.log_level, as_typed(self._arguments)[1:]
+        overrides = [*as_typed(self._arguments)[1:], f"--run_name={self._settings.run_name}"]
+        level = self._arguments.log_level
         return self._family.start(
             role, [command, self._place, *overrides, *more, "--log-level", level], environment
         )

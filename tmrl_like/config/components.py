@@ -76,6 +76,8 @@ def check_value(location: Location, annotation: Any, value: Any) -> Any:
     if annotation in (Any, MISSING) or (isinstance(value, str) and str in kinds):
         return value
     for kind in kinds:
+        if value is False and "off" in typing.get_args(kind):  # YAML reads off as false
+            return "off"
         if isinstance(value, str | os.PathLike) and _is_path(kind):
             return Path(value)
         with contextlib.suppress(msgspec.ValidationError):

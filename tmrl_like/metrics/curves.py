@@ -38,18 +38,17 @@ def curve_of(folder: Path) -> Curve:
     If a trainer was killed and another resumed from its checkpoint, episodes between checkpoint and
     kill are left out; if a training started over, those of the one before.
     """
-    found: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
+    found: list[tuple[bool, float, float, float]] = []
     for record in read_records(folder / "metrics.jsonl"):
         minutes = (record.get("time_s") or 0.0) / 60
         samples = record.get("env_steps_total", math.inf)
-        for points in found.values():
-            while points and (points[-1][0] > minutes or points[-1][1] > samples):
-                points.pop()
+        while found and (found[-1][1] > minutes or found[-1][2] > samples):
+            found.pop()
         if record.get("kind") == "episode" and record.get("return") is not None:
-            found[record["test"]].append(
-                (minutes, record.get("env_steps_total") or 0, record["return"])
-            )
-    return Curve(*np.array(found[True] or found[False]).reshape(-1, 3).T)
+            found.append((record["test"], minutes, samples, record["return"]))
+    has_tests = any(is_test for is_test, *_ in found)
+    points = [point for is_test, *point in found if is_test == has_tests]
+    return Curve(*np.array(points).reshape(-1, 3).T)
 
 
 def recent(episodes: int) -> int:

@@ -17,7 +17,7 @@ import msgspec
 
 from tmrl_like.base.text import clock, counted, duration
 from tmrl_like.base.threads import start_thread
-from tmrl_like.errors import MissingExtraError
+from tmrl_like.errors import ConfigError, MissingExtraError
 from tmrl_like.metrics.reading import Record, numbers_of
 from tmrl_like.wire.condition import FIGURES
 
@@ -78,9 +78,13 @@ class JsonLinesSink:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Raise ConfigError if the file cannot be opened."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+b")
+        except OSError as error:
+            raise ConfigError(f"cannot write metrics to {path}: {error}") from None
         self.path = path
-        self._file = path.open("a+b")
         self._failed = False
         if self._file.tell():  # a kill may have cut off the last line: it must not take the next
             self._file.seek(-1, os.SEEK_END)
@@ -88,7 +92,7 @@ class JsonLinesSink:
 
     def write(self, record: Record) -> None:
         try:
-            self._file.write(as_line(record).encode() + b"\n")
+            self._file.write(as_json(record) + b"\n")
             self._file.flush()
             self._failed = False
         except OSError as error:
@@ -107,9 +111,9 @@ class JsonLinesSink:
             log.error("the last metrics could not be written to %s", self.path)
 
 
-def as_line(record: Record) -> str:
-    """Return a record as a JSON object; values that are not finite become null."""
-    return msgspec.json.encode(record, enc_hook=float).decode()
+def as_json(record: Record) -> bytes:
+    """Return a record as a JSON object in one line; values that are not finite become null."""
+    return msgspec.json.encode(record, enc_hook=float)
 
 
 class ConsoleSink:
@@ -210,20 +214,11 @@ class WandbSink:
     MAX_WAITING = 10_000
     CLOSE_WITHIN_S = 10.0
 
-    def __init__(
-        self,
-        folder: Path,
-        entity: str | None = None,
-        project: str | None = None,
-        run_id: str | None = None,
-        key: str | None = None,
-        config: object = None,
-    ) -> None:
-        """Start wandb in the background, with its files in `folder`; the other arguments are as in
-        `Trainer.run_with_wandb`.
+    def __init__(self, folder: Path, key: str | None = None, **init: Any) -> None:
+        """Start wandb in the background, with its files in `folder`; `key` is as in
+        `Trainer.run_with_wandb`, the rest as in `wandb.init`.
         """
-        settings = {"entity": entity, "project": project, "id": run_id, "config": config or {}}
-        self._init: dict[str, Any] = {"dir": str(folder), "resume": "allow", **settings}
+        self._init = {"dir": str(folder), "resume": "allow", **init}
         self._key = key
         self._queue: queue.Queue[Record | None] = queue.Queue()
         self.failed = ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -67,18 +67,13 @@ class Start(msgspec.Struct, kw_only=True):
 
 def describe_start(**known: object) -> Start:
     """Describe a start of this process now; `known` adds or replaces fields."""
-    time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    return msgspec.structs.replace(_here(str(Path.cwd())), **{"time": time} | known)
-
-
-@functools.cache
-def _here(folder: str) -> Start:
     installed = [
         info.stem.rpartition("-") for place in sys.path for info in Path(place).glob("*.dist-info")
     ]
-    return Start(
+    start = Start(
+        time=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         command=shlex.join(sys.orig_argv),
-        folder=folder,
+        folder=str(Path.cwd()),
         tmrl_like=tmrl_like.__version__,
         packages={name: version for name, _, version in sorted(installed)},
         python=platform.python_version(),
@@ -86,6 +81,7 @@ def _here(folder: str) -> Start:
         cpu=f"{_cpu()}, {os.cpu_count()}",
         git_commit=_git_commit(),
     )
+    return msgspec.structs.replace(start, **known)
 
 
 def read_starts(folder: Path) -> list[Start]:
@@ -123,9 +119,8 @@ def _git_commit() -> str:
 
 
 def _cpu() -> str:
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return (
-            next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
-        )
+    with contextlib.suppress(OSError):
+        known = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        if named := re.search(r"^model name\s*:\s*(.+)", known, re.MULTILINE):
+            return named[1]
     return platform.processor() or platform.machine()

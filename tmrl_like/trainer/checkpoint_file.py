@@ -143,12 +143,6 @@ def put_damaged_aside(newest: Checkpoint) -> None:
             path.replace(path.with_name(f"damaged-{path.name}"))
 
 
-def read_head(folder: Path) -> Head | None:
-    """Return the head of the newest undamaged checkpoint; raises what `read_newest` does."""
-    found = read_newest(folder)
-    return None if found is None else found.head
-
-
 def remove_checkpoints(folder: Path) -> None:
     """Remove all checkpoints, the newest last. If this raises OSError, the newest still exists."""
     for path in _files_in(folder).values():
@@ -158,12 +152,10 @@ def remove_checkpoints(folder: Path) -> None:
 
 def _files_in(folder: Path) -> dict[int, Path]:
     """Return the files by number, the oldest first."""
-    names = {
-        path.name.removeprefix(_PREFIX): path
-        for path in folder.glob(f"{_PREFIX}*")
-        if path.is_file()
-    }
-    return {int(name): names[name] for name in sorted(filter(str.isdecimal, names), key=int)}
+    found = [(path.name.removeprefix(_PREFIX), path) for path in folder.glob(f"{_PREFIX}*")]
+    return dict(
+        sorted((int(name), path) for name, path in found if name.isdecimal() and path.is_file())
+    )
 
 
 def _read(path: Path) -> Checkpoint:

@@ -130,11 +130,11 @@ class Checkpoints:
         exist.
         """
         own, size = self.ranks.rank, self.ranks.size
-        left = [
-            int(folder.name[5:]) for folder in path.glob("rank-*") if folder.name[5:].isdecimal()
-        ]
-        mine = sorted(rank for rank in left if rank >= size and rank % size == own)
-        folders = [_log_of(path, rank) for rank in (*mine, own)]
+        left = [folder.name[5:] for folder in path.glob("rank-*")]
+        of_all = sorted(int(rank) for rank in left if rank.isdecimal())
+        mine = [rank for rank in of_all if rank >= size and rank % size == own]
+        of_ranks = [path / f"rank-{rank}" if rank else path for rank in (*mine, own)]
+        folders = [folder / "log" for folder in of_ranks]
         if self.dump is not None:
             folders = [path.with_name(f"{path.name}.log")]
         self._threads = [self.beside("tmrl-checkpoint")]
@@ -161,15 +161,14 @@ class Checkpoints:
         self, path: Path, make: Make, resume: Resume, updater: Updater | None
     ) -> TrainingOffline:
         ranks, kept_run = self.ranks, None
-        if resume == "none":
-            training = make()  # first, so that nothing is lost if it fails
-            self._give_up(path)
-            for store in self._stores:
-                store.clear()
-        elif resume == "all" and ranks.rank == 0:
+        if resume == "all" and ranks.rank == 0:
             training, kept_run = self._restore(path, make)
         else:
             training = make()
+        if resume == "none":  # afterwards, so that nothing is lost if that fails
+            self._give_up(path)
+            for store in self._stores:
+                store.clear()
         runs = {kept_run or "", *(store.run for store in self._stores)} - {""}
         is_resumed = ranks.sum(kept_run is not None or any(self._stores)) != [0]
         known = next(
@@ -197,7 +196,10 @@ class Checkpoints:
         if is_resumed:
             log.info(
                 "resumed from %s: epoch %d, %d training steps, %d samples",
-                *(path, training.epoch, training.total_updates, training.total_samples),
+                path,
+                training.epoch,
+                training.total_updates,
+                training.total_samples,
             )
         return training
 
@@ -232,6 +234,7 @@ class Checkpoints:
         counted, not only these.
         """
         memory, pacer, kept = training.memory, training.pacer, training.kept
+        elapsed_s = training.elapsed_s
         has_them = kept.uncounted_samples is None and len(memory) > pacer.recorded_samples
         if has_them:
             log.warning(
@@ -264,6 +267,7 @@ class Checkpoints:
         if (samples := kept.uncounted_samples + stored) > training.total_samples:
             pacer.before_samples(training.total_updates, training.total_samples)
             training.total_samples = samples
+        training.elapsed_s = elapsed_s  # this was no training
 
     def gather_receipts(self) -> None:
         """Find out what other ranks have stored of the workers that now belong to this rank, in a
@@ -368,7 +372,3 @@ def _parameters_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
         for name, module in modules_of(agent).items()
         for parameter, tensor in module.named_parameters()
     }
-
-
-def _log_of(path: Path, rank: int) -> Path:
-    return path / f"rank-{rank}" / "log" if rank else path / "log"

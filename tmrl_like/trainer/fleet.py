@@ -67,10 +67,6 @@ class _Worker:
     facts: dict[str, object] = field(default_factory=dict)
 
     @property
-    def is_unwell(self) -> bool:
-        return any(self.facts[name] for name in ("alarm", "stalled", "lags"))
-
-    @property
     def is_alive(self) -> bool:
         return time.monotonic() - self.heard_at < _GONE_AFTER_S
 
@@ -87,7 +83,7 @@ class Fleet:
         in `Schedule`. Experts, which ignore policies, and workers that keep one policy are never
         late.
         """
-        self._limits = {"stalled_after_s": stalled_after_s, "max_lag_versions": max_lag_versions}
+        self._stalled_after_s, self._max_lag_versions = stalled_after_s, max_lag_versions
         # any thread may read it; a worker in it is never changed, only replaced as a whole
         self._workers: dict[str, _Worker] = {}
         self._totals = Counter[str]()  # sums of growing figures since the workers started
@@ -117,17 +113,14 @@ class Fleet:
                 before.is_alive and before.condition.policy_version == condition.policy_version
             )
             worker.behind_since = min(worker.heard_at, before.behind_since if goes_on else math.inf)
-        stalled = worker.heard_at - worker.behind_since > self._limits["stalled_after_s"]
-        late = {
-            "stalled": stalled,
-            "lags": _lag(condition, newest) > self._limits["max_lag_versions"],
+        worker.facts = msgspec.structs.asdict(condition) | {
+            "worker": name,
+            "newest": newest,
+            "stalled_after_s": self._stalled_after_s,
+            "max_lag_versions": self._max_lag_versions,
+            "stalled": worker.heard_at - worker.behind_since > self._stalled_after_s,
+            "lags": _lag(condition, newest) > self._max_lag_versions,
         }
-        worker.facts = (
-            {"worker": name, "newest": newest}
-            | msgspec.structs.asdict(condition)
-            | self._limits
-            | late
-        )
         self._workers[name] = worker
         self._tell(worker, before.facts)
         if len(self._workers) > _WORKERS_KEPT:
@@ -169,7 +162,9 @@ class Fleet:
         self._driven = Counter()
         metrics: dict[str, float] = {
             "workers": len(alive),
-            "workers_with_alarm": sum(worker.is_unwell for worker in alive),
+            "workers_with_alarm": sum(
+                any(worker.facts[name] for name in ("alarm", "stalled", "lags")) for worker in alive
+            ),
             "workers_stalled": sum(bool(worker.facts["stalled"]) for worker in alive),
             "policy_lag_versions": max(
                 (_lag(worker.condition, newest) for worker in alive), default=0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tmrl_like.metrics.reading import Record
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.policies.weights import WeightsCopy, refuse_diverged
+from tmrl_like.policies.weights import copied, refuse_diverged
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.trainer.saver import Publication, Saver
 from tmrl_like.types import Delivery, Receipt
@@ -32,7 +32,7 @@ class TrainerInterface:
             version: of the policy that an earlier process of this training published last; 0: none.
             workers: the known workers; None: none.
         """
-        self.workers = Fleet(0.0) if workers is None else workers
+        self.workers = workers or Fleet(0.0)
         self.newest_version = version
         self._saver = saver
 
@@ -63,10 +63,8 @@ class TrainerInterface:
         """
         self.newest_version += 1
         if self._saver is not None:
-            parameters = model.state_dict()
-            refuse_diverged(parameters)
-            weights = WeightsCopy(parameters)
-            weights.fill(parameters)
+            weights = copied(model.state_dict())
+            refuse_diverged(weights.tensors)
             self._saver.save(Publication(self.newest_version, time.time(), weights))
         return self.newest_version
 

@@ -63,12 +63,8 @@ class LearningWatch(Listener):
         diagnosis: Diagnosis,
         rewards: RecentRewards,
     ) -> None:
-        self._agent, self._memory, self._diagnosis, self._rewards = (
-            agent,
-            memory,
-            diagnosis,
-            rewards,
-        )
+        self._agent, self._memory = agent, memory
+        self._diagnosis, self._rewards = diagnosis, rewards
         self._of_samples, self._of_actor = SampleFigures(), ActorFigures()
         self._batch: Batch | None = None  # the newest batch that was trained on
         self._measured_at: float = 0  # training steps plus samples
@@ -101,9 +97,9 @@ class LearningWatch(Listener):
                     type(error).__name__,
                     error,
                 )
-            if len(newest := self._rewards.newest) and "reward_low" in record:
-                record["reward_low"] = min(record["reward_low"], float(newest.min()))
-                record["reward_high"] = max(record["reward_high"], float(newest.max()))
+            if "reward_low" in record:
+                rewards = [record["reward_low"], record["reward_high"], *self._rewards.newest]
+                record |= {"reward_low": float(min(rewards)), "reward_high": float(max(rewards))}
             known = known_figures(self._agent, self._memory, self.num_ranks)
             self._diagnosis.judge(known | record)
         record["learning"] = self._diagnosis.line
@@ -257,12 +253,10 @@ def known_figures(agent: TrainingAgent, memory: MemoryDataloading, num_ranks: in
     gamma = discount_of(agent)
     if gamma is not None:
         known["gamma"] = gamma
-    space = agent.action_space
-    if isinstance(space, spaces.Box):
-        size = math.prod(space.shape)
-        known |= {"action_numbers": size, "max_entropy": size * math.log(2.0)}
-    elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        known["max_entropy"] = float(
-            np.log(space.n if isinstance(space, spaces.Discrete) else space.nvec).sum()
-        )
+    match agent.action_space:
+        case spaces.Box(shape=shape):
+            size = math.prod(shape)
+            known |= {"action_numbers": size, "max_entropy": size * math.log(2.0)}
+        case spaces.Discrete(n=choices) | spaces.MultiDiscrete(nvec=choices):
+            known["max_entropy"] = float(np.log(choices).sum())
     return known

@@ -89,15 +89,17 @@ class Schedule(Options):
         """Raise FinishedError if a training that has reached this epoch and time has nothing left
         to do.
         """
-        done = {"epochs": (epoch, self.epochs), "max_minutes": (elapsed_s / 60, self.max_minutes)}
-        for name, (reached, asked) in done.items():
-            if reached >= asked:
-                what = counted(int(asked), "epoch") if name == "epochs" else f"{asked:g} minutes"
-                raise FinishedError(
-                    f"this run has done its {what}: raise {name} (--trainer.{name}) to go on, "
-                    "choose another run_name, or start over with resume none (--trainer.resume "
-                    "none; of `run`: --fresh)"
-                )
+        if epoch >= self.epochs:
+            name, what = "epochs", counted(int(self.epochs), "epoch")
+        elif elapsed_s >= self.max_minutes * 60:
+            name, what = "max_minutes", f"{self.max_minutes:g} minutes"
+        else:
+            return
+        raise FinishedError(
+            f"this run has done its {what}: raise {name} (--trainer.{name}) to go on, choose "
+            "another run_name, or start over with resume none (--trainer.resume none; of `run`: "
+            "--fresh)"
+        )
 
 
 _AT_START = (
@@ -145,7 +147,7 @@ class TrainerOptions(Options):
 
     Attributes:
         resume: what to take over from an earlier run of this name: everything (all), its memory, or
-            none.
+            none. Trainers that torchrun starts again take over everything.
         init_policy: a policy from which the actor of a new training starts: a policy file, RUN or
             RUN@TAG; the critics start untrained. None: the actor does too. A resumed training is
             not affected.

@@ -15,14 +15,6 @@ from tmrl_like.types import Receipt
 
 # training steps for this many samples may be made up after the ratio has changed
 _KEPT_SAMPLES = 50
-_STATE = (
-    "recorded_samples",
-    "unpaced_steps",
-    "limit",
-    "in_lockstep",
-    "tasked_steps",
-    "untasked_training",
-)
 
 
 @dataclass
@@ -165,7 +157,7 @@ class Pacer:
         """Return the state as plain values, for a checkpoint. Waiting workers are left out: they
         announce themselves again.
         """
-        return {name: value for name, value in vars(self).items() if name in _STATE}
+        return {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         vars(self).update(state)

@@ -65,9 +65,33 @@ class Alone:
         rank: the number of this trainer.
         size: how many trainers there are.
         group: identifies this group of processes among all groups that ever existed; 0: alone.
+        samples: samples that have come to this rank.
+        tasks: of these, the environment steps that allow training.
     """
 
     rank, size, group = 0, 1, 0
+    samples = tasks = 0
+    _all = _mine = Vote()  # the newest vote of all, and this rank's part of it
+
+    def cast(self, mine: Vote, may_be_late: bool = False) -> Vote:
+        """Vote as `vote` does, and return the vote of all, with only those `samples` and `tasks`
+        that are new since the last call.
+        """
+        before, mine = self._all, mine._replace(samples=self.samples, tasks=self.tasks)
+        self._all, self._mine = self.vote(mine, may_be_late)
+        return self._all._replace(
+            samples=self._all.samples - before.samples, tasks=self._all.tasks - before.tasks
+        )
+
+    @property
+    def uncounted_samples(self) -> int:
+        """The samples of this rank that the ranks have not counted together yet."""
+        return self.samples - self._mine.samples
+
+    @property
+    def uncounted_tasks(self) -> int:
+        """The tasks of this rank that the ranks have not counted together yet."""
+        return self.tasks - self._mine.tasks
 
     def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
         """Return the vote of all ranks, the same on each, and this rank's own vote that is part of
@@ -104,41 +128,6 @@ class Alone:
 
     def leave(self) -> None:
         """End the communication. Calling it twice is fine."""
-
-
-class Votes:
-    """Counts what has come to this rank, and what all ranks have counted together.
-
-    Attributes:
-        ranks: the trainers that learn as one.
-        samples: samples that have come to this rank since it joined them.
-        tasks: of these, the environment steps that allow training.
-    """
-
-    def __init__(self, ranks: Alone) -> None:
-        self.ranks = ranks
-        self.samples = self.tasks = 0
-        self._all = self._mine = Vote()  # the newest vote of all, and this rank's part of it
-
-    def cast(self, mine: Vote, may_be_late: bool = False) -> Vote:
-        """Vote as `Alone.vote` does, and return the vote of all, with only those `samples` and
-        `tasks` that are new since the last call.
-        """
-        vote, self._mine = self.ranks.vote(
-            mine._replace(samples=self.samples, tasks=self.tasks), may_be_late
-        )
-        before, self._all = self._all, vote
-        return vote._replace(samples=vote.samples - before.samples, tasks=vote.tasks - before.tasks)
-
-    @property
-    def uncounted_samples(self) -> int:
-        """The samples of this rank that the ranks have not counted together yet."""
-        return self.samples - self._mine.samples
-
-    @property
-    def uncounted_tasks(self) -> int:
-        """The tasks of this rank that the ranks have not counted together yet."""
-        return self.tasks - self._mine.tasks
 
 
 class Ranks(Alone):
@@ -187,9 +176,7 @@ class Ranks(Alone):
                 world_size=self.size,
                 timeout=self._timeout,
             )
-        self.group = int.from_bytes(
-            self.broadcast((secrets.randbits(62) + 1).to_bytes(8, "little")), "little"
-        )
+        self.group = self.sum(0 if self.rank else secrets.randbits(62) + 1)[0]
         log.info("rank %d of %d (%s)", self.rank, self.size, backend)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Ranks:

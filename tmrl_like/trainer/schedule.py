@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn
 
 import gymnasium
 import msgspec
@@ -40,9 +40,9 @@ from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.learning import LearningWatch
 from tmrl_like.trainer.options import LIVE, Schedule
 from tmrl_like.trainer.pacing import Pacer
-from tmrl_like.trainer.ranks import Alone, Ranks, Vote, Votes
+from tmrl_like.trainer.ranks import Alone, Ranks, Vote
 from tmrl_like.trainer.round_metrics import RoundMetrics
-from tmrl_like.trainer.tuning import TunablePart, Tuning, discount_of, refuse_two_discounts
+from tmrl_like.trainer.tuning import Tuning, discount_of, refuse_two_discounts
 from tmrl_like.trainer.watch import Listener, RecentRewards
 from tmrl_like.types import Action, Batch, Buffer, Delivery, EpisodeStats, Observation
 from tmrl_like.wire.spaces import Space
@@ -52,19 +52,21 @@ log = logging.getLogger("tmrl_like.trainer")
 _FIRST_REMINDER_S = 10.0
 _LONGEST_REMINDER_S = 600.0
 _WARM_UP_EVERY_S = 5.0
+_COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 # longest wait of one of several ranks that has nothing new, for the others' sake
 _OTHERS_WAIT_S = 0.02
-# the contribution of one rank to the record of a round: episodes, and numbers to be summed
-_RankRound: TypeAlias = tuple[tuple[EpisodeStats, ...], dict[str, float]]
 _BY_POSITION = (  # after the first three, in the order of the original interface
-    *("epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval"),
-    *(
-        "max_training_steps_per_env_step",
-        "sleep_between_buffer_retrieval_attempts",
-        "profiling",
-        "agent_scheduler",
-    ),
-    *("start_training", "device"),
+    "epochs",
+    "rounds",
+    "steps",
+    "update_model_interval",
+    "update_buffer_interval",
+    "max_training_steps_per_env_step",
+    "sleep_between_buffer_retrieval_attempts",
+    "profiling",
+    "agent_scheduler",
+    "start_training",
+    "device",
 )
 
 SpacesOf = Callable[[], gymnasium.Env[Observation, Action]] | Sequence[Space]
@@ -156,15 +158,15 @@ class TrainingOffline(Schedule):
                 f"the memory draws mini-races, but {type(self.agent).__name__} does not take the "
                 "time that is left: leave mini_races out, or take an agent that does (IQNAgent)"
             )
-        self._votes = Votes(Alone())
+        self.ranks = Alone()
         self.kept = Kept()
         self.total_samples = len(self.memory)
         self._began_at = self._published_at = self.clock()
         self.pacer = Pacer(self, self.total_samples)
         parts = {
-            "trainer": TunablePart(LIVE, self, self.change),
-            "agent": TunablePart(self.agent.tunable, self.agent, self.agent.tune),
-            "memory": TunablePart(self.memory.tunable, self.memory, self.memory.tune),
+            "trainer": (LIVE, self, self.change),
+            "agent": (self.agent.tunable, self.agent, self.agent.tune),
+            "memory": (self.memory.tunable, self.memory, self.memory.tune),
         }
         self.tuning = Tuning(parts, self._check_values)
         self._follow_values()
@@ -179,14 +181,9 @@ class TrainingOffline(Schedule):
             self._learning,
         )
 
-    @property
-    def ranks(self) -> Alone:
-        """The trainers that learn as one; all counters are sums over them."""
-        return self._votes.ranks
-
     def join(self, ranks: Alone) -> None:
         """Learn as one with other trainers. Call it before the first training step."""
-        self._votes = Votes(ranks)
+        self.ranks = ranks
         self._learning.num_ranks = ranks.size
         if isinstance(ranks, Ranks):
             self.agent.join(ranks)
@@ -359,7 +356,7 @@ class TrainingOffline(Schedule):
         at any of them.
         """
         pacer, stop = self.pacer, should_stop() or self.elapsed_s > self.max_minutes * 60
-        vote = self._votes.cast(
+        vote = self.ranks.cast(
             Vote(self.memory.ready, stop, is_due, pacer.in_lockstep), may_be_late
         )
         if vote.in_lockstep:
@@ -406,19 +403,19 @@ class TrainingOffline(Schedule):
             self.pacer.enter_lockstep(self.total_updates)
         if len(buffer):
             self.memory.append(buffer)
-            self._votes.samples += len(buffer)
+            self.ranks.samples += len(buffer)
             has_begun = self._samples_so_far > self.start_training
             if self.pacer.in_lockstep and has_begun and self.memory.ready:
-                self._votes.tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
+                self.ranks.tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
         if delivery.awaits and delivery.receipt is not None:
-            self.pacer.wait_for(delivery.receipt, self._votes.uncounted_tasks)
+            self.pacer.wait_for(delivery.receipt, self.ranks.uncounted_tasks)
 
     @property
     def _samples_so_far(self) -> int:
         """The samples that all ranks have counted, plus those of this rank that are not counted
         yet.
         """
-        return self.total_samples + self._votes.uncounted_samples
+        return self.total_samples + self.ranks.uncounted_samples
 
     def _release_workers(self, around: _Around) -> None:
         """In lockstep, let the workers continue whose training steps are done."""
@@ -453,17 +450,14 @@ class TrainingOffline(Schedule):
                 remind_after_s += min(remind_after_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
             if self.total_samples < self.start_training and now - counted_at >= _WARM_UP_EVERY_S:
                 counted_at = now
-                waits = {
-                    "env_steps_total": self.total_samples,
-                    "start_training": self.start_training,
-                }
-                self._say(around, "warm_up", waits)
+                waits = {"start_training": self.start_training}
+                self._say(around, "warm_up", waits | {"env_steps_total": self.total_samples})
 
     def _awaited(self) -> int:
         """The number of samples so far: of all ranks, or of this one alone while it has too few to
         draw from.
         """
-        return self.total_samples if self.memory.ready else self._votes.samples
+        return self.total_samples if self.memory.ready else self.ranks.samples
 
     def _tell(self, around: _Around, delivery: Delivery) -> None:
         for listener in around.listeners:
@@ -483,9 +477,10 @@ class TrainingOffline(Schedule):
     def _close_round(self, around: _Around) -> Record:
         numbers = {"memory_transitions": len(self.memory)} | around.interface.fleet()
         mine = msgspec.msgpack.encode((self._metrics.episodes, numbers))
+        kind = tuple[tuple[EpisodeStats, ...], dict[str, int | float]]
         for rank, said in enumerate(self.ranks.gather(mine)):
             if rank != self.ranks.rank:
-                episodes, others = msgspec.msgpack.decode(said, type=_RankRound)
+                episodes, others = msgspec.msgpack.decode(said, type=kind)
                 self._tell(around, Delivery(Buffer(), episodes))
                 numbers |= {name: numbers.get(name, 0) + others[name] for name in others}
         record: Record = {
@@ -531,14 +526,7 @@ class TrainingOffline(Schedule):
         theirs separately.
         """
         return {
-            "counters": {
-                "epoch": self.epoch,
-                "round": self.round,
-                "round_steps": self.round_steps,
-                "elapsed_s": self.elapsed_s,
-                "total_updates": self.total_updates,
-                "total_samples": self.total_samples,
-            },
+            "counters": {name: getattr(self, name) for name in _COUNTERS},
             "pacer": self.pacer.state_dict(),
             "tuning": self.tuning.state_dict(),
             "returns": dict(vars(self.diagnosis.returns)),

@@ -120,11 +120,7 @@ def _state_of(training: TrainingOffline) -> State:
     return {
         "agent": object_state(training.agent),
         "training": training.state_dict(),
-        "kept": {
-            "version": training.kept.version,
-            "uncounted_samples": training.kept.uncounted_samples,
-            "earlier": training.kept.earlier,
-        },
+        "kept": vars(training.kept) | {"receipts": ()},  # the stored samples say them
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python_rng": random.getstate(),

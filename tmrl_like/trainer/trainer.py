@@ -157,9 +157,10 @@ class Trainer:
             formats = (dump_run_instance_fn, load_run_instance_fn)
             self._checkpoints = Checkpoints(path, *formats, ranks, options.sync_every_s, _check_of)
             parts.callback(self._checkpoints.close)
-            self.training = training = self._checkpoints.build(
-                training_cls, options.resume, updater_fn
-            )
+            # torchrun starts all of them again when one has failed: then they go on
+            restarts = ranks.sum(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+            resume = "all" if any(restarts) else options.resume
+            self.training = training = self._checkpoints.build(training_cls, resume, updater_fn)
             self._trained_s = training.elapsed_s  # the time between two runs does not count
             training.join(ranks)
             if options.init_policy is not None and training.total_updates == 0:
@@ -229,11 +230,10 @@ class Trainer:
             ConfigError: a partial holds positional arguments, which have no name to be logged
                 under.
         """
-        config, folder = (
-            partial_to_dict(functools.partial(self._training_cls)),
-            self._metrics_path.parent / "wandb",
-        )
-        self._run(about, WandbSink(folder, entity, project, run_id, key, config))
+        config = partial_to_dict(functools.partial(self._training_cls))
+        folder = self._metrics_path.parent / "wandb"
+        init = {"entity": entity, "project": project, "id": run_id, "config": config}
+        self._run(about, functools.partial(WandbSink, folder, key, **init))
 
     def stop(self) -> None:
         """End the current (or next) `run` after its current training step, with a checkpoint. Any
@@ -271,14 +271,16 @@ class Trainer:
         """
         return self.training.recent_rewards.mean()
 
-    def _run(self, about: StartFields | None, *further: Sink) -> None:
+    def _run(self, about: StartFields | None, *further: Callable[[], Sink]) -> None:
         try:
             self.training.refuse_finished(self.training.epoch, self._trained_s)
         except FinishedError as error:
             log.error("%s", error)  # a script ends with this line
             raise
-        asked_for = [ConsoleSink()] if self._sinks is None else self._sinks
-        sinks = [] if self.ranks.rank else [JsonLinesSink(self._metrics_path), *asked_for, *further]
+        sinks: list[Sink] = []
+        if self.ranks.rank == 0:
+            asked_for = [ConsoleSink()] if self._sinks is None else self._sinks
+            sinks = [JsonLinesSink(self._metrics_path), *asked_for, *(make() for make in further)]
         with self._running, contextlib.ExitStack() as closing:
             self.training.elapsed_s = self._trained_s
             for sink in sinks:

@@ -16,7 +16,7 @@ from tmrl_like.base.budgets import Lines, Turns
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import DivergedError, NoWorkerError
 from tmrl_like.metrics.reading import Record
-from tmrl_like.metrics.sinks import as_line
+from tmrl_like.metrics.sinks import as_json
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weights import WeightsCopy, refuse_diverged
 from tmrl_like.session.ring import Ring
@@ -89,13 +89,15 @@ class TrainerLink(TrainerInterface):
         self._frame: bytes | None = None  # … after this one; None: all are sent
         self._memory: list[WeightsCopy] = []  # of publications, in use or free
         self._divergence: DivergedError | None = None
-        path, run = None if saver is None else saver.path, self._receiver.run
         self.session = Session(
-            *(ring, self, "trainer", name),
+            ring,
+            self,
+            "trainer",
+            name,
             spaces=spaces,
-            model_path=path,
+            model_path=None if saver is None else saver.path,
             rank=rank,
-            run=run,
+            run=self._receiver.run,
             clock=clock,
         )
 
@@ -168,13 +170,11 @@ class TrainerLink(TrainerInterface):
         held = [] if self._saver is None else self._saver.held
         with self._lock:
             self._next_publication = None  # its memory may be overwritten
-            in_use = {id(one.weights) for one in (*held, self._publication) if one is not None}
+            in_use = [one.weights for one in (*held, self._publication) if one is not None]
             self._memory = [
-                weights
-                for weights in self._memory
-                if weights.fits(parameters) or id(weights) in in_use
+                weights for weights in self._memory if weights.fits(parameters) or weights in in_use
             ]
-            weights = next((weights for weights in self._memory if id(weights) not in in_use), None)
+            weights = next((weights for weights in self._memory if weights not in in_use), None)
             if weights is None:  # takes longer than copying
                 weights = WeightsCopy(parameters)
                 self._memory.append(weights)
@@ -273,7 +273,7 @@ class TrainerLink(TrainerInterface):
             if not send(m.encode(message)):
                 self._receiver.not_said(message)
         while self._reports:
-            send(m.encode(m.Report(), as_line(self._reports.popleft()).encode()))
+            send(m.encode(m.Report(), as_json(self._reports.popleft())))
         return 0.0 if self._unread else _TICK_S if is_sent else 0.001
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:

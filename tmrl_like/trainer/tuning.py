@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from numbers import Real
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -25,14 +25,10 @@ Values: TypeAlias = Mapping[str, float | None]
 """Values by their names in an experiment, such as "agent.lr_actor"."""
 
 
-class TunablePart(NamedTuple):
-    """A part of a training: the names of its values that may change, the object that has them, and
-    the function that changes them or raises ConfigError.
-    """
-
-    names: tuple[str, ...]
-    holder: object
-    tune: Callable[..., None]
+Part: TypeAlias = tuple[tuple[str, ...], object, Callable[..., None]]
+"""A part of a training: the names of its values that may change, the object that has them, and the
+function that changes them or raises ConfigError.
+"""
 
 
 class Tuning(Listener):
@@ -44,7 +40,7 @@ class Tuning(Listener):
         wanted: the same, with all later changes.
     """
 
-    def __init__(self, parts: Mapping[str, TunablePart], check: Callable[[], None]) -> None:
+    def __init__(self, parts: Mapping[str, Part], check: Callable[[], None]) -> None:
         """Read which values may change, and their current values.
 
         Args:
@@ -55,8 +51,11 @@ class Tuning(Listener):
         self._check = check
         self._asked: deque[tuple[dict[str, float | None], bool, Future[None]]] = deque()
         self._changed: set[str] = set()
-        names = [f"{part}.{name}" for part, of in parts.items() for name in of.names]
-        self.given = {name: self._now(name) for name in names}
+        self.given = {
+            f"{part}.{name}": getattr(holder, name)
+            for part, (names, holder, _) in parts.items()
+            for name in names
+        }
         self.wanted = dict(self.given)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,13 +76,10 @@ class Tuning(Listener):
                 )
             is_none = value is None and name == _MAY_BE_NONE
             expect(is_none or isinstance(value, Real), name, value, "a number")
-            asked[name] = (
-                value
-                if value is None
-                else int(value)
-                if abs(value) < _LARGEST_WHOLE and float(value).is_integer()
-                else float(value)
-            )
+            if value is not None:
+                is_whole = abs(value) < _LARGEST_WHOLE and float(value).is_integer()
+                value = int(value) if is_whole else float(value)
+            asked[name] = value
         done: Future[None] = Future()
         self._asked.append((asked, given, done))
         return done
@@ -133,25 +129,23 @@ class Tuning(Listener):
         """Restore the values that another process had. If this process was given another value than
         that process, the new one is used.
         """
-        for name, (given, wanted) in state.items():
-            if name not in self.given:
-                continue
-            if given == self.given[name]:
+        for name, now in self.given.items():
+            given, wanted = state.get(name, (now, now))
+            if given == now:
                 self.wanted[name] = wanted
-            elif wanted != self.given[name]:
-                log.info(
-                    "%s changes with this resumption: %s -> %s", name, wanted, self.given[name]
-                )
-            if not given == self.wanted[name] == self.given[name]:
+            if not given == self.wanted[name] == now:
                 try:
                     self._set({name: self.wanted[name]})
-                    self._changed.add(name)
                 except ConfigError as error:
                     log.warning("%s stays as the checkpoint has it: %s", name, error)
+                    continue
+                self._changed.add(name)
+            if self.wanted[name] != wanted:
+                log.info("%s changes with this resumption: %s -> %s", name, wanted, now)
 
     def _now(self, name: str) -> float | None:
         part, _, attribute = name.partition(".")
-        value: float | None = getattr(self._parts[part].holder, attribute)
+        value: float | None = getattr(self._parts[part][1], attribute)
         return value
 
     def _set(self, values: Values) -> None:
@@ -160,12 +154,14 @@ class Tuning(Listener):
             values = {"memory.gamma": values["agent.gamma"], **values}
         undo = []
         try:
-            for part, of in self._parts.items():
-                names = [name for name in of.names if f"{part}.{name}" in values]
-                if names:
-                    before = {name: self._now(f"{part}.{name}") for name in names}
-                    of.tune(**{name: values[f"{part}.{name}"] for name in names})
-                    undo.append((of.tune, before))
+            for part, (names, holder, tune) in self._parts.items():
+                wanted = {
+                    name: values[f"{part}.{name}"] for name in names if f"{part}.{name}" in values
+                }
+                if wanted:
+                    before = {name: getattr(holder, name) for name in wanted}
+                    tune(**wanted)
+                    undo.append((tune, before))
             self._check()
         except ConfigError:
             for tune, before in undo:

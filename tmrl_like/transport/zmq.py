@@ -81,7 +81,6 @@ class _ZmqLink:
         sock.sndhwm = sock.rcvhwm = options.queue_messages
         # without a limit, the system dials an address where nobody answers ever more rarely
         sock.handshake_ivl = sock.connect_timeout = math.ceil(options.handshake_timeout_s * 1000)
-        sock.ipv6 = True
         sock.tcp_keepalive = 1
         silent_s = options.silent_after_s
         every_s = math.ceil(max(options.heartbeat_s, silent_s / _MAX_KEEPALIVES))
@@ -156,6 +155,7 @@ class ZmqServerLink(_ZmqLink):
         super().__init__(zmq.ROUTER, options)
         try:
             self._socket.backlog = _BACKLOG
+            self._socket.ipv6 = True
             self._socket.router_mandatory = True
             self._socket.curve_server = True
             self._socket.curve_publickey = keys.curve_public.encode()
@@ -224,6 +224,9 @@ class ZmqPeerLink(_ZmqLink):
         self._address = host, port
         self._where = f"{host}:{port}"
         self._endpoint = f"tcp://{bracketed(host)}:{port}"
+        self._is_name = ":" not in host and not host.rpartition(".")[2].isdigit()
+        # of a name, libzmq knows one address: of IPv4, or if this is set of IPv6
+        self._socket.ipv6 = self._next_ipv6 = ":" in host
         # else a full queue would abort the process after a reconnect
         self._socket.immediate = 1
         self._socket.curve_serverkey = keys.server_curve_public.encode()
@@ -279,6 +282,9 @@ class ZmqPeerLink(_ZmqLink):
                 self._proved, self._heard_at = True, now
             elif event == zmq.EVENT_DISCONNECTED and not self._proved:
                 self._doubt(now)
+            elif event == zmq.EVENT_CONNECT_RETRIED and self._is_name:
+                self._next_ipv6 = not self._socket.ipv6
+                self._dead_since = -math.inf if self._next_ipv6 else now
 
     def _doubt(self, now: float) -> None:
         """Handle another handshake that was broken off while none has succeeded yet.
@@ -301,7 +307,7 @@ class ZmqPeerLink(_ZmqLink):
 
     def _redial_if_dead(self) -> None:
         """Redial if needed: libzmq itself reconnects after a lost connection, but not after one
-        that broke the protocol or is silent.
+        that broke the protocol or is silent, and never at another address of a name.
         """
         now = time.monotonic()
         if (
@@ -312,6 +318,7 @@ class ZmqPeerLink(_ZmqLink):
             self.is_lost = True
             with contextlib.suppress(zmq.ZMQError):
                 self._socket.disconnect(self._endpoint)
+            self._socket.ipv6 = self._next_ipv6
             self._socket.connect(self._endpoint)
 
     def send(self, data: bytes) -> bool:

@@ -150,14 +150,14 @@ class KeyFolder:
             raise CredentialsError(
                 "the line is incomplete or damaged; copy all of what `keys invite` printed"
             ) from None
-        if not (self.path / "server.json").exists():
-            disk.remove(self.path / _UNFINISHED)  # else the next start would replace this key
-            self.write("peer.json", keys, private=True)
-        elif self.server_keys().curve_public != keys.server_curve_public:
+        is_server = (self.path / "server.json").exists()
+        if is_server and self.server_keys().curve_public != keys.server_curve_public:
             raise CredentialsError(
-                f"{self.path} holds a server's keys; join from another folder (--keys-dir) or "
-                "remove it"
+                f"{self.path} holds the keys of another server; join from another folder "
+                "(--keys-dir) or remove it"
             )
+        disk.remove(self.path / _UNFINISHED)  # else the next start would replace this key
+        self.write("peer.json", keys, private=True)
         return keys
 
     def revoke(self, name: str) -> None:
@@ -374,7 +374,7 @@ def _tls_pair() -> tuple[str, str]:
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "default")])
-    start = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    start = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)  # a clock that was never set
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -382,7 +382,7 @@ def _tls_pair() -> tuple[str, str]:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
-        .not_valid_after(start + datetime.timedelta(days=365 * 100))
+        .not_valid_after(start + datetime.timedelta(days=365 * 150))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("default")]), critical=False)
         .sign(key, hashes.SHA256())
     )

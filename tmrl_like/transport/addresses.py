@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from tmrl_like.errors import ConfigError
 
+_LABEL = r"[^\s\[\]:.]{1,63}"
+_NAME = rf"{_LABEL}(?:\.{_LABEL})*\.?"
+
 
 def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
     """Return the addresses of servers as HOST:PORT.
@@ -39,7 +42,7 @@ def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
     """Split `host`, `host:port`, `::1`, `[::1]` or `[::1]:port`; raise ConfigError if malformed."""
     if re.fullmatch(r"[^\s\[\]:/]*(:[^\s\[\]:/]*){2,}", address):
         return address, port
-    parts = re.fullmatch(r"(?:\[([^\s\[\]]+)\]|([^\s\[\]:]+))(?::(\d{1,5}))?", address)
+    parts = re.fullmatch(rf"(?:\[([^\s\[\]]*:[^\s\[\]]*)\]|({_NAME}))(?::(\d{{1,5}}))?", address)
     if parts is None or int(parts[3] or 0) > 65535:
         raise ConfigError(
             f"host is {address!r}; expected an address or a name, and perhaps a port: "

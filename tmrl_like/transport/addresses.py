@@ -9,6 +9,7 @@ from tmrl_like.errors import ConfigError
 
 _LABEL = r"[^\s\[\]:.]{1,63}"
 _NAME = rf"{_LABEL}(?:\.{_LABEL})*\.?"
+_IPV6 = r"[^\s\[\]:/]*(?::[^\s\[\]:/]*){2,}"
 
 
 def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
@@ -21,7 +22,7 @@ def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
         ConfigError: there is no address, or one is malformed or given twice.
     """
     hosts = hosts.split(",") if isinstance(hosts, str) else hosts
-    found: dict[str, None] = {}
+    found = []
     for text in hosts:
         host, own_port = host_and_port(text.strip(), port)
         if host in ("0.0.0.0", "::"):
@@ -30,8 +31,8 @@ def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
                 "server's name or address as workers and trainer reach it (server.bind is where it "
                 "listens)"
             )
-        found[f"{bracketed(host)}:{own_port}"] = None
-    if len(found) < len(hosts) or not hosts:
+        found.append(f"{bracketed(host)}:{own_port}")
+    if not found or len(set(found)) < len(found):
         raise ConfigError(
             f"host is {', '.join(hosts) or 'an empty list'}; expected servers, each of them once"
         )
@@ -40,15 +41,13 @@ def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
 
 def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
     """Split `host`, `host:port`, `::1`, `[::1]` or `[::1]:port`; raise ConfigError if malformed."""
-    if re.fullmatch(r"[^\s\[\]:/]*(:[^\s\[\]:/]*){2,}", address):
-        return address, port
-    parts = re.fullmatch(rf"(?:\[([^\s\[\]]*:[^\s\[\]]*)\]|({_NAME}))(?::(\d{{1,5}}))?", address)
-    if parts is None or int(parts[3] or 0) > 65535:
+    parts = re.fullmatch(rf"({_IPV6})|(?:\[({_IPV6})\]|({_NAME}))(?::(\d{{1,5}}))?", address)
+    if parts is None or int(parts[4] or 0) > 65535:
         raise ConfigError(
             f"host is {address!r}; expected an address or a name, and perhaps a port: "
             "a.example:7790"
         )
-    return parts[1] or parts[2], int(parts[3] or port)
+    return parts[1] or parts[2] or parts[3], int(parts[4] or port)
 
 
 def bracketed(host: str) -> str:

@@ -99,8 +99,9 @@ class KeyFolder:
         self._create_first()
         if not (self.path / "server.json").exists():
             raise CredentialsError(
-                f"{self.path} holds a key that joins another machine's server; to run a server "
-                "here give it a folder of its own (--server.keys_dir FOLDER)"
+                f"{self.path} holds a key that joins another machine's server, where keys are "
+                "invited; to run a server here give it a folder of its own (--server.keys_dir "
+                "FOLDER)"
             )
         return read_keys(self.path / "server.json", ServerKeys, secret=True)
 
@@ -120,8 +121,7 @@ class KeyFolder:
             CredentialsError: the name is taken or invalid, or this is not the server's machine.
         """
         server = self.server_keys()
-        check_name(name)
-        if (self.path / "authorized" / f"{name}.json").exists():
+        if self._file_of(name).exists():
             raise CredentialsError(
                 f"there is a key named {name!r} already; revoke it first or take another name"
             )
@@ -166,14 +166,10 @@ class KeyFolder:
         Raises:
             CredentialsError: there is no such key.
         """
-        check_name(name)
-        file = self.path / "authorized" / f"{name}.json"
+        file = self._file_of(name)
         if not file.exists():
-            known = (
-                ", ".join(sorted(i.name for i in AuthorizedKeys(self).identities.values()))
-                or "none"
-            )
-            raise CredentialsError(f"no key is named {name!r}; there are: {known}")
+            known = ", ".join(sorted(other.stem for other in file.parent.glob("*.json")))
+            raise CredentialsError(f"no key is named {name!r}; there are: {known or 'none'}")
         disk.remove(file)
         disk.sync_folder(file.parent)
 
@@ -183,6 +179,14 @@ class KeyFolder:
         write_atomically(file, checked_json(content), private=private)
         disk.sync_folder(file.parent)
         remove_drafts(file.parent)
+
+    def _file_of(self, name: str) -> Path:
+        """Return the file of the key of this name; raise CredentialsError if it is no name."""
+        if not _NAME.fullmatch(name):
+            raise CredentialsError(
+                f"{name!r} is not a name for a key: use up to 64 letters, digits, '.', '_' and '-'"
+            )
+        return self.path / "authorized" / f"{name}.json"
 
     def _authorize(self, server: ServerKeys, name: str, roles: tuple[str, ...]) -> PeerKeys:
         public, secret = _curve_pair()
@@ -391,14 +395,6 @@ def _tls_pair() -> tuple[str, str]:
         pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return private.decode(), certificate.public_bytes(pem).decode()
-
-
-def check_name(name: str) -> None:
-    """Raise CredentialsError unless `name` is a valid name for a key."""
-    if not _NAME.fullmatch(name):
-        raise CredentialsError(
-            f"{name!r} is not a name for a key: use up to 64 letters, digits, '.', '_' and '-'"
-        )
 
 
 def read_keys(path: Path, kind: type[T], secret: bool) -> T:

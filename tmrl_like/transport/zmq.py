@@ -75,7 +75,6 @@ class _ZmqLink:
         expect_threads(_THREADS, "zmq")
         self._context = zmq.Context()
         self._socket = sock = self._context.socket(kind)
-        self._closed = False
         sock.linger = 200
         sock.maxmsgsize = min(options.max_message_bytes, _PART_BYTES) + _CURVE_BYTES
         sock.sndhwm = sock.rcvhwm = options.queue_messages
@@ -135,9 +134,8 @@ class _ZmqLink:
             self._waker.send(b"w")
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._socket.close(linger=200)
+        if not self._socket.closed:
+            self._socket.close()
             self._context.term()
             self._woken.close()
             self._waker.close()
@@ -167,10 +165,8 @@ class ZmqServerLink(_ZmqLink):
             if isinstance(error, zmq.ZMQError):
                 raise cannot_listen(host, port, error.errno == zmq.EADDRINUSE, error) from None
             raise
-        self.address = (
-            host,
-            int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]),
-        )
+        endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = (host, int(endpoint.rpartition(":")[2]))
 
     def receive(self, timeout_s: float) -> Incoming | None:
         if self._gate.failure:
@@ -222,8 +218,8 @@ class ZmqPeerLink(_ZmqLink):
         super().__init__(zmq.DEALER, options)
         self.is_lost = False
         self._address = host, port
-        self._where = f"{host}:{port}"
-        self._endpoint = f"tcp://{bracketed(host)}:{port}"
+        self._where = f"{bracketed(host)}:{port}"
+        self._endpoint = f"tcp://{self._where}"
         self._is_name = ":" not in host and not host.rpartition(".")[2].isdigit()
         # of a name, libzmq knows one address: of IPv4, or if this is set of IPv6
         self._socket.ipv6 = self._next_ipv6 = ":" in host
@@ -301,9 +297,9 @@ class ZmqPeerLink(_ZmqLink):
             self._gives_up_at = now + _GIVES_UP_AFTER_S
             line = (
                 "what listens at %s breaks off each handshake: is it the server that this "
-                "machine's key is for? "
+                "machine's key is for? Still trying"
             )
-            log.warning(line + "Still trying", self._where)
+            log.warning(line, self._where)
 
     def _redial_if_dead(self) -> None:
         """Redial if needed: libzmq itself reconnects after a lost connection, but not after one
@@ -330,7 +326,7 @@ class ZmqPeerLink(_ZmqLink):
         return True
 
     def close(self) -> None:
-        if not self._closed:
+        if not self._socket.closed:
             self._socket.disable_monitor()
             self._monitor.close(linger=0)
         super().close()

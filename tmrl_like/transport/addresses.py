@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 
@@ -48,6 +49,15 @@ def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
             "a.example:7790"
         )
     return parts[1] or parts[2] or parts[3], int(parts[4] or port)
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address rather than a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def bracketed(host: str) -> str:

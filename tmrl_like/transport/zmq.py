@@ -28,7 +28,7 @@ import zmq
 
 from tmrl_like.base.threads import expect_threads
 from tmrl_like.errors import TransportError
-from tmrl_like.transport.addresses import bracketed
+from tmrl_like.transport.addresses import bracketed, is_address
 from tmrl_like.transport.base import (
     Incoming,
     TransportOptions,
@@ -220,7 +220,7 @@ class ZmqPeerLink(_ZmqLink):
         self._address = host, port
         self._where = f"{bracketed(host)}:{port}"
         self._endpoint = f"tcp://{self._where}"
-        self._is_name = ":" not in host and not host.rpartition(".")[2].isdigit()
+        self._is_name = not is_address(host)
         # of a name, libzmq knows one address: of IPv4, or if this is set of IPv6
         self._socket.ipv6 = self._next_ipv6 = ":" in host
         # else a full queue would abort the process after a reconnect

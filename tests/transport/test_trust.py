@@ -110,7 +110,7 @@ def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machine
     introduce(server, friend)
 
 
-@pytest.mark.parametrize("key", ["short", "é" * 40])
+@pytest.mark.parametrize("key", ["short", "é" * 40, f"{40 * 'a'}\n"])
 def test_a_key_that_is_none_is_an_error_at_once(machines, key):
     with pytest.raises(CredentialsError, match=r"peer\.json is damaged"):
         machines.connect(machines.listen(), machines.altered("damaged", curve_secret=key))

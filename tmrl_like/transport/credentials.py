@@ -50,7 +50,9 @@ KEYS_CHECK_S = 1.0
 _LOCK, _LOCKED_WITHIN_S = "lock", 10.0
 _UNFINISHED = "unfinished"  # is in a folder from before its first key until after `server.json`
 
-Z85: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}$")]
+_Z85 = r"\A[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}\Z"
+Z85: TypeAlias = Annotated[str, msgspec.Meta(pattern=_Z85)]
+_Stamp: TypeAlias = tuple[int, ...]
 
 
 class ServerKeys(msgspec.Struct, frozen=True):
@@ -282,8 +284,8 @@ class AuthorizedKeys:
 
     def __init__(self, folder: KeyFolder) -> None:
         self._folder = folder.path
-        self._entries: dict[str, Authorized] = {}  # by name
-        self._stamps: dict[str, tuple[int, ...]] = {}  # of the files read so far
+        # by name: what was read from a file, and what told that it is this one
+        self._known: dict[str, tuple[Authorized, _Stamp]] = {}
         self._absent_since: dict[str, float] = {}
         self._said: set[str] = set()
         self._looks = Bucket(burst=100, per_s=10)
@@ -327,26 +329,24 @@ class AuthorizedKeys:
             return
         for name, state in states.items():
             stamp = (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
-            if self._stamps.get(name) != stamp:
+            if name not in self._known or self._known[name][1] != stamp:
                 self._read(name, stamp)
         if is_whole:
-            self._drop_absent(self._entries.keys() - states.keys(), now)
+            self._drop_absent(self._known.keys() - states.keys(), now)
         self.identities = {
             entry.curve_public: Identity(name, entry.roles)
-            for name, entry in sorted(self._entries.items())
+            for name, (entry, _) in sorted(self._known.items())
         }
 
-    def _read(self, name: str, stamp: tuple[int, ...]) -> None:
+    def _read(self, name: str, stamp: _Stamp) -> None:
         """Read a file. If that fails, keep the key that was in it, and try again next time."""
         try:
-            self._entries[name] = read_keys(
-                self._folder / "authorized" / f"{name}.json", Authorized, secret=False
-            )
-            self._stamps[name] = stamp
+            file = self._folder / "authorized" / f"{name}.json"
+            self._known[name] = read_keys(file, Authorized, secret=False), stamp
         except CredentialsError as error:
             what_follows = (
                 "the key that was in it stays valid"
-                if name in self._entries
+                if name in self._known
                 else "this key is refused"
             )
             self._warn_once(f"{error}; {what_follows}")
@@ -355,7 +355,7 @@ class AuthorizedKeys:
         self._absent_since = {name: self._absent_since.get(name, now) for name in absent}
         for name in absent:
             if now - self._absent_since[name] >= KEYS_CHECK_S:
-                del self._entries[name], self._stamps[name]
+                del self._known[name]
 
     def _warn_once(self, line: str) -> None:
         if line not in self._said:

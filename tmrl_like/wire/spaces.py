@@ -24,7 +24,7 @@ _LISTED = 12  # maximum number of bounds that are listed
 
 _Number: TypeAlias = int | float | str  # text: inf or -inf, which JSON cannot represent
 _Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_NUMBERS)]
-_Dtype = Annotated[str, msgspec.Meta(pattern="^(bool|u?int(8|16|32|64)|float(16|32|64))$")]
+_Dtype = Annotated[str, msgspec.Meta(pattern=r"\A(bool|u?int(8|16|32|64)|float(16|32|64))\Z")]
 _Array = np.ndarray[Any, Any]
 
 Space: TypeAlias = gymnasium.Space[Any]

@@ -5,12 +5,12 @@ much in few bytes.
 from __future__ import annotations
 
 import struct
-import tracemalloc
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 import zstandard
+from kit.memory import peak_of
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.types import EpisodeStats
@@ -86,16 +86,6 @@ def taken(receiver, message):
     packet, body = m.decode(message)
     assert isinstance(packet, m.SamplePacket)
     return list(receiver.take(packet, body, message, 0.0, lambda packet: True))
-
-
-def peak_of(call):
-    """Return a call's result and its peak memory."""
-    tracemalloc.start()
-    try:
-        returned = call()
-        return returned, tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,7 @@ class Scene:
     def __init__(self, role, is_trainer_full):
         self.link = FullLink()
         self.relay = Relay(self.link, max_waiting_bytes=16 * MEGABYTE)
-        self.identity, self.peer = ROLES[role], b"hostile"
-        if role == "trainer":
-            self.peer = b"trainer"
+        self.identity, self.peer = ROLES[role], b"trainer" if role == "trainer" else b"hostile"
         self.now = 0.0
         self.tell(b"trainer", TRAINER, m.encode(m.Hello("trainer", "t", 1, "0", SPACES)))
         self.tell(b"honest", HONEST, m.encode(m.Hello("worker", "honest", 1, "0", SPACES)))

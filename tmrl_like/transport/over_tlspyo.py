@@ -70,7 +70,7 @@ _decode_at_server = msgspec.msgpack.Decoder(
     tuple[
         int,
         Literal["HELLO", "OBJ", "NTF", "ACK"],
-        dict[str, int] | None,
+        msgspec.Raw,  # the destination, which is always this server
         memoryview | tuple[str] | None,
     ]
 ).decode

@@ -65,7 +65,7 @@ MAY_IMPORT = {  # all rooms, from the ground floor up; these imports are allowed
         "engine",
         "engine.options",
     ),
-    "page": ("errors", "base", "types", "metrics", "wire", "session", "delivery"),
+    "page": ("errors", "base", "types", "metrics", "wire", "transport", "session", "delivery"),
     "in_process": (*_GROUND, "wire", "policies", "trainer", "worker", "worker.options"),
     "experiment": (
         "errors",

@@ -251,7 +251,7 @@ MISTAKES = {
     ),
     "a port that is taken": Mistake("server TINY --server.port PORT", str(PORT), 1, port_is_taken),
     "an address of another machine": Mistake(
-        "server TINY --server.bind 192.0.2.1", "cannot listen on 192", 1
+        "server TINY --server.bind 192.0.2.1", "expected an address of this machine", 1
     ),
     "a video nowhere": Mistake(
         "test TINY --untrained --video missing/x.mp4",

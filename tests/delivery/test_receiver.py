@@ -314,7 +314,7 @@ def test_a_process_whose_packets_are_not_stored_is_not_forgotten(trainer, few):
     "peers", "a worker fills what may wait at the trainer", "the others keep their share"
 )
 def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
-    trainer = Trainer(WorkerLimits(total_bytes=15_000))
+    trainer = Trainer(WorkerLimits(total_bytes=40_000))
     for entry in range(1, 21):
         trainer.give(entry, worker="bad")
         trainer.give(entry)

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import itertools
 import random
-import tracemalloc
+from functools import partial
 
 import pytest
+from kit.memory import peak_of
 from kit.packets import write
 from test_server_budgets import MESSAGES, ROLES, Scene, encoded
 from test_trainer_budgets import SHAPES, body_of, message_of, taken
@@ -133,10 +134,5 @@ def test_changed_inputs_do_no_harm(kind, tmp_path, caplog, inputs):
     target, rng = kind(tmp_path), random.Random(inputs)
     further = (changed(target.seeds, rng) for _ in range(inputs))
     for data in itertools.chain(target.seeds, further):
-        tracemalloc.start()
-        try:
-            target.take(data)
-            _, peak_bytes = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+        _, peak_bytes = peak_of(partial(target.take, data))
         assert peak_bytes <= target.budget_bytes + 20 * len(data)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import itertools
 import sys
-import tracemalloc
 
 import pytest
 from kit.episodes import episode
+from kit.memory import peak_of
 
 from tmrl_like.server.relay import Relay
 from tmrl_like.transport.base import Identity, Incoming
@@ -120,9 +120,7 @@ class Scene:
     def __init__(self, role, is_trainer_full):
         self.link = FullLink()
         self.relay = Relay(self.link, max_waiting_bytes=16 * MEGABYTE)
-        self.identity, self.peer = ROLES[role], b"hostile"
-        if role == "trainer":
-            self.peer = b"trainer"
+        self.identity, self.peer = ROLES[role], b"trainer" if role == "trainer" else b"hostile"
         self.now = 0.0
         self.tell(b"trainer", TRAINER, m.encode(m.Hello("trainer", "t", 1, "0", SPACES)))
         self.tell(b"honest", HONEST, m.encode(m.Hello("worker", "honest", 1, "0", SPACES)))
@@ -188,12 +186,7 @@ def test_a_flood_costs_the_server_no_more_than_its_budget(role, message, number)
     make = MESSAGES[message]
     scene = Scene(role, is_trainer_full=role == "worker")
     sent_before = scene.link.sent_bytes
-    tracemalloc.start()
-    try:
-        sent_bytes, messages = scene.flood(make, number)
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    (sent_bytes, messages), peak_bytes = peak_of(lambda: scene.flood(make, number))
     assert peak_bytes <= FIXED_BYTES + MEMORY * sent_bytes
     probes_bytes = 8 * MEGABYTE if "probe" in message else 0
     honest_bytes = 200 * messages

@@ -5,12 +5,12 @@ much in few bytes.
 from __future__ import annotations
 
 import struct
-import tracemalloc
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 import zstandard
+from kit.memory import peak_of
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.types import EpisodeStats
@@ -58,6 +58,7 @@ SHAPES = {
         ("d", [f"k{i}" for i in range(1000)], [("p", "int")] * 1000), bytes(8 * 1000)
     ),
     "empty containers": columns(("t", []), 0, 9000),
+    "empty arrays, often": Shape(("t", [("a", "|u1", [0])] * 100), b"", (), 500),
     "segments": Shape(("p", "none"), b"", segments=1500),
     "hardly anything": Shape(("p", "none"), b""),
 }
@@ -87,16 +88,6 @@ def taken(receiver, message):
     return list(receiver.take(packet, body, message, 0.0, lambda packet: True))
 
 
-def peak_of(call):
-    """Return a call's result and its peak memory."""
-    tracemalloc.start()
-    try:
-        returned = call()
-        return returned, tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize(
     ("shape", "is_compressed"), [*((shape, True) for shape in SHAPES), ("black pictures", False)]
 )
@@ -106,6 +97,7 @@ def test_a_packet_takes_no_more_memory_than_it_counts_for(shape, is_compressed):
     held, peak_bytes = peak_of(lambda: [taken(Receiver(), message)[0] for _ in range(3)])
     (block,) = held[0].buffer.blocks
     assert peak_bytes <= FIXED_BYTES + 4 * (block.size_bytes + len(message))  # 3, and a third
+    assert peak_of(block.samples)[1] <= FIXED_BYTES + block.size_bytes
 
 
 @pytest.mark.fault(

@@ -22,18 +22,12 @@ def quiet_watcher():
     return Watcher(quiet_ring(), {}, ())
 
 
-def watcher_of(server, keys=None):
-    """Return a watcher of a server that connects with this machine's key, or with another one."""
-    where = [f"127.0.0.1:{server.address[1]}"]
-    keys = keys or KeyFolder(default_keys_folder())
-    return Watcher(connect_to_one("zmq", where, "", keys), {}, ())
-
-
-def invited(folder, role):
-    """Return keys of another machine, which this one has invited."""
+def invited(server, folder, role):
+    """Return a watcher of a server on another machine, which this one has invited."""
     keys = KeyFolder(folder)
     keys.join(KeyFolder(default_keys_folder()).invite("tablet", (role,)))
-    return keys
+    where = [f"127.0.0.1:{server.address[1]}"]
+    return Watcher(connect_to_one("zmq", where, "", keys), {}, ())
 
 
 def test_what_happened_before_the_page_began_is_not_told_as_if_it_happened_now():
@@ -162,12 +156,14 @@ def test_who_lets_others_look_is_told_what_they_see(caplog):
     assert line.startswith("without a key and unencrypted, anybody who can reach http://0.0.0.0:")
 
 
-def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(zmq_house, until):
+def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(
+    zmq_house, tmp_path, until
+):
     server = zmq_house.server()
     worker, trainer = zmq_house.worker(name="arm"), zmq_house.trainer(training={"epochs": 1})
     zmq_house.start(worker.run, verbose=False)
     trainer.run()
-    watcher = watcher_of(server)
+    watcher = invited(server, tmp_path, "watcher")
     with Page(watcher, port=0) as page:
         told = events(page)
         until(lambda: watcher.session.connected)
@@ -193,15 +189,9 @@ def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(zmq_h
 
 
 def test_a_page_whose_key_may_not_look_ends_with_the_reason(zmq_house, tmp_path):
-    watcher = watcher_of(zmq_house.server(), invited(tmp_path, "worker"))
+    watcher = invited(zmq_house.server(), tmp_path, "worker")
     with (
         Page(watcher, port=0) as page,
         pytest.raises(RefusedError, match="the key 'tablet' is not for a watcher"),
     ):
         page.serve_forever()
-
-
-def test_an_invited_watcher_looks(zmq_house, tmp_path, until):
-    watcher = watcher_of(zmq_house.server(), invited(tmp_path, "watcher"))
-    until(lambda: watcher.sight is not None)
-    watcher.session.close(0.0)

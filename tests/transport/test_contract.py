@@ -218,6 +218,15 @@ def test_an_address_that_does_not_answer_is_dialled_again_and_again(machines_for
         until(lambda: hears_nothing(peer), "the peer noticing that nobody answers")
 
 
+def test_the_ipv4_and_ipv6_addresses_of_a_name_are_dialled_in_turn(machines_for):
+    machines = machines_for("zmq")
+    server = machines.listen()
+    server.close()
+    peer = machines.connect(SimpleNamespace(address=("localhost", server.address[1])))
+    for is_ipv6 in (False, True, False, True):
+        until(lambda: hears_nothing(peer) and peer._socket.ipv6 == is_ipv6)  # noqa: B023
+
+
 def test_closing_twice_is_fine_and_frees_the_port_at_once(machines, pair):
     server, peer, _ = pair()
     for link in (peer, server, peer, server):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from kit.failing import failing
 
 from tmrl_like.base.files import disk
@@ -144,15 +145,19 @@ def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, content, caplo
     assert list(keys.identities.values()) == [Identity("local", ("trainer",))]
 
 
-def test_another_key_under_the_same_name_counts_at_once(folder):
-    folder.invite("car")
+def test_another_key_under_the_same_name_counts_at_once_here_too(folder):
     keys = AuthorizedKeys(folder)
-    before = dict(keys.identities)
-    folder.revoke("car")
-    folder.invite("car")
+    folder.revoke("local")
+    joined = folder.join(folder.invite("local"))
+    assert folder.peer_keys() == joined
     keys.refresh(now=0.1)
-    assert names(keys) == {"local", "car"}
-    assert keys.identities != before
+    assert keys.identities == {joined.curve_public: Identity("local", ("worker",))}
+
+
+def test_a_certificate_holds_where_the_clock_was_never_set_and_for_a_century(folder):
+    certificate = x509.load_pem_x509_certificate(folder.server_keys().tls_certificate.encode())
+    assert certificate.not_valid_before_utc.timestamp() == 0
+    assert certificate.not_valid_after_utc.year > 2100
 
 
 def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder):

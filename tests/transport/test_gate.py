@@ -9,9 +9,9 @@ import subprocess
 import sys
 from contextlib import ExitStack, closing, suppress
 
-import psutil
 import pytest
 import zmq
+from kit.memory import memory_of
 
 from tmrl_like.transport import Identity, TransportOptions, connect
 from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS, raise_descriptor_limit
@@ -102,12 +102,12 @@ def test_a_crowd_ends_none_of_those_that_proved_their_keys(
 def test_before_the_handshake_a_stranger_cannot_fill_the_memory(machines_for):
     """libzmq allocates the announced size of a frame even before the handshake."""
     server = machines_for("zmq").listen(options=PATIENT)
-    before = psutil.Process().memory_info().rss
+    before = memory_of()
     for size, flags in itertools.product((1 << 21, 60 << 20, 1 << 40), (b"\x02", b"\x06")):
         with socket.create_connection(server.address) as sock:
             sock.sendall(ZMTP_GREETING + flags + size.to_bytes(8, "big"))
             assert closes(sock)
-    assert psutil.Process().memory_info().rss - before < 20 << 20
+    assert memory_of() - before < 20 << 20
 
 
 def test_a_message_of_many_parts_is_as_large_as_any_other_may_be(machines_for):
@@ -202,14 +202,14 @@ def test_what_strangers_send_takes_64_mb_at_most(machines, echo, size):
     """
     program, address = echo
     assert answers(machines, address, "early")
-    before = psutil.Process(program.pid).memory_info().rss
+    before = memory_of(program.pid)
     with ExitStack() as stack:
         for _ in range(2 * MAX_UNPROVED_CONNECTIONS):
             sock = stack.enter_context(socket.create_connection(address))
             with suppress(OSError):
                 sock.sendall(ZMTP_GREETING + b"\x06" + size.to_bytes(8, "big") + bytes(_PART_BYTES))
         assert answers(machines, address, "late")
-        assert psutil.Process(program.pid).memory_info().rss - before < 64e6
+        assert memory_of(program.pid) - before < 64e6
 
 
 @pytest.mark.usefixtures("hasty")

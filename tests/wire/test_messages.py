@@ -44,7 +44,7 @@ def plain(kind, forged=None):
         case msgspec.inspect.TupleType():
             return [plain(each, forged) for each in kind.item_types]
         case msgspec.inspect.StrType():
-            return FORGED if kind.max_length == forged else "text"
+            return FORGED if kind.max_length == forged else "worker"
         case msgspec.inspect.FloatType():
             return 2.5
         case msgspec.inspect.BoolType():
@@ -101,6 +101,7 @@ def test_too_few_bytes_are_refused(data):
     [
         ["NoSuchMessage"],
         ["Hello"],
+        ["Hello", "robot", "name", 1, "0.1"],
         ["Hello", "worker", "n" * 201, 1, "0.1"],
         ["Hello", "worker", "name", -1, "0.1"],
         ["Hello", "worker", "name", 2**63, "0.1"],

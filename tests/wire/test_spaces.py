@@ -49,6 +49,8 @@ def test_a_space_of_a_kind_that_is_not_known_is_refused_by_name():
         b'{"space":"box","shape":[1],"dtype":"O","low":[0],"high":[1]}',
         b'{"space":"box","shape":[1],"dtype":"float32","low":["a"],"high":[1]}',
         b'{"space":"multibinary","n":[100000,100000]}',
+        b'{"space":"tuple","spaces":[%s]}'
+        % b",".join([b'{"space":"multibinary","n":8388608}'] * 3),
         b'{"space":"text"}',
     ],
 )

@@ -21,7 +21,7 @@ from tmrl_like.engine.options import AtLeastMiB, EngineOptions
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.trainer.options import Schedule, TrainerOptions
-from tmrl_like.transport.addresses import addresses_of, host_and_port
+from tmrl_like.transport.addresses import addresses_of, host_and_port, is_address
 from tmrl_like.transport.base import TransportOptions
 from tmrl_like.worker.options import WorkerOptions
 
@@ -241,9 +241,4 @@ def is_loopback(host: str) -> bool:
     """Whether a host's name or address is this machine's loopback, which no other machine can
     reach.
     """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)

@@ -18,9 +18,10 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 
 from tmrl_like.base.threads import is_shortage, no_thread, start_thread
-from tmrl_like.errors import AddressInUseError, TransportError
+from tmrl_like.errors import AddressInUseError, ConfigError, TransportError
 from tmrl_like.page.prometheus import exposition
 from tmrl_like.page.watcher import Browser, Watcher
+from tmrl_like.transport.addresses import bracketed, host_and_port, is_address
 
 log = logging.getLogger("tmrl_like.page")
 
@@ -72,7 +73,7 @@ class Page:
     def url(self) -> str:
         """The address for a browser."""
         host, port = self.address
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        return f"http://{bracketed(host)}:{port}/"
 
     def serve_forever(self) -> None:
         """Wait until `close` is called; raises the error that permanently ended the watcher's
@@ -196,9 +197,8 @@ def _is_ours(host: str) -> bool:
     """Whether a Host is an address or a name of this machine. If not, another site made a browser
     send the request (DNS rebinding).
     """
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return name.lower() in ("localhost", socket.gethostname().lower())
-    return True
+        name, _ = host_and_port(host.lower())
+    except ConfigError:
+        return False
+    return is_address(name) or name in ("localhost", socket.gethostname().lower())

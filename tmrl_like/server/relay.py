@@ -381,10 +381,6 @@ class Relay:
     # -- admission ---------------------------------------------------------------------------------
 
     def _refusal_of(self, identity: Identity, hello: m.Hello) -> m.Refusal | None:
-        if hello.role not in ("worker", "trainer", "watcher"):
-            return m.Refusal(
-                f"there is no role {hello.role!r:.40}; expected worker, trainer or watcher"
-            )
         if not may_be(identity, hello.role):
             return not_for(identity, hello.role)
         if hello.role == "worker":

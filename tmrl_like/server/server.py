@@ -55,8 +55,8 @@ class Server:
             port: TCP port; 0: any free port (see `address`); None: `cfg.PORT`, which is 7790 unless
                 set.
             min_samples_per_server_packet: overrides the value in `options`.
-            host: local address to listen on; "0.0.0.0": all addresses of this machine;
-                "127.0.0.1": connections from this machine only.
+            host: local address to listen on; "0.0.0.0": all IPv4 addresses of this machine; "::":
+                those of IPv6, too; "127.0.0.1": connections from this machine only.
             max_workers: overrides the value in `options`.
             transport: "zmq", "tlspyo" or "inproc".
             keys_dir: the folder with the keys, which are created if there are none; None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 
 from tmrl_like.errors import ConfigError
+
+_LABEL = r"[^\s\[\]:.]{1,63}"
+_NAME = rf"{_LABEL}(?:\.{_LABEL})*\.?"
+_IPV6 = r"[^\s\[\]:/]*(?::[^\s\[\]:/]*){2,}"
 
 
 def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
@@ -18,7 +23,7 @@ def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
         ConfigError: there is no address, or one is malformed or given twice.
     """
     hosts = hosts.split(",") if isinstance(hosts, str) else hosts
-    found: dict[str, None] = {}
+    found = []
     for text in hosts:
         host, own_port = host_and_port(text.strip(), port)
         if host in ("0.0.0.0", "::"):
@@ -27,8 +32,8 @@ def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
                 "server's name or address as workers and trainer reach it (server.bind is where it "
                 "listens)"
             )
-        found[f"{bracketed(host)}:{own_port}"] = None
-    if len(found) < len(hosts) or not hosts:
+        found.append(f"{bracketed(host)}:{own_port}")
+    if not found or len(set(found)) < len(found):
         raise ConfigError(
             f"host is {', '.join(hosts) or 'an empty list'}; expected servers, each of them once"
         )
@@ -37,15 +42,22 @@ def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
 
 def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
     """Split `host`, `host:port`, `::1`, `[::1]` or `[::1]:port`; raise ConfigError if malformed."""
-    if re.fullmatch(r"[^\s\[\]:/]*(:[^\s\[\]:/]*){2,}", address):
-        return address, port
-    parts = re.fullmatch(r"(?:\[([^\s\[\]]+)\]|([^\s\[\]:]+))(?::(\d{1,5}))?", address)
-    if parts is None or int(parts[3] or 0) > 65535:
+    parts = re.fullmatch(rf"({_IPV6})|(?:\[({_IPV6})\]|({_NAME}))(?::(\d{{1,5}}))?", address)
+    if parts is None or int(parts[4] or 0) > 65535:
         raise ConfigError(
             f"host is {address!r}; expected an address or a name, and perhaps a port: "
             "a.example:7790"
         )
-    return parts[1] or parts[2], int(parts[3] or port)
+    return parts[1] or parts[2] or parts[3], int(parts[4] or port)
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address rather than a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def bracketed(host: str) -> str:

@@ -113,7 +113,10 @@ def cannot_listen(host: str, port: int, taken: bool, why: object) -> TransportEr
     reason.
     """
     if not taken:
-        return TransportError(f"cannot listen on {host}:{port}: {why}")
+        return TransportError(
+            f"cannot listen on {host}:{port}: {why}; expected an address of this machine "
+            "(--server.bind) and a port that this user may open (--server.port)"
+        )
     return AddressInUseError(
         f"port {port} on {host} is taken: another server runs there, or choose another port "
         "(--server.port)"

@@ -50,7 +50,9 @@ KEYS_CHECK_S = 1.0
 _LOCK, _LOCKED_WITHIN_S = "lock", 10.0
 _UNFINISHED = "unfinished"  # is in a folder from before its first key until after `server.json`
 
-Z85: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}$")]
+_Z85 = r"\A[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}\Z"
+Z85: TypeAlias = Annotated[str, msgspec.Meta(pattern=_Z85)]
+_Stamp: TypeAlias = tuple[int, ...]
 
 
 class ServerKeys(msgspec.Struct, frozen=True):
@@ -99,8 +101,9 @@ class KeyFolder:
         self._create_first()
         if not (self.path / "server.json").exists():
             raise CredentialsError(
-                f"{self.path} holds a key that joins another machine's server; to run a server "
-                "here give it a folder of its own (--server.keys_dir FOLDER)"
+                f"{self.path} holds a key that joins another machine's server, where keys are "
+                "invited; to run a server here give it a folder of its own (--server.keys_dir "
+                "FOLDER)"
             )
         return read_keys(self.path / "server.json", ServerKeys, secret=True)
 
@@ -120,8 +123,7 @@ class KeyFolder:
             CredentialsError: the name is taken or invalid, or this is not the server's machine.
         """
         server = self.server_keys()
-        check_name(name)
-        if (self.path / "authorized" / f"{name}.json").exists():
+        if self._file_of(name).exists():
             raise CredentialsError(
                 f"there is a key named {name!r} already; revoke it first or take another name"
             )
@@ -150,14 +152,14 @@ class KeyFolder:
             raise CredentialsError(
                 "the line is incomplete or damaged; copy all of what `keys invite` printed"
             ) from None
-        if not (self.path / "server.json").exists():
-            disk.remove(self.path / _UNFINISHED)  # else the next start would replace this key
-            self.write("peer.json", keys, private=True)
-        elif self.server_keys().curve_public != keys.server_curve_public:
+        is_server = (self.path / "server.json").exists()
+        if is_server and self.server_keys().curve_public != keys.server_curve_public:
             raise CredentialsError(
-                f"{self.path} holds a server's keys; join from another folder (--keys-dir) or "
-                "remove it"
+                f"{self.path} holds the keys of another server; join from another folder "
+                "(--keys-dir) or remove it"
             )
+        disk.remove(self.path / _UNFINISHED)  # else the next start would replace this key
+        self.write("peer.json", keys, private=True)
         return keys
 
     def revoke(self, name: str) -> None:
@@ -166,14 +168,10 @@ class KeyFolder:
         Raises:
             CredentialsError: there is no such key.
         """
-        check_name(name)
-        file = self.path / "authorized" / f"{name}.json"
+        file = self._file_of(name)
         if not file.exists():
-            known = (
-                ", ".join(sorted(i.name for i in AuthorizedKeys(self).identities.values()))
-                or "none"
-            )
-            raise CredentialsError(f"no key is named {name!r}; there are: {known}")
+            known = ", ".join(sorted(other.stem for other in file.parent.glob("*.json")))
+            raise CredentialsError(f"no key is named {name!r}; there are: {known or 'none'}")
         disk.remove(file)
         disk.sync_folder(file.parent)
 
@@ -183,6 +181,14 @@ class KeyFolder:
         write_atomically(file, checked_json(content), private=private)
         disk.sync_folder(file.parent)
         remove_drafts(file.parent)
+
+    def _file_of(self, name: str) -> Path:
+        """Return the file of the key of this name; raise CredentialsError if it is no name."""
+        if not _NAME.fullmatch(name):
+            raise CredentialsError(
+                f"{name!r} is not a name for a key: use up to 64 letters, digits, '.', '_' and '-'"
+            )
+        return self.path / "authorized" / f"{name}.json"
 
     def _authorize(self, server: ServerKeys, name: str, roles: tuple[str, ...]) -> PeerKeys:
         public, secret = _curve_pair()
@@ -278,8 +284,8 @@ class AuthorizedKeys:
 
     def __init__(self, folder: KeyFolder) -> None:
         self._folder = folder.path
-        self._entries: dict[str, Authorized] = {}  # by name
-        self._stamps: dict[str, tuple[int, ...]] = {}  # of the files read so far
+        # by name: what was read from a file, and what told that it is this one
+        self._known: dict[str, tuple[Authorized, _Stamp]] = {}
         self._absent_since: dict[str, float] = {}
         self._said: set[str] = set()
         self._looks = Bucket(burst=100, per_s=10)
@@ -323,26 +329,24 @@ class AuthorizedKeys:
             return
         for name, state in states.items():
             stamp = (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
-            if self._stamps.get(name) != stamp:
+            if name not in self._known or self._known[name][1] != stamp:
                 self._read(name, stamp)
         if is_whole:
-            self._drop_absent(self._entries.keys() - states.keys(), now)
+            self._drop_absent(self._known.keys() - states.keys(), now)
         self.identities = {
             entry.curve_public: Identity(name, entry.roles)
-            for name, entry in sorted(self._entries.items())
+            for name, (entry, _) in sorted(self._known.items())
         }
 
-    def _read(self, name: str, stamp: tuple[int, ...]) -> None:
+    def _read(self, name: str, stamp: _Stamp) -> None:
         """Read a file. If that fails, keep the key that was in it, and try again next time."""
         try:
-            self._entries[name] = read_keys(
-                self._folder / "authorized" / f"{name}.json", Authorized, secret=False
-            )
-            self._stamps[name] = stamp
+            file = self._folder / "authorized" / f"{name}.json"
+            self._known[name] = read_keys(file, Authorized, secret=False), stamp
         except CredentialsError as error:
             what_follows = (
                 "the key that was in it stays valid"
-                if name in self._entries
+                if name in self._known
                 else "this key is refused"
             )
             self._warn_once(f"{error}; {what_follows}")
@@ -351,7 +355,7 @@ class AuthorizedKeys:
         self._absent_since = {name: self._absent_since.get(name, now) for name in absent}
         for name in absent:
             if now - self._absent_since[name] >= KEYS_CHECK_S:
-                del self._entries[name], self._stamps[name]
+                del self._known[name]
 
     def _warn_once(self, line: str) -> None:
         if line not in self._said:
@@ -374,7 +378,7 @@ def _tls_pair() -> tuple[str, str]:
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "default")])
-    start = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    start = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)  # a clock that was never set
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -382,7 +386,7 @@ def _tls_pair() -> tuple[str, str]:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
-        .not_valid_after(start + datetime.timedelta(days=365 * 100))
+        .not_valid_after(start + datetime.timedelta(days=365 * 150))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("default")]), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -391,14 +395,6 @@ def _tls_pair() -> tuple[str, str]:
         pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return private.decode(), certificate.public_bytes(pem).decode()
-
-
-def check_name(name: str) -> None:
-    """Raise CredentialsError unless `name` is a valid name for a key."""
-    if not _NAME.fullmatch(name):
-        raise CredentialsError(
-            f"{name!r} is not a name for a key: use up to 64 letters, digits, '.', '_' and '-'"
-        )
 
 
 def read_keys(path: Path, kind: type[T], secret: bool) -> T:

@@ -61,7 +61,6 @@ _ENVELOPE_START = _HEADER_BYTES + PASSWORD_BYTES  # towards the server
 _ENVELOPE_BYTES = 64  # more than an envelope takes in addition to its message
 _PERSON = b"tmrl-like-proof2"
 _BACKLOG = 1024
-_TAKEN = (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE))
 _FAREWELL_S = 0.5  # for pending messages, when a link is closed
 _REDIAL_INITIAL_S = 0.2
 _REDIAL_MAX_S = 0.8
@@ -71,7 +70,7 @@ _decode_at_server = msgspec.msgpack.Decoder(
     tuple[
         int,
         Literal["HELLO", "OBJ", "NTF", "ACK"],
-        dict[str, int] | None,
+        msgspec.Raw,  # the destination, which is always this server
         memoryview | tuple[str] | None,
     ]
 ).decode
@@ -356,8 +355,8 @@ class TlspyoServerLink(TlspyoLink):
         try:
             self._port = in_reactor(self._listen, host, port)
         except error.CannotListenError as problem:
-            taken = getattr(problem.socketError, "errno", None) in _TAKEN
-            raise cannot_listen(host, port, taken, problem.socketError) from None
+            why = problem.socketError
+            raise cannot_listen(host, port, why.errno == errno.EADDRINUSE, why) from None
         self.address = (host, self._port.getHost().port)
 
     def _listen(self, host: str, port: int) -> Any:

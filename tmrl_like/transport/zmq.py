@@ -28,7 +28,7 @@ import zmq
 
 from tmrl_like.base.threads import expect_threads
 from tmrl_like.errors import TransportError
-from tmrl_like.transport.addresses import bracketed
+from tmrl_like.transport.addresses import bracketed, is_address
 from tmrl_like.transport.base import (
     Incoming,
     TransportOptions,
@@ -75,13 +75,11 @@ class _ZmqLink:
         expect_threads(_THREADS, "zmq")
         self._context = zmq.Context()
         self._socket = sock = self._context.socket(kind)
-        self._closed = False
         sock.linger = 200
         sock.maxmsgsize = min(options.max_message_bytes, _PART_BYTES) + _CURVE_BYTES
         sock.sndhwm = sock.rcvhwm = options.queue_messages
         # without a limit, the system dials an address where nobody answers ever more rarely
         sock.handshake_ivl = sock.connect_timeout = math.ceil(options.handshake_timeout_s * 1000)
-        sock.ipv6 = True
         sock.tcp_keepalive = 1
         silent_s = options.silent_after_s
         every_s = math.ceil(max(options.heartbeat_s, silent_s / _MAX_KEEPALIVES))
@@ -136,9 +134,8 @@ class _ZmqLink:
             self._waker.send(b"w")
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._socket.close(linger=200)
+        if not self._socket.closed:
+            self._socket.close()
             self._context.term()
             self._woken.close()
             self._waker.close()
@@ -156,6 +153,7 @@ class ZmqServerLink(_ZmqLink):
         super().__init__(zmq.ROUTER, options)
         try:
             self._socket.backlog = _BACKLOG
+            self._socket.ipv6 = True
             self._socket.router_mandatory = True
             self._socket.curve_server = True
             self._socket.curve_publickey = keys.curve_public.encode()
@@ -167,10 +165,8 @@ class ZmqServerLink(_ZmqLink):
             if isinstance(error, zmq.ZMQError):
                 raise cannot_listen(host, port, error.errno == zmq.EADDRINUSE, error) from None
             raise
-        self.address = (
-            host,
-            int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]),
-        )
+        endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = (host, int(endpoint.rpartition(":")[2]))
 
     def receive(self, timeout_s: float) -> Incoming | None:
         if self._gate.failure:
@@ -222,8 +218,11 @@ class ZmqPeerLink(_ZmqLink):
         super().__init__(zmq.DEALER, options)
         self.is_lost = False
         self._address = host, port
-        self._where = f"{host}:{port}"
-        self._endpoint = f"tcp://{bracketed(host)}:{port}"
+        self._where = f"{bracketed(host)}:{port}"
+        self._endpoint = f"tcp://{self._where}"
+        self._is_name = not is_address(host)
+        # of a name, libzmq knows one address: of IPv4, or if this is set of IPv6
+        self._socket.ipv6 = self._next_ipv6 = ":" in host
         # else a full queue would abort the process after a reconnect
         self._socket.immediate = 1
         self._socket.curve_serverkey = keys.server_curve_public.encode()
@@ -279,6 +278,9 @@ class ZmqPeerLink(_ZmqLink):
                 self._proved, self._heard_at = True, now
             elif event == zmq.EVENT_DISCONNECTED and not self._proved:
                 self._doubt(now)
+            elif event == zmq.EVENT_CONNECT_RETRIED and self._is_name:
+                self._next_ipv6 = not self._socket.ipv6
+                self._dead_since = -math.inf if self._next_ipv6 else now
 
     def _doubt(self, now: float) -> None:
         """Handle another handshake that was broken off while none has succeeded yet.
@@ -295,13 +297,13 @@ class ZmqPeerLink(_ZmqLink):
             self._gives_up_at = now + _GIVES_UP_AFTER_S
             line = (
                 "what listens at %s breaks off each handshake: is it the server that this "
-                "machine's key is for? "
+                "machine's key is for? Still trying"
             )
-            log.warning(line + "Still trying", self._where)
+            log.warning(line, self._where)
 
     def _redial_if_dead(self) -> None:
         """Redial if needed: libzmq itself reconnects after a lost connection, but not after one
-        that broke the protocol or is silent.
+        that broke the protocol or is silent, and never at another address of a name.
         """
         now = time.monotonic()
         if (
@@ -312,6 +314,7 @@ class ZmqPeerLink(_ZmqLink):
             self.is_lost = True
             with contextlib.suppress(zmq.ZMQError):
                 self._socket.disconnect(self._endpoint)
+            self._socket.ipv6 = self._next_ipv6
             self._socket.connect(self._endpoint)
 
     def send(self, data: bytes) -> bool:
@@ -323,7 +326,7 @@ class ZmqPeerLink(_ZmqLink):
         return True
 
     def close(self) -> None:
-        if not self._closed:
+        if not self._socket.closed:
             self._socket.disable_monitor()
             self._monitor.close(linger=0)
         super().close()

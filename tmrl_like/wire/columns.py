@@ -29,7 +29,7 @@ from tmrl_like.wire.schema import (
 )
 
 _ROW_BYTES = 32
-_OBJECT_BYTES = 128  # of a container, a text or None
+_OBJECT_BYTES = 128  # of a container or a value
 _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "str": msgspec.msgpack.Decoder(list[str]),
     "bytes": msgspec.msgpack.Decoder(list[bytes]),
@@ -86,13 +86,12 @@ class Layout:
         self._leaves = [(leaf, array_form(leaf)) for leaf in leaves_of(schema)]
         self.sizes = [_size_of(leaf, numbers) for leaf, numbers in self._leaves]
         self.varying = [i for i, size in enumerate(self.sizes) if size is None]
-        self._objects = self.nodes - sum(numbers is not None for _, numbers in self._leaves)
 
     def memory(self, rows: int) -> int:
         """Return about how many bytes `rows` samples take, in addition to their buffers, when they
         are split into rows.
         """
-        return rows * (_ROW_BYTES + _OBJECT_BYTES * self._objects)
+        return rows * (_ROW_BYTES + _OBJECT_BYTES * self.nodes)
 
     def columns(self, rows: int, sizes: Sequence[int], data: memoryview) -> tuple[Columns, int]:
         """View the start of `data` as `rows` samples; `sizes` are the sizes of the varying buffers,

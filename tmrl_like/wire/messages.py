@@ -42,6 +42,7 @@ BETWEEN_LEAVES = " | "
 T = TypeVar("T")
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"\A[^{CONTROLS}]*\Z")]
+Role = Annotated[str, msgspec.Meta(max_length=7, pattern=r"\A(worker|trainer|watcher)\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
 Entry = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
@@ -101,7 +102,7 @@ class Hello(Message):
     connection.
     """
 
-    role: Name  # "worker", "trainer" or "watcher"
+    role: Role
     name: Name  # unique among live peers of that role
     incarnation: Count  # random per process; a restarted process has another
     software: Name  # version of tmrl_like, for error messages

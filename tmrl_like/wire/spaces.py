@@ -24,7 +24,7 @@ _LISTED = 12  # maximum number of bounds that are listed
 
 _Number: TypeAlias = int | float | str  # text: inf or -inf, which JSON cannot represent
 _Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_NUMBERS)]
-_Dtype = Annotated[str, msgspec.Meta(pattern="^(bool|u?int(8|16|32|64)|float(16|32|64))$")]
+_Dtype = Annotated[str, msgspec.Meta(pattern=r"\A(bool|u?int(8|16|32|64)|float(16|32|64))\Z")]
 _Array = np.ndarray[Any, Any]
 
 Space: TypeAlias = gymnasium.Space[Any]
@@ -111,6 +111,10 @@ def _numbers(bound: _Array) -> tuple[_Number, ...]:
 
 def make_space(spec: SpaceSpec) -> Space:
     """Return the space of a description; raise ValueError if there is no such space."""
+    if (count := _numbers_in(spec)) > _MOST_NUMBERS:
+        raise ValueError(
+            f"a space of {count:,} numbers, where at most {_MOST_NUMBERS:,} are expected"
+        )
     match spec:
         case Box(shape, dtype, low, high):
             least, most = _array(low, shape, dtype), _array(high, shape, dtype)
@@ -121,7 +125,6 @@ def make_space(spec: SpaceSpec) -> Space:
             sizes, first = _array(nvec, shape, dtype), _array(start, shape, dtype)
             return spaces.MultiDiscrete(sizes, sizes.dtype.type, start=first)
         case MultiBinary(n):
-            _refuse_size(n if isinstance(n, tuple) else (n,))
             return spaces.MultiBinary(n)
         case Tuple(parts):
             return spaces.Tuple(list(map(make_space, parts)))
@@ -130,17 +133,23 @@ def make_space(spec: SpaceSpec) -> Space:
             return spaces.Dict(parts_of_dict)
 
 
+def _numbers_in(spec: SpaceSpec) -> int:
+    match spec:
+        case Tuple(parts):
+            return sum(map(_numbers_in, parts))
+        case Dict(items):
+            return sum(_numbers_in(part) for _, part in items)
+        case Box(shape) | MultiDiscrete(shape):
+            return math.prod(shape)
+        case MultiBinary(n):
+            return math.prod(n) if isinstance(n, tuple) else n
+        case Discrete():
+            return 1
+
+
 def _array(numbers: tuple[_Number, ...], shape: tuple[int, ...], dtype: str) -> _Array:
-    _refuse_size(shape)
     values = np.array(numbers, dtype)
     return np.full(shape, values[0], dtype) if len(values) == 1 else values.reshape(shape)
-
-
-def _refuse_size(shape: tuple[int, ...]) -> None:
-    if (count := math.prod(shape)) > _MOST_NUMBERS:
-        raise ValueError(
-            f"a space of {count:,} numbers, where at most {_MOST_NUMBERS:,} are expected"
-        )
 
 
 def describe_spaces(observation_space: Space, action_space: Space) -> Spaces:

@@ -333,7 +333,7 @@ class DesktopGameEnv(RealTimeEnv):
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a memory must know (see `RealTimeEnv.memory_arguments`): item 0 of an
-        observation is a stack of the interface's `frames`.
+        observation is a stack of the interface's `frames`, if its constructor takes them.
         """
         frames = argument_of(arguments["interface"], "frames")
         return said_to_memory(arguments) | {

@@ -148,6 +148,21 @@ def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_re
                     call()
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "title"),
+    [("WM_NAME", "STRING", "Rennspiel ü"), ("_NET_WM_NAME", "UTF8_STRING", "Rennspiel \ufffd")],
+)
+def test_a_window_is_found_by_a_title_in_the_older_encoding(screen, name, kind, title):
+    with open_screen() as display:
+        window = display.screen().root.create_window(0, 0, 50, 50, 0, 24)
+        written = "Rennspiel ü".encode("latin-1")
+        window.change_property(display.get_atom(name), display.get_atom(kind), 8, written)
+        window.map()
+        display.sync()
+        with contextlib.closing(find_window("rennspiel")) as found:
+            assert found.titles()[window.id] == title
+
+
 def test_keys_are_held_and_released_by_name(screen):
     with contextlib.closing(Keyboard()) as keyboard:
         for keys, down in ((["w", "space"], 2), (["w"], 1)):
@@ -249,14 +264,15 @@ def test_the_game_of_the_guide_is_played(screen, tmp_path, monkeypatch):
         assert len(pictures) > 1
 
 
-def keys_down():
+def open_screen():
     from Xlib.display import Display
 
-    display = Display()
-    try:
+    return contextlib.closing(Display())
+
+
+def keys_down():
+    with open_screen() as display:
         return sum(map(int.bit_count, display.query_keymap()))
-    finally:
-        display.close()
 
 
 def test_a_game_has_the_variables_that_it_is_given_beside_ours(tmp_path):

@@ -28,6 +28,7 @@ from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFault
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
 STEP_S = 0.02
+PLACE = Region(100, 50, 320, 200)
 LEFT, STILL, RIGHT = (np.array([value], np.float32) for value in (-1.0, 0.0, 1.0))
 
 
@@ -116,7 +117,7 @@ def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(play, sen
     assert keys_down() == 0
 
 
-def test_without_the_focus_no_key_is_pressed(play, other_game):
+def test_without_the_focus_no_key_is_pressed_and_nothing_else_steers(play, other_game):
     interface = play()
     interface.reset()
     interface.send_control(RIGHT)
@@ -124,6 +125,7 @@ def test_without_the_focus_no_key_is_pressed(play, other_game):
     other_game("Other").start()
     with contextlib.closing(find_window("Other", within_s=20)) as window:
         focus(window)
+    interface.control = lambda action: pytest.fail(f"steered by {action}")
     with pytest.raises(EnvironmentFaultError, match="lost the focus"):
         interface.send_control(RIGHT)
     assert keys_down() == 0
@@ -132,20 +134,27 @@ def test_without_the_focus_no_key_is_pressed(play, other_game):
 def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(
     screen, command, until
 ):
-    place = Region(100, 50, 320, 200)
     with contextlib.closing(GameProcess(command)) as game, contextlib.closing(Screen()) as grabber:
         game.start()
         with contextlib.closing(find_window(TITLE, within_s=20)) as window:
-            window.place(place)
-            assert window.region() == place
-            assert grabber.grab(place).shape == (200, 320, 3)
-            until(lambda: grabber.grab(place)[-5, -5].tolist() == [0, 0, 60])  # RGB
+            window.place(PLACE)
+            assert window.region() == PLACE
+            assert grabber.grab(PLACE).shape == (200, 320, 3)
+            until(lambda: grabber.grab(PLACE)[-5, -5].tolist() == [0, 0, 60])  # RGB
             with pytest.raises(EnvironmentFaultError, match="cannot be grabbed at"):
                 grabber.grab(Region(1200, 700, 300, 300))
             game.close()
             for call in (window.region, window.has_focus, lambda: focus(window)):
                 with pytest.raises(EnvironmentAwayError, match="'Square Game' is gone"):
                     call()
+
+
+def test_each_reset_puts_the_window_at_its_place(play):
+    interface = play(place=PLACE)
+    for _ in range(2):
+        interface.reset()
+        assert interface._window.region() == PLACE
+        interface._window.place(Region(0, 0, 160, 100))
 
 
 @pytest.mark.parametrize(

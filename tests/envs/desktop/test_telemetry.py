@@ -53,8 +53,11 @@ def test_the_newest_whole_record_is_handed_out_until_it_is_too_old(
             assert telemetry.next_record(60.0) == (19.0, 1.0, 0.0)
         with pytest.raises(EnvironmentAwayError, match="for 0 s"):
             telemetry.next_record(0.0)
+        telemetry.forget()
+        with pytest.raises(EnvironmentAwayError, match=r"for 0\.05 s"):
+            telemetry.next_record(0.05)
         link.sendall(record(99)[7:])
-        until(lambda: telemetry.next_record(5.0) == (99.0, 1.0, 0.0))
+        assert telemetry.next_record(5.0) == (99.0, 1.0, 0.0)
 
 
 def connects_and_gets(game, telemetry, data, number):

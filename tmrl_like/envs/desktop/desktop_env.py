@@ -180,12 +180,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def control(self, action: NDArray[np.float32]) -> None:
         """Apply an action, which stays in effect until the next one."""
         assert self._keyboard is not None
-        assert self._window is not None
-        if not self._window.has_focus():
-            self._keyboard.close()
-            raise EnvironmentFaultError(
-                f"the window {self._title!r} lost the focus: keys would go elsewhere"
-            )
         pushed = zip(self._axes, action, strict=True)
         keys = [
             keys[0 if value < 0.0 else 1] for keys, value in pushed if abs(value) > PRESSED_FROM
@@ -227,6 +221,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     ) -> tuple[list[Any], dict[str, Any]]:
         with self._closed_by_errors():
             self._open()
+            if self._telemetry is not None:
+                self._telemetry.forget()
             self.let_go()
             self.begin_episode()
             self._images.clear()
@@ -237,6 +233,10 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def send_control(self, control: NDArray[np.float32]) -> None:
         if self._window is not None:
             with self._closed_by_errors():
+                if not self._window.has_focus():
+                    raise EnvironmentFaultError(
+                        f"the window {self._title!r} lost the focus: keys would go elsewhere"
+                    )
                 self.control(control)
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
@@ -285,11 +285,11 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def _open(self) -> None:
         """Start the game if there is a `command`, and open its window and controls. If that is done
-        already, give the window the focus.
+        already, give the window its place and the focus again.
         """
         if self._window is not None:
             self._check_alive()
-            focus(self._window)
+            focus(self._window, self._place)
             return
         self.close()
         self._screen = Screen()
@@ -299,9 +299,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             others, within_s = windows_now(), self._start_within_s
             self._game.start()
         self._window = find_window(self._title, within_s, others, self._check_alive)
-        if self._place is not None:
-            self._window.place(self._place)
-        focus(self._window)
+        focus(self._window, self._place)
         self.open_controls()
         if self._make_telemetry is not None:
             self._telemetry = self._make_telemetry()

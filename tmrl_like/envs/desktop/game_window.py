@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from tmrl_like.envs.desktop.desktop_screen import Region
 from tmrl_like.envs.desktop.window_win32 import Win32Window
 from tmrl_like.envs.desktop.window_x11 import X11Window
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
@@ -73,21 +74,23 @@ def find_window(
         raise
 
 
-def focus(window: Window) -> None:
-    """Give a window the keyboard focus, and wait until it has it; raise EnvironmentFaultError if it
-    does not get it.
+def focus(window: Window, place: Region | None = None) -> None:
+    """Give a window the keyboard focus, wait until it has it, and put it at its place; raise
+    EnvironmentFaultError if it does not get the focus.
     """
     until = time.monotonic() + _FOCUS_WITHIN_S
     while True:
         window.raise_and_focus()
         if window.has_focus():
-            return
+            break
         if time.monotonic() >= until:
             raise EnvironmentFaultError(
                 f"the game's window does not get the focus within {_FOCUS_WITHIN_S:g} s; is it "
                 "minimised?"
             )
         time.sleep(_LOOK_S)
+    if place is not None:
+        window.place(place)  # of a minimised window only its icon would move
 
 
 def _open_windows() -> Window:

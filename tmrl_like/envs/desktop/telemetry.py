@@ -93,6 +93,11 @@ class Telemetry:
             f"{self._hint}"
         )
 
+    def forget(self) -> None:
+        """Forget the newest record, so that `next_record` waits for another."""
+        with self._changed:
+            self._newest = None
+
     def close(self) -> None:
         """End the connection and the thread. Calling it twice is fine."""
         self._closed.set()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
+from tmrl_like.base.options import in_ranges
 from tmrl_like.errors import MissingExtraError, expect
 
 Frame = NDArray[np.uint8]  # [H, W, 3]
 
-_LARGEST_PX = 4096
+_Pixels = Annotated[int, Meta(ge=1, le=4096)]
 
 
 class Shrink:
@@ -22,9 +24,10 @@ class Shrink:
         shape: shape of the result: (height, width), or (height, width, 3) in colour.
     """
 
+    @in_ranges
     def __init__(
         self,
-        size: tuple[int, int] = (64, 64),
+        size: tuple[_Pixels, _Pixels] = (64, 64),
         crop: tuple[int, int, int, int] | None = None,
         grey: bool = True,
     ) -> None:
@@ -42,12 +45,6 @@ class Shrink:
         """
         height, width = size
         top, bottom, left, right = crop or (0, None, 0, None)
-        expect(
-            min(size) >= 1 and max(size) <= _LARGEST_PX,
-            "size",
-            size,
-            f"1 to {_LARGEST_PX} pixels each way",
-        )
         self._cv2 = load_opencv()
         self._crop = (slice(top, bottom), slice(left, right))
         self._size, self._grey = (width, height), grey

@@ -226,6 +226,7 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(env
     [
         ({"axes": [["left"]]}, "axes is .*; expected two keys"),
         ({"place": (0, 0, 0, 100)}, "place is .*; expected left, top, width, height"),
+        ({"place": (0, 0, 100)}, "place is .*; expected left, top, width, height"),
     ],
 )
 def test_arguments_that_make_no_sense_are_one_line(options, message):

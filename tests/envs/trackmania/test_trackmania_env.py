@@ -158,6 +158,11 @@ def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(
     assert not (tmp_path / "started").exists()
 
 
+def test_a_view_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match="view is 'pixels'; expected image or lidar"):
+        TrackManiaEnv(trajectory="", view="pixels")
+
+
 @pytest.fixture
 def interface(track):
     """The interface, with a gamepad that only records."""

@@ -114,11 +114,10 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             axes,
             "two keys for each number of the action",
         )
-        expect(
-            not place or min(place[2:]) > 0, "place", place, "left, top, width, height of a window"
-        )
+        is_place = place is None or (len(place) == len(Region._fields) and min(place[2:]) > 0)
+        expect(is_place, "place", place, "left, top, width, height of a window")
         self._title = title
-        self._place = Region(*place) if place else None
+        self._place = None if place is None else Region(*place)
         self._axes = [tuple(axis) for axis in axes]
         self._restart_key, self._restart_wait_s = restart_key, restart_wait_s
         self._make_telemetry = telemetry

@@ -40,7 +40,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from tmrl_like.base.factories import said_to_memory
-from tmrl_like.base.options import AboveZero, Positive
+from tmrl_like.base.options import AboveZero, Positive, in_ranges
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import VirtualGamepad, XboxGamepad
@@ -158,6 +158,7 @@ class TrackManiaInterface(DesktopGameInterface):
         ]
     }
 
+    @in_ranges
     def __init__(
         self,
         trajectory: str,

@@ -181,19 +181,26 @@ def test_a_gamepad_has_analog_throttle_brake_and_steering(interface):
     assert written[-2:] == [(0.0, 0.0, 0.0), "closed"]
 
 
-def test_a_new_race_begins_with_b_and_after_a_finish_the_pop_up_goes_first(interface, monkeypatch):
-    monkeypatch.setattr(trackmania, "_POP_UP_AFTER_S", 0.0)
-    interface.begin_episode()
-    frame = np.zeros((8, 8, 3), np.uint8)
-    finish = CAR._replace(z=9.0, y=1.0, x=0.0, has_finished=1.0)
-    reward, terminated, _ = interface.judge(frame, finish)
+FINISH = CAR._replace(z=9.0, y=1.0, x=0.0, has_finished=1.0)
+
+
+def test_the_finish_is_rewarded_and_ends_the_episode(interface):
+    reward, terminated, _ = interface.judge(None, FINISH)
     assert terminated
-    assert interface.describe(frame, finish)["progress"] == 1.0
     assert reward == pytest.approx(100.0 + 0.9)
+    assert interface.describe(None, FINISH)["progress"] == 1.0
+
+
+@pytest.mark.parametrize(("car", "pressed"), [(CAR, ["b"]), (FINISH, ["b", "a", "b"])])
+def test_a_race_begins_with_b_and_at_the_finish_the_pop_up_goes_first_whoever_drove_there(
+    interface, monkeypatch, car, pressed
+):
+    monkeypatch.setattr(trackmania, "_POP_UP_AFTER_S", 0.0)
+    monkeypatch.setattr(interface, "look", lambda: (None, car))
     interface.begin_episode()
-    assert interface._gamepad.written == ["b", "b", "a", "b"]
-    assert not interface.judge(frame, CAR)[1]
-    assert interface.describe(frame, CAR)["progress"] == pytest.approx(0.3)
+    assert interface._gamepad.written == pressed
+    assert not interface.judge(None, CAR)[1]
+    assert interface.describe(None, CAR)["progress"] == pytest.approx(0.3)
 
 
 def test_while_the_car_drives_records_that_lost_bytes_are_soon_refused():

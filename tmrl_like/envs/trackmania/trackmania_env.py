@@ -202,7 +202,6 @@ class TrackManiaInterface(DesktopGameInterface):
         self._make_gamepad = gamepad
         self._gamepad: VirtualGamepad | None = None
         self._trajectory, self._reward_options = trajectory, reward
-        self._has_finished = False
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
         instruments = [spaces.Box(low, high, (1,)) for low, high in _INSTRUMENTS.values()]
@@ -224,15 +223,14 @@ class TrackManiaInterface(DesktopGameInterface):
     def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
         car = CarReport(*record)
         reward, terminated = self._reward((car.x, car.y, car.z))
-        self._has_finished = bool(car.has_finished)
-        if self._has_finished and not self._reward.is_at_end:
+        if car.has_finished and not self._reward.is_at_end:
             return reward + self._reward_options.end_of_track_reward, True, {}
         return reward, terminated, {}
 
     def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
         car = CarReport(*record)
         info = self._reward.info((car.x, car.y, car.z))
-        return info | {"progress": np.float32(1.0)} if self._has_finished else info
+        return info | {"progress": np.float32(1.0)} if car.has_finished else info
 
     @cached_property
     def _reward(self) -> TrajectoryReward | Lap:
@@ -246,14 +244,13 @@ class TrackManiaInterface(DesktopGameInterface):
         super()._open()
 
     def begin_episode(self) -> None:
-        if self._has_finished:  # closes the pop-up of the finish
+        if CarReport(*self.look()[1]).has_finished:  # closes the pop-up of the finish
             self._press("b", "delete")
             time.sleep(_POP_UP_AFTER_S)
             self._press("a", "enter")
         self._press("b", "delete")
         time.sleep(self._restart_wait_s)
         self._reward.reset()
-        self._has_finished = False
 
     def _press(self, button: str, key: str) -> None:
         if self._gamepad is not None:

@@ -118,15 +118,13 @@ class RangeFinder:
             origin,
             f"a row and a column of a picture {tuple(shape)}",
         )
-        way = np.arange(int(max_range) + 1)
+        way = np.arange(int(max_range) + 2)  # the last step is beyond the range
         rows = np.floor(origin[0] - np.cos(directions) * way + 0.5).astype(np.intp)
         columns = np.floor(origin[1] + np.sin(directions) * way + 0.5).astype(np.intp)
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        inside[:, -1] = False
         self._outside = height * width  # the pixel after the last is never road
         self._pixels = np.where(inside, rows * width + columns, self._outside)
-        self._pixels = np.concatenate(
-            [self._pixels, np.full((len(directions), 1), self._outside)], axis=1
-        )
         self._road = np.zeros(height * width + 1, np.bool_)
         self._max_range = np.float32(max_range)
 

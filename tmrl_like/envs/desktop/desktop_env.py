@@ -292,8 +292,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             return
         self.close()
         self._screen = Screen()
-        others: set[int] = set()
-        within_s = 0.0
+        others, within_s = set[int](), 0.0
         if self._game.command:
             others, within_s = windows_now(), self._start_within_s
             self._game.start()

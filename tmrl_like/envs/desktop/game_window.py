@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from tmrl_like.envs.desktop.desktop_screen import Region
 from tmrl_like.envs.desktop.window_win32 import Win32Window
@@ -28,7 +28,7 @@ def windows_now() -> set[int]:
 def find_window(
     title: str,
     within_s: float = 0.0,
-    others: set[int] | None = None,
+    others: Set[int] = frozenset(),
     check: Callable[[], None] = lambda: None,
 ) -> Window:
     """Find the window whose title contains `title`, in upper or lower case; of several, the one
@@ -37,8 +37,7 @@ def find_window(
     Args:
         title: a part of the title.
         within_s: seconds to wait for the window to appear.
-        others: numbers of windows to ignore; windows that are gone are removed from this set,
-            because their numbers may be reused.
+        others: numbers of windows to ignore until they are gone, because numbers may be reused.
         check: called before each look; raises if waiting makes no sense.
 
     Raises:
@@ -46,21 +45,17 @@ def find_window(
         EnvironmentAwayError: there is no such window.
         MissingExtraError: python-xlib is not installed.
     """
-    windows, others = _open_windows(), set() if others is None else others
+    windows = _open_windows()
     until = time.monotonic() + within_s
     try:
         while True:
             check()
             titles = windows.titles()
-            others &= titles.keys()
-            fitting = [
-                (handle, found)
-                for handle, found in titles.items()
-                if title.lower() in found.lower()
-            ]
-            meant = [window for window in fitting if window[0] not in others]
-            if meant:
-                return windows.open(*min(meant, key=lambda window: len(window[1])))
+            others = others & titles.keys()
+            fitting = {n for n, found in titles.items() if title.lower() in found.lower()}
+            if meant := fitting - others:
+                number = min(meant, key=lambda number: len(titles[number]))
+                return windows.open(number, titles[number])
             if time.monotonic() >= until:
                 was_there = " (that one was there before the game)" * bool(fitting)
                 names = ", ".join(sorted(filter(None, set(titles.values())))) or "none"

@@ -54,7 +54,7 @@ from tmrl_like.envs.trajectory import (
     load_trajectory,
     resample,
 )
-from tmrl_like.envs.vision import Frame, RangeFinder, stack_of
+from tmrl_like.envs.vision import Frame, RangeFinder, load_opencv, stack_of
 
 PORT = 9000
 LAYOUT = "<11f"
@@ -69,7 +69,7 @@ _IMAGE_PLACE = (0, 40, 256, 128)
 _LIDAR_ANGLES = range(90, -91, -10)
 _LIDAR_MAX_PX = math.hypot(*_LIDAR_PLACE[2:])
 _LIDAR_FROM_PX = 20
-_BORDER_BELOW = 55  # of 255: the road's black borders are darker than this in each colour
+_BORDER = (54, 54, 54)  # the road's black borders are no brighter than this
 _POP_UP_AFTER_S = 0.5
 _LAP_STEPS = 12_000  # ten minutes
 # the instruments in the observation, with their limits
@@ -121,7 +121,7 @@ class Lidar:
     """
 
     def __init__(self) -> None:
-        self._shape = (0, 0)
+        self._shape, self._cv2 = (0, 0), load_opencv()
 
     def __call__(self, frame: Frame) -> NDArray[np.float32]:
         """Return the distances in pixels, float32 [19], for a frame, uint8 [H, W, 3]."""
@@ -131,12 +131,8 @@ class Lidar:
             self._ranges = RangeFinder(self._shape, (row, column), _LIDAR_ANGLES, _LIDAR_MAX_PX)
             rows, columns = np.ogrid[:height, :width]
             self._near = np.hypot(rows - row, columns - column) < _LIDAR_FROM_PX  # the car itself
-        road = (
-            (frame[..., 0] >= _BORDER_BELOW)
-            | (frame[..., 1] >= _BORDER_BELOW)
-            | (frame[..., 2] >= _BORDER_BELOW)
-        )
-        return self._ranges(road | self._near)
+        border = self._cv2.inRange(frame, (0, 0, 0), _BORDER)
+        return self._ranges((border == 0) | self._near)
 
 
 class TrackManiaInterface(DesktopGameInterface):

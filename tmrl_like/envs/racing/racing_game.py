@@ -48,11 +48,6 @@ def gas_and_brake(pedal: float) -> tuple[float, float]:
     return gas, _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + COASTING)
 
 
-def pedal_of(gas: float, brake: float) -> float:
-    """Return the pedal position for `gas` and `brake`."""
-    return COASTING + (1.0 - COASTING) * gas / _FULL_GAS - (1.0 + COASTING) * brake / _FULL_BRAKE
-
-
 def require_game() -> None:
     """Raise MissingExtraError if the game is not installed."""
     if importlib.util.find_spec("Box2D") is None or importlib.util.find_spec("pygame") is None:

@@ -81,13 +81,6 @@ class History:
         self._arrays.clear()
 
 
-def stack_of(item: int, length: int) -> dict[int, int] | int:
-    """Return a memory's `frame_stack` for observations whose item number `item` is a `History` of
-    `length` arrays.
-    """
-    return {item: length} if length > 1 else 0
-
-
 class RangeFinder:
     """Measures how far the road extends in several directions.
 

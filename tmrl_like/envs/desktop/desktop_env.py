@@ -42,7 +42,7 @@ from tmrl_like.envs.desktop.game_window import Window, find_window, focus, windo
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.envs.vision import Frame, History, Shrink, stack_of
+from tmrl_like.envs.vision import Frame, History, Shrink
 from tmrl_like.errors import EnvironmentFaultError, expect
 
 # share of an axis: a third of the actions goes left, a third straight on, a third right
@@ -332,9 +332,8 @@ class DesktopGameEnv(RealTimeEnv):
         observation is a stack of the interface's `frames`, if its constructor takes them.
         """
         frames = argument_of(arguments["interface"], "frames")
-        return said_to_memory(arguments) | {
-            "frame_stack": 0 if frames is MISSING else stack_of(0, frames)
-        }
+        known = {"frames": 1 if frames is MISSING else frames}
+        return said_to_memory({**arguments, **known}, (0, "frames"))
 
     def __init__(
         self,

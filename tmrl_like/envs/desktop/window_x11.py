@@ -23,12 +23,7 @@ class X11Window:
         # ignores errors of requests without a reply; the next request with a reply raises
         self._display.set_error_handler(lambda *_: None)
         self._root = self._display.screen().root
-        self._gone = (
-            error.BadWindow,
-            error.BadDrawable,
-            error.BadMatch,
-            error.ConnectionClosedError,
-        )
+        self._gone = error.XError, error.ConnectionClosedError
 
     def titles(self) -> dict[int, str]:
         """Return the titles of all visible windows, by window number."""

@@ -22,7 +22,6 @@ FRAME_SHAPE = (96, 96, 3)
 STATE = np.dtype(
     [
         ("starts", np.int64),  # number of restarts done
-        ("tick", np.int64),  # since the game was started
         ("position", np.float32, (2,)),  # on the map, in its units: the road is 13.3 wide
         ("speed", np.float32),  # units per second
         ("slip", np.float32),  # sideways, units per second; positive to the right
@@ -111,7 +110,7 @@ class Simulation:
 
         self._track = track
         self._env = CarRacing()
-        self._ticks, self._starts = 0, -1
+        self._starts = -1
         self.restart()
 
     def restart(self) -> None:
@@ -124,13 +123,12 @@ class Simulation:
     def tick(self, steering: float, gas: float, brake: float) -> None:
         """Advance the game by `TICK_S`; for the controls see `RacingGame.drive`."""
         frame, *_ = self._env.step(np.array([steering, gas, brake]))
-        self._ticks += 1
         car: Any = self._env.car
         hull, wheels = car.hull, car.wheels[0].joint.angle
         speed = hull.linearVelocity.dot(hull.GetWorldVector((0, 1)))
         slip = hull.linearVelocity.dot(hull.GetWorldVector((1, 0)))
         motion = (tuple(hull.position), speed, slip, hull.angularVelocity, wheels)
-        self.state = np.array((self._starts, self._ticks, *motion, frame), STATE)
+        self.state = np.array((self._starts, *motion, frame), STATE)
 
 
 def main() -> None:

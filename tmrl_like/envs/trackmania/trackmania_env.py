@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -54,7 +54,7 @@ from tmrl_like.envs.trajectory import (
     load_trajectory,
     resample,
 )
-from tmrl_like.envs.vision import Frame, RangeFinder, load_opencv, stack_of
+from tmrl_like.envs.vision import Frame, RangeFinder, load_opencv
 
 PORT = 9000
 LAYOUT = "<11f"
@@ -298,12 +298,7 @@ class TrackManiaEnv(DesktopGameEnv):
         "ep_max_length": _LAP_STEPS,
     }
 
-    @staticmethod
-    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a memory must know (see `RealTimeEnv.memory_arguments`): item 3 of an
-        observation is a stack of frames.
-        """
-        return said_to_memory(arguments) | {"frame_stack": stack_of(3, arguments["frames"])}
+    memory_arguments = staticmethod(partial(said_to_memory, stack=(3, "frames")))
 
     @also_takes(TrackManiaInterface)
     def __init__(

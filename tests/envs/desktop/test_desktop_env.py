@@ -20,7 +20,7 @@ from tmrl_like import load_experiment
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv
 from tmrl_like.envs.desktop.desktop_game import GameProcess
-from tmrl_like.envs.desktop.desktop_screen import Region, Screen
+from tmrl_like.envs.desktop.desktop_screen import Region
 from tmrl_like.envs.desktop.game_window import find_window, focus, windows_now
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
@@ -131,30 +131,22 @@ def test_without_the_focus_no_key_is_pressed_and_nothing_else_steers(play, other
     assert keys_down() == 0
 
 
-def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(
-    screen, command, until
-):
-    with contextlib.closing(GameProcess(command)) as game, contextlib.closing(Screen()) as grabber:
-        game.start()
-        with contextlib.closing(find_window(TITLE, within_s=20)) as window:
-            window.place(PLACE)
-            assert window.region() == PLACE
-            assert grabber.grab(PLACE).shape == (200, 320, 3)
-            until(lambda: grabber.grab(PLACE)[-5, -5].tolist() == [0, 0, 60])  # RGB
-            with pytest.raises(EnvironmentFaultError, match="cannot be grabbed at"):
-                grabber.grab(Region(1200, 700, 300, 300))
-            game.close()
-            for call in (window.region, window.has_focus, lambda: focus(window)):
-                with pytest.raises(EnvironmentAwayError, match="'Square Game' is gone"):
-                    call()
-
-
-def test_each_reset_puts_the_window_at_its_place(play):
+def test_each_reset_puts_the_window_at_its_place_where_it_is_seen_until_it_is_gone(play, until):
     interface = play(place=PLACE)
     for _ in range(2):
         interface.reset()
-        assert interface._window.region() == PLACE
-        interface._window.place(Region(0, 0, 160, 100))
+        window = interface._window
+        assert window.region() == PLACE
+        window.place(Region(1200, 700, 300, 300))
+        with pytest.raises(EnvironmentFaultError, match="cannot be grabbed at"):
+            interface.look()
+    window.place(PLACE)
+    until(lambda: interface.look()[0][-5, -5].tolist() == [0, 0, 60])  # RGB
+    assert interface.render().shape == (200, 320, 3)
+    interface._game.close()
+    for call in (window.region, window.has_focus, lambda: focus(window)):
+        with pytest.raises(EnvironmentAwayError, match="'Square Game' is gone"):
+            call()
 
 
 @pytest.mark.parametrize(

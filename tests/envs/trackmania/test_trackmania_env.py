@@ -82,6 +82,16 @@ def playing(port, **options):
         env.close()
 
 
+def drive(env, action):
+    """Drive until the episode ends; return its return, the last observation and its info."""
+    total, terminated, steps = 0.0, False, 0
+    while not terminated and steps < 400:
+        obs, reward, terminated, _, info = env.step(action)
+        total, steps = total + reward, steps + 1
+    assert terminated
+    return total, obs, info
+
+
 def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, running_game):
     with playing(running_game, trajectory=track) as env:
         obs, _ = env.reset()
@@ -95,11 +105,7 @@ def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, runnin
         assert right < -5  # the right border has come nearer
         assert left == pytest.approx(-right, abs=1)
         env.reset()
-        total, terminated = 0.0, False
-        while not terminated and total < 200:
-            obs, rew, terminated, *_ = env.step(THROTTLE)
-            total += rew
-        assert terminated
+        total, obs, _ = drive(env, THROTTLE)
         assert obs[0] == 20.0
         assert total == pytest.approx(100.0 + 100 * 0.01, abs=0.02)  # the finish, and 100 points
         env.reset()
@@ -116,10 +122,7 @@ def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, ru
         assert obs[3].shape == (1, 32, 64)
         assert obs[3][0, 16, [1, 32]].tolist() == [0, 120]
         assert info["position"].tolist() == [0.0, 1.0, 0.0]
-        terminated, steps = False, 0
-        while not terminated and steps < 200:
-            obs, _, terminated, _, info = env.step(np.int64(0))  # up
-            steps += 1
+        _, obs, info = drive(env, np.int64(0))  # up
         assert obs[4:] == (0, 0)
         assert (info["progress"], info["distance"]) == (1.0, pytest.approx(10.0, abs=1e-4))
 
@@ -228,19 +231,15 @@ def test_the_lidar_measures_up_to_the_black_borders_which_the_car_itself_is_not(
 
 
 def test_a_lap_is_driven_by_you_to_the_finish(screen, running_game):
-    fingers, positions, terminated = Keyboard(), [], False
+    fingers = Keyboard()
     with playing(running_game, **TrackManiaEnv.lap_arguments) as env, contextlib.closing(fingers):
-        _, info = env.reset()
-        positions.append(info["position"].tolist())
+        env.reset()
         for _ in range(20):  # the policy's actions move nothing
             *_, info = env.step(THROTTLE)
-        assert info["position"].tolist() == positions[0] == [0.0, 1.0, 0.0]
+        assert info["position"].tolist() == [0.0, 1.0, 0.0]
         fingers.hold(["up"])
-        while not terminated and len(positions) < 400:
-            *_, terminated, _, info = env.step(THROTTLE)
-            positions.append(info["position"].tolist())
-    assert terminated
-    assert positions[-1][2] >= 10.0
+        *_, info = drive(env, THROTTLE)
+    assert info["position"][2] >= 10.0
 
 
 @pytest.mark.parametrize(("experiment", "item"), [("trackmania", 3), ("supertux", 0)])

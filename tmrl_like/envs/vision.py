@@ -22,7 +22,12 @@ class Shrink:
 
     Attributes:
         shape: shape of the result: (height, width), or (height, width, 3) in colour.
+        dtype: type of the result.
+        full: largest value of the result.
     """
+
+    dtype: type[np.generic] = np.uint8
+    full: float = 255
 
     @in_ranges
     def __init__(

@@ -125,7 +125,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._game = GameProcess(command or (), environment)
         self._frozen = FrozenWatch(frozen_after_s)
         self._record_within_s = min(_RECORD_WITHIN_S, frozen_after_s)
-        self._shrink = Shrink(size, grey=grey)
+        self._view: Any = Shrink(size, grey=grey)  # a subclass may have another
         self._images = History(frames)
         self._frame: Frame | None = None
         self._screen: Screen | None = None
@@ -157,7 +157,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
         """Return the observation; called once a step, and once a reset after `begin_episode`."""
-        return [self._images(self._shrink(frame))]
+        return [self._images(self._view(frame))]
 
     def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
         """Return items of `info` for an observation, of resets as well; called after `judge` or
@@ -166,9 +166,9 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         return {}
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        return spaces.Tuple(
-            (spaces.Box(0, 255, (self._images.length, *self._shrink.shape), np.uint8),)
-        )
+        view = self._view
+        seen = spaces.Box(0, view.full, (self._images.length, *view.shape), view.dtype)
+        return spaces.Tuple((seen,))
 
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (len(self._axes),))

@@ -120,6 +120,8 @@ class Lidar:
     over ahead to left.
     """
 
+    shape, dtype, full = (len(_LIDAR_ANGLES),), np.float32, _LIDAR_MAX_PX
+
     def __init__(self) -> None:
         self._shape, self._cv2 = (0, 0), load_opencv()
 
@@ -194,17 +196,15 @@ class TrackManiaInterface(DesktopGameInterface):
             telemetry=partial(Telemetry, LAYOUT, port, is_valid=is_car, hint=HINT),
             frozen_after_s=math.inf,  # telemetry shows whether the game hangs
         )
-        self._lidar = Lidar() if view == "lidar" else None
+        if view == "lidar":
+            self._view = Lidar()
         self._make_gamepad = gamepad
         self._gamepad: VirtualGamepad | None = None
         self._trajectory, self._reward_options = trajectory, reward
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
         instruments = [spaces.Box(low, high, (1,)) for low, high in _INSTRUMENTS.values()]
-        if self._lidar is None:
-            return spaces.Tuple((*instruments, *super().get_observation_space().spaces))
-        shape = (self._images.length, len(_LIDAR_ANGLES))
-        return spaces.Tuple((*instruments, spaces.Box(0.0, _LIDAR_MAX_PX, shape)))
+        return spaces.Tuple((*instruments, *super().get_observation_space()))
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
         car = CarReport(*record)
@@ -212,9 +212,7 @@ class TrackManiaInterface(DesktopGameInterface):
             np.array([getattr(car, name)], np.float32).clip(*limits)
             for name, limits in _INSTRUMENTS.items()
         ]
-        if self._lidar is None:
-            return [*instruments, *super().observe(frame, record)]
-        return [*instruments, self._images(self._lidar(frame))]
+        return [*instruments, *super().observe(frame, record)]
 
     def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
         car = CarReport(*record)

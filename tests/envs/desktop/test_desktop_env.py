@@ -18,6 +18,7 @@ from playing import TITLE, SquareGame, command_of
 
 from tmrl_like import load_experiment
 from tmrl_like.base.functional import partial
+from tmrl_like.envs.desktop import game_window
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv
 from tmrl_like.envs.desktop.desktop_game import GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region
@@ -147,6 +148,15 @@ def test_each_reset_puts_the_window_at_its_place_where_it_is_seen_until_it_is_go
     for call in (window.region, window.has_focus, lambda: focus(window)):
         with pytest.raises(EnvironmentAwayError, match="'Square Game' is gone"):
             call()
+
+
+def test_a_window_that_gets_no_focus_is_tried_again_until_a_person_gives_it(play, monkeypatch):
+    monkeypatch.setattr(game_window, "_FOCUS_WITHIN_S", 0.1)
+    interface = play()
+    interface.reset()
+    interface._window._window.unmap()
+    with pytest.raises(EnvironmentAwayError, match=r"the focus within 0.1 s: click into it"):
+        interface.reset()
 
 
 @pytest.mark.parametrize(

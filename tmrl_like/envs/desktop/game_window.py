@@ -10,7 +10,7 @@ from collections.abc import Callable, Set
 from tmrl_like.envs.desktop.desktop_screen import Region
 from tmrl_like.envs.desktop.window_win32 import Win32Window
 from tmrl_like.envs.desktop.window_x11 import X11Window
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
+from tmrl_like.errors import ConfigError, EnvironmentAwayError
 
 _LOOK_S = 0.05
 _FOCUS_WITHIN_S = 2.0
@@ -71,7 +71,7 @@ def find_window(
 
 def focus(window: Window, place: Region | None = None) -> None:
     """Give a window the keyboard focus, wait until it has it, and put it at its place; raise
-    EnvironmentFaultError if it does not get the focus.
+    EnvironmentAwayError if it does not get the focus, for instance because a person is at work.
     """
     until = time.monotonic() + _FOCUS_WITHIN_S
     while True:
@@ -79,9 +79,9 @@ def focus(window: Window, place: Region | None = None) -> None:
         if window.has_focus():
             break
         if time.monotonic() >= until:
-            raise EnvironmentFaultError(
-                f"the game's window does not get the focus within {_FOCUS_WITHIN_S:g} s; is it "
-                "minimised?"
+            raise EnvironmentAwayError(
+                f"the game's window does not get the focus within {_FOCUS_WITHIN_S:g} s: click "
+                "into it"
             )
         time.sleep(_LOOK_S)
     if place is not None:

@@ -26,8 +26,7 @@ class Shrink:
         full: largest value of the result.
     """
 
-    dtype: type[np.generic] = np.uint8
-    full: float = 255
+    dtype, full = np.uint8, 255
 
     @in_ranges
     def __init__(

@@ -126,9 +126,10 @@ def test_without_the_focus_no_key_is_pressed_and_nothing_else_steers(play, other
     other_game("Other").start()
     with contextlib.closing(find_window("Other", within_s=20)) as window:
         focus(window)
-    interface.control = lambda action: pytest.fail(f"steered by {action}")
-    with pytest.raises(EnvironmentFaultError, match="lost the focus"):
-        interface.send_control(RIGHT)
+    interface.control = interface._keyboard.tap = lambda key: pytest.fail(f"pressed {key}")
+    for steer, by in ((interface.tap, "r"), (interface.send_control, RIGHT)):
+        with pytest.raises(EnvironmentFaultError, match="lost the focus"):
+            steer(by)
     assert keys_down() == 0
 
 

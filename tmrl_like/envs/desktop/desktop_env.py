@@ -193,8 +193,11 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     # -- what a subclass can use -------------------------------------------------------------------
 
     def tap(self, key: str) -> None:
-        """Press a key, and release it a tenth of a second later."""
+        """Press a key, and release it a tenth of a second later. Raise EnvironmentFaultError if
+        the window lost the focus.
+        """
         if self._keyboard is not None:
+            self._check_focus()
             self._keyboard.tap(key)
 
     def look(self) -> tuple[Frame, Record]:
@@ -232,10 +235,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def send_control(self, control: NDArray[np.float32]) -> None:
         if self._window is not None:
             with self._closed_by_errors():
-                if not self._window.has_focus():
-                    raise EnvironmentFaultError(
-                        f"the window {self._title!r} lost the focus: keys would go elsewhere"
-                    )
+                self._check_focus()
                 self.control(control)
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
@@ -314,6 +314,12 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         if self._telemetry is None:
             return ()
         return self._telemetry.next_record(within_s)
+
+    def _check_focus(self) -> None:
+        if self._window is not None and not self._window.has_focus():
+            raise EnvironmentFaultError(
+                f"the window {self._title!r} lost the focus: keys would go elsewhere"
+            )
 
     def _check_alive(self, within_s: float = 0.0) -> None:
         code = self._game.exit_code(within_s)

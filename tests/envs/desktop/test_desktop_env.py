@@ -3,7 +3,6 @@ screen.
 """
 
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -188,8 +187,6 @@ def test_keys_are_held_and_released_by_name(screen):
     assert keys_down() == 0
 
 
-# pynput's error when it closes its connection to the screen
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen, command):
     interface = SquareGame(command, telemetry=None)
     interface.reset()
@@ -202,7 +199,6 @@ def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen,
         interface.get_obs_rew_terminated_info()
     interface.close()
     assert not psutil.pid_exists(pid)
-    gc.collect()  # triggers pynput's error
 
 
 def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen):

@@ -97,7 +97,11 @@ class SuperTux(DesktopGameInterface):
     """
 
     def __init__(
-        self, level: str = "world1/welcome_antarctica", start: int = 96, goal: int = 8900
+        self,
+        level: str = "world1/welcome_antarctica",
+        start: int = 96,
+        goal: int = 8900,
+        frames: int = 4,
     ) -> None:
         """Prepare the game; the first reset starts it.
 
@@ -105,6 +109,7 @@ class SuperTux(DesktopGameInterface):
             level: a file in the game's folder `levels`, without `.stl`.
             start: where Tux begins, in pixels from the left.
             goal: where the level ends, in pixels from the left.
+            frames: number of pictures in an observation.
         """
         # keep the user's own settings and scores untouched
         home = tempfile.mkdtemp(prefix="supertux")
@@ -127,6 +132,7 @@ class SuperTux(DesktopGameInterface):
             environment={"ALSOFT_DRIVERS": "null"},  # no sound
             axes=[("left", "right"), ("", "space")],
             size=(48, 64),
+            frames=frames,
         )
         self._start, self._goal = start, goal
         self._last_x = start

@@ -14,6 +14,7 @@ import math
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -328,7 +329,7 @@ class Actor:
     def __init__(self, simulator, id, blueprint, at, parent):
         self._simulator, self.id, self.parent = simulator, id, parent
         self.type_id, self.attributes, self.is_alive = blueprint.id, blueprint.attributes, True
-        self._at, self._speed_m_s, self._turn_deg_s, self._acceleration_m_s2 = at, 0.0, 0.0, 0.0
+        self._at, self._speed_m_s, self._turn_deg_s = at, 0.0, 0.0
 
     def destroy(self):
         self._simulator.answer()
@@ -347,7 +348,7 @@ class Actor:
         return self._at.get_forward_vector() * self._speed_m_s
 
     def get_acceleration(self):
-        return self._at.get_forward_vector() * self._acceleration_m_s2
+        return carla.Vector3D()  # nobody looks at it
 
     def get_angular_velocity(self):
         return carla.Vector3D(z=self._turn_deg_s)
@@ -404,11 +405,10 @@ class Vehicle(Actor):
         self.crossed = on_lane != self.is_on_lane()
 
     def _roll(self, step_s):
-        control, before_m_s = self._control, self._speed_m_s
+        control = self._control
         pull = control.throttle * _THROTTLE_M_S2 - control.brake * _BRAKE_M_S2
-        pull -= _DRAG_PER_S * before_m_s
-        self._speed_m_s = max(0.0, before_m_s + pull * step_s)
-        self._acceleration_m_s2 = (self._speed_m_s - before_m_s) / step_s if step_s else 0.0
+        pull -= _DRAG_PER_S * self._speed_m_s
+        self._speed_m_s = max(0.0, self._speed_m_s + pull * step_s)
         turn = self._speed_m_s / _WHEELBASE_M * math.tan(control.steer * _MOST_STEERING_RAD)
         self._turn_deg_s = math.degrees(turn)
         yaw = math.radians(self._at.rotation.yaw) + turn * step_s
@@ -455,7 +455,8 @@ class Sensor(Actor):
 
     def _say(self, **values):
         if self.callback is not None:
-            self.callback(SensorData(self._simulator.frame, self._simulator.time_s, values))
+            frame, time_s = self._simulator.frame, self._simulator.time_s
+            self.callback(SimpleNamespace(frame=frame, timestamp=time_s, **values))
 
     def _photograph(self, car):
         """Deliver a picture: blue counts frames, green is 255 on the lane, red is the speed in
@@ -480,11 +481,3 @@ class Sensor(Actor):
         if self._simulator.snapshot.timestamp.delta_seconds < turn_s - 1e-6:
             reached = [p for p in reached if (p[1] >= 0) == (self._simulator.frame % 2 == 0)]
         self._say(raw_data=np.array(reached, np.float32).tobytes(), channels=1)
-
-
-class SensorData:
-    """A measurement of a sensor."""
-
-    def __init__(self, frame, timestamp, values):
-        self.frame, self.timestamp = frame, timestamp
-        vars(self).update(values)

@@ -67,13 +67,14 @@ def robot(figure: Any) -> None:
 
 def racing(figure: Any) -> None:
     """The game driven by the script that follows the road, for five seconds."""
-    from tmrl_like.envs.racing.racing_game import Simulation
+    from tmrl_like.envs.racing.racing_game import Simulation, gas_and_brake
     from tmrl_like.envs.racing.road_driver import follow_road
     from tmrl_like.envs.racing.view import _CAR, _MAX_RANGE, ANGLES, ImageView, LidarView
 
     game, scan = Simulation(1), LidarView()
     for _ in range(390):
-        game.tick(*follow_road(scan(game.state["frame"]), game.state["speed"]))
+        steering, pedal = follow_road(scan(game.state["frame"]), game.state["speed"])
+        game.tick(steering, *gas_and_brake(pedal))
     frame = game.state["frame"]
     left, right = figure.subplots(1, 2)
     show(left, frame, "the game's frame, and the range finders' rays")

@@ -40,6 +40,11 @@ class Sized:
         self.size = size
 
 
+class SizedByItself(Sized):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(3, **options)
+
+
 class Base:
     def __init__(self, depth: int = 1, mode: Literal["a", "b"] = "a") -> None:
         self.depth = depth

@@ -106,6 +106,7 @@ def test_what_is_called_without_arguments_is_given_all_of_them(named):
     with pytest.raises(ConfigError, match=r"make_net\.init_args\.size is missing: Sized needs it"):
         agent(make_net=named)
     assert agent(net_cls=named).net_cls is parts.Sized
+    assert agent(make_net=f"{MODULE}.SizedByItself").make_net().size == 3
     assert (
         agent(make_net={"class_path": f"{MODULE}.Sized", "init_args": {"size": 2}}).make_net().size
         == 2

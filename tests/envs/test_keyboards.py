@@ -63,7 +63,8 @@ def keyboard(monkeypatch):
 
 
 def test_a_key_is_down_until_it_is_released_whatever_is_held_with_it(keyboard):
-    w, ctrl, left, right = map(keyboard.key, ("w", "ctrl", "ctrl_l", "ctrl_r"))
+    w, ctrl, left, right = map(keyboard.key, ("W", "ctrl", "ctrl_l", "ctrl_r"))
+    assert w == KeyCode("w")
     assert not keyboard.is_down(w)
     listener = Listener.newest
     assert listener.is_on

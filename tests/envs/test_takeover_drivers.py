@@ -139,6 +139,8 @@ def test_the_road_driver_follows_the_road_for_a_while(monkeypatch):
     assert pedal > -0.5
     fast = (np.array([1.0, 0, 0, 0], np.float32), scan)
     assert driver(fast)[1] < -0.5
+    with pytest.raises(ConfigError, match="set env's observation to lidar"):
+        driver((fast[0], np.zeros((1, 64, 64), np.uint8)))
     now = 20.0
     assert driver(obs) is None
     with pytest.raises(ConfigError, match="every_s is 0; expected more than 0"):

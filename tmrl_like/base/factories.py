@@ -19,12 +19,19 @@ _FOR_MEMORY = ("act_buf_len", "reset_act_buf", "time_step_duration", "inputs")
 _FOR_COMPRESSOR = ("act_buf_len", "reset_act_buf", "frame_stack")
 
 
-def said_to_memory(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def said_to_memory(
+    arguments: Mapping[str, Any], stack: tuple[int, str] | None = None
+) -> dict[str, Any]:
     """Return those of an environment's arguments that a memory takes under the same names.
 
-    For use in the environment's `memory_arguments`.
+    For use in the environment's `memory_arguments`. `stack` is the number of the item of an
+    observation that is a stack of frames, and the name of the argument that counts these.
     """
-    return {name: arguments[name] for name in _FOR_MEMORY if name in arguments}
+    said = {name: arguments[name] for name in _FOR_MEMORY if name in arguments}
+    if stack is not None:
+        item, frames = stack[0], arguments[stack[1]]
+        said["frame_stack"] = {item: frames} if frames > 1 else 0
+    return said
 
 
 def said_by_rtgym(config: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import inspect
 import operator
 import os
 import types
@@ -260,7 +261,9 @@ def _refuse_missing(
     if not isinstance(target, type):
         return
     for name, parameter in signature_of(target).parameters.items():
-        if parameter.default is MISSING and name not in given and name not in supplied:
+        is_left_out = parameter.default is MISSING and name not in {*given, *supplied}
+        # what only its base needs, a class may supply itself
+        if is_left_out and name in inspect.signature(target).parameters:
             missing = dotted((*location.keys, _ARGUMENTS, name))
             raise ConfigError(
                 f"{location.document.where(location.keys)}: {missing} is missing: "

@@ -174,7 +174,7 @@ class PynputKeyboard:
 
     def key(self, name: str) -> Any:
         if len(name) == 1:
-            return self._pynput.KeyCode.from_char(name)
+            return self._pynput.KeyCode.from_char(name.lower())  # "W" would be Shift and "w"
         try:
             return self._pynput.Key[name]
         except KeyError:
@@ -193,8 +193,7 @@ class PynputKeyboard:
                 on_release=lambda key: self._down.difference_update(self._names(key)),
             )
             self._listener.start()
-        is_character = isinstance(key, self._pynput.KeyCode)
-        return (self._listener.canonical(key) if is_character else key) in self._down
+        return key in self._down
 
     def _names(self, key: Any) -> tuple[Any, Any]:
         """Return a key as it is reported, and as it is called whatever modifiers are held and on

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
+from tmrl_like.base.options import in_ranges
 from tmrl_like.errors import MissingExtraError, expect
 
 Frame = NDArray[np.uint8]  # [H, W, 3]
 
-_LARGEST_PX = 4096
+_Pixels = Annotated[int, Meta(ge=1, le=4096)]
 
 
 class Shrink:
@@ -20,11 +22,16 @@ class Shrink:
 
     Attributes:
         shape: shape of the result: (height, width), or (height, width, 3) in colour.
+        dtype: type of the result.
+        full: largest value of the result.
     """
 
+    dtype, full = np.uint8, 255
+
+    @in_ranges
     def __init__(
         self,
-        size: tuple[int, int] = (64, 64),
+        size: tuple[_Pixels, _Pixels] = (64, 64),
         crop: tuple[int, int, int, int] | None = None,
         grey: bool = True,
     ) -> None:
@@ -42,12 +49,6 @@ class Shrink:
         """
         height, width = size
         top, bottom, left, right = crop or (0, None, 0, None)
-        expect(
-            min(size) >= 1 and max(size) <= _LARGEST_PX,
-            "size",
-            size,
-            f"1 to {_LARGEST_PX} pixels each way",
-        )
         self._cv2 = load_opencv()
         self._crop = (slice(top, bottom), slice(left, right))
         self._size, self._grey = (width, height), grey
@@ -84,13 +85,6 @@ class History:
         self._arrays.clear()
 
 
-def stack_of(item: int, length: int) -> dict[int, int] | int:
-    """Return a memory's `frame_stack` for observations whose item number `item` is a `History` of
-    `length` arrays.
-    """
-    return {item: length} if length > 1 else 0
-
-
 class RangeFinder:
     """Measures how far the road extends in several directions.
 
@@ -121,15 +115,13 @@ class RangeFinder:
             origin,
             f"a row and a column of a picture {tuple(shape)}",
         )
-        way = np.arange(int(max_range) + 1)
+        way = np.arange(int(max_range) + 2)  # the last step is beyond the range
         rows = np.floor(origin[0] - np.cos(directions) * way + 0.5).astype(np.intp)
         columns = np.floor(origin[1] + np.sin(directions) * way + 0.5).astype(np.intp)
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        inside[:, -1] = False
         self._outside = height * width  # the pixel after the last is never road
         self._pixels = np.where(inside, rows * width + columns, self._outside)
-        self._pixels = np.concatenate(
-            [self._pixels, np.full((len(directions), 1), self._outside)], axis=1
-        )
         self._road = np.zeros(height * width + 1, np.bool_)
         self._max_range = np.float32(max_range)
 

@@ -6,9 +6,9 @@ import contextlib
 import inspect
 import logging
 import re
-import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ import pytest
 carla = pytest.importorskip("carla", reason="there is no wheel of carla for this Python")
 
 import carla_stand_in as stand_in  # noqa: E402
+from kit.ports import free_port  # noqa: E402
 
 from tmrl_like.base.functional import partial  # noqa: E402
 from tmrl_like.envs.carla import (  # noqa: E402
@@ -83,7 +84,7 @@ def add_car(world, place):
 
 
 def data(frame=1, **values):
-    return stand_in.SensorData(frame, 0.0, values)
+    return SimpleNamespace(frame=frame, timestamp=0.0, **values)
 
 
 def is_as_it_was(simulator):
@@ -265,17 +266,8 @@ def test_a_car_that_somebody_destroys_is_a_fault(sync_env, simulator):
 # -- no simulator, a wrong one, one that dies ------------------------------------------------------
 
 
-@pytest.fixture
-def closed_port():
-    """Return a reserved port on which nothing listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
-def test_without_a_simulator_the_real_client_says_one_line_in_time(
-    closed_port, command_line, capsys
-):
+def test_without_a_simulator_the_real_client_says_one_line_in_time(command_line, capsys):
+    closed_port = free_port()
     given = ["--env.simulator.port", str(closed_port), "--env.simulator.timeout_s", "0.5"]
     assert command_line("check", str(ROOT / "config" / "carla.yaml"), "--timing", "3", *given) == 1
     *_, last = capsys.readouterr().err.splitlines()

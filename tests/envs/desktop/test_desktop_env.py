@@ -3,7 +3,6 @@ screen.
 """
 
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -18,9 +17,10 @@ from playing import TITLE, SquareGame, command_of
 
 from tmrl_like import load_experiment
 from tmrl_like.base.functional import partial
+from tmrl_like.envs.desktop import game_window
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv
 from tmrl_like.envs.desktop.desktop_game import GameProcess
-from tmrl_like.envs.desktop.desktop_screen import Region, Screen
+from tmrl_like.envs.desktop.desktop_screen import Region
 from tmrl_like.envs.desktop.game_window import find_window, focus, windows_now
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
@@ -28,6 +28,7 @@ from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFault
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
 STEP_S = 0.02
+PLACE = Region(100, 50, 320, 200)
 LEFT, STILL, RIGHT = (np.array([value], np.float32) for value in (-1.0, 0.0, 1.0))
 
 
@@ -116,7 +117,7 @@ def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(play, sen
     assert keys_down() == 0
 
 
-def test_without_the_focus_no_key_is_pressed(play, other_game):
+def test_without_the_focus_no_key_is_pressed_and_nothing_else_steers(play, other_game):
     interface = play()
     interface.reset()
     interface.send_control(RIGHT)
@@ -124,28 +125,53 @@ def test_without_the_focus_no_key_is_pressed(play, other_game):
     other_game("Other").start()
     with contextlib.closing(find_window("Other", within_s=20)) as window:
         focus(window)
-    with pytest.raises(EnvironmentFaultError, match="lost the focus"):
-        interface.send_control(RIGHT)
+    interface.control = interface._keyboard.tap = lambda key: pytest.fail(f"pressed {key}")
+    for steer, by in ((interface.tap, "r"), (interface.send_control, RIGHT)):
+        with pytest.raises(EnvironmentFaultError, match="lost the focus"):
+            steer(by)
     assert keys_down() == 0
 
 
-def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(
-    screen, command, until
-):
-    place = Region(100, 50, 320, 200)
-    with contextlib.closing(GameProcess(command)) as game, contextlib.closing(Screen()) as grabber:
-        game.start()
-        with contextlib.closing(find_window(TITLE, within_s=20)) as window:
-            window.place(place)
-            assert window.region() == place
-            assert grabber.grab(place).shape == (200, 320, 3)
-            until(lambda: grabber.grab(place)[-5, -5].tolist() == [0, 0, 60])  # RGB
-            with pytest.raises(EnvironmentFaultError, match="cannot be grabbed at"):
-                grabber.grab(Region(1200, 700, 300, 300))
-            game.close()
-            for call in (window.region, window.has_focus, lambda: focus(window)):
-                with pytest.raises(EnvironmentAwayError, match="'Square Game' is gone"):
-                    call()
+def test_each_reset_puts_the_window_at_its_place_where_it_is_seen_until_it_is_gone(play, until):
+    interface = play(place=PLACE)
+    for _ in range(2):
+        interface.reset()
+        window = interface._window
+        assert window.region() == PLACE
+        window.place(Region(1200, 700, 300, 300))
+        with pytest.raises(EnvironmentFaultError, match="cannot be grabbed at"):
+            interface.look()
+    window.place(PLACE)
+    until(lambda: interface.look()[0][-5, -5].tolist() == [0, 0, 60])  # RGB
+    assert interface.render().shape == (200, 320, 3)
+    interface._game.close()
+    for call in (window.region, window.has_focus, lambda: focus(window)):
+        with pytest.raises(EnvironmentAwayError, match="'Square Game' is gone"):
+            call()
+
+
+def test_a_window_that_gets_no_focus_is_tried_again_until_a_person_gives_it(play, monkeypatch):
+    monkeypatch.setattr(game_window, "_FOCUS_WITHIN_S", 0.1)
+    interface = play()
+    interface.reset()
+    interface._window._window.unmap()
+    with pytest.raises(EnvironmentAwayError, match=r"the focus within 0.1 s: click into it"):
+        interface.reset()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "title"),
+    [("WM_NAME", "STRING", "Rennspiel ü"), ("_NET_WM_NAME", "UTF8_STRING", "Rennspiel \ufffd")],
+)
+def test_a_window_is_found_by_a_title_in_the_older_encoding(screen, name, kind, title):
+    with open_screen() as display:
+        window = display.screen().root.create_window(0, 0, 50, 50, 0, 24)
+        written = "Rennspiel ü".encode("latin-1")
+        window.change_property(display.get_atom(name), display.get_atom(kind), 8, written)
+        window.map()
+        display.sync()
+        with contextlib.closing(find_window("rennspiel")) as found:
+            assert found.titles()[window.id] == title
 
 
 def test_keys_are_held_and_released_by_name(screen):
@@ -161,8 +187,6 @@ def test_keys_are_held_and_released_by_name(screen):
     assert keys_down() == 0
 
 
-# pynput's error when it closes its connection to the screen
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen, command):
     interface = SquareGame(command, telemetry=None)
     interface.reset()
@@ -175,7 +199,6 @@ def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen,
         interface.get_obs_rew_terminated_info()
     interface.close()
     assert not psutil.pid_exists(pid)
-    gc.collect()  # triggers pynput's error
 
 
 def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen):
@@ -202,6 +225,7 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(env
     [
         ({"axes": [["left"]]}, "axes is .*; expected two keys"),
         ({"place": (0, 0, 0, 100)}, "place is .*; expected left, top, width, height"),
+        ({"place": (0, 0, 100)}, "place is .*; expected left, top, width, height"),
     ],
 )
 def test_arguments_that_make_no_sense_are_one_line(options, message):
@@ -249,14 +273,15 @@ def test_the_game_of_the_guide_is_played(screen, tmp_path, monkeypatch):
         assert len(pictures) > 1
 
 
-def keys_down():
+def open_screen():
     from Xlib.display import Display
 
-    display = Display()
-    try:
+    return contextlib.closing(Display())
+
+
+def keys_down():
+    with open_screen() as display:
         return sum(map(int.bit_count, display.query_keymap()))
-    finally:
-        display.close()
 
 
 def test_a_game_has_the_variables_that_it_is_given_beside_ours(tmp_path):

@@ -82,6 +82,16 @@ def playing(port, **options):
         env.close()
 
 
+def drive(env, action):
+    """Drive until the episode ends; return its return, the last observation and its info."""
+    total, terminated, steps = 0.0, False, 0
+    while not terminated and steps < 400:
+        obs, reward, terminated, _, info = env.step(action)
+        total, steps = total + reward, steps + 1
+    assert terminated
+    return total, obs, info
+
+
 def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, running_game):
     with playing(running_game, trajectory=track) as env:
         obs, _ = env.reset()
@@ -95,11 +105,7 @@ def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, runnin
         assert right < -5  # the right border has come nearer
         assert left == pytest.approx(-right, abs=1)
         env.reset()
-        total, terminated = 0.0, False
-        while not terminated and total < 200:
-            obs, rew, terminated, *_ = env.step(THROTTLE)
-            total += rew
-        assert terminated
+        total, obs, _ = drive(env, THROTTLE)
         assert obs[0] == 20.0
         assert total == pytest.approx(100.0 + 100 * 0.01, abs=0.02)  # the finish, and 100 points
         env.reset()
@@ -116,10 +122,7 @@ def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, ru
         assert obs[3].shape == (1, 32, 64)
         assert obs[3][0, 16, [1, 32]].tolist() == [0, 120]
         assert info["position"].tolist() == [0.0, 1.0, 0.0]
-        terminated, steps = False, 0
-        while not terminated and steps < 200:
-            obs, _, terminated, _, info = env.step(np.int64(0))  # up
-            steps += 1
+        _, obs, info = drive(env, np.int64(0))  # up
         assert obs[4:] == (0, 0)
         assert (info["progress"], info["distance"]) == (1.0, pytest.approx(10.0, abs=1e-4))
 
@@ -158,6 +161,11 @@ def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(
     assert not (tmp_path / "started").exists()
 
 
+def test_a_view_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match="view is 'pixels'; expected image or lidar"):
+        TrackManiaEnv(trajectory="", view="pixels")
+
+
 @pytest.fixture
 def interface(track):
     """The interface, with a gamepad that only records."""
@@ -176,19 +184,26 @@ def test_a_gamepad_has_analog_throttle_brake_and_steering(interface):
     assert written[-2:] == [(0.0, 0.0, 0.0), "closed"]
 
 
-def test_a_new_race_begins_with_b_and_after_a_finish_the_pop_up_goes_first(interface, monkeypatch):
-    monkeypatch.setattr(trackmania, "_POP_UP_AFTER_S", 0.0)
-    interface.begin_episode()
-    frame = np.zeros((8, 8, 3), np.uint8)
-    finish = CAR._replace(z=9.0, y=1.0, x=0.0, has_finished=1.0)
-    reward, terminated, _ = interface.judge(frame, finish)
+FINISH = CAR._replace(z=9.0, y=1.0, x=0.0, has_finished=1.0)
+
+
+def test_the_finish_is_rewarded_and_ends_the_episode(interface):
+    reward, terminated, _ = interface.judge(None, FINISH)
     assert terminated
-    assert interface.describe(frame, finish)["progress"] == 1.0
     assert reward == pytest.approx(100.0 + 0.9)
+    assert interface.describe(None, FINISH)["progress"] == 1.0
+
+
+@pytest.mark.parametrize(("car", "pressed"), [(CAR, ["b"]), (FINISH, ["b", "a", "b"])])
+def test_a_race_begins_with_b_and_at_the_finish_the_pop_up_goes_first_whoever_drove_there(
+    interface, monkeypatch, car, pressed
+):
+    monkeypatch.setattr(trackmania, "_POP_UP_AFTER_S", 0.0)
+    monkeypatch.setattr(interface, "look", lambda: (None, car))
     interface.begin_episode()
-    assert interface._gamepad.written == ["b", "b", "a", "b"]
-    assert not interface.judge(frame, CAR)[1]
-    assert interface.describe(frame, CAR)["progress"] == pytest.approx(0.3)
+    assert interface._gamepad.written == pressed
+    assert not interface.judge(None, CAR)[1]
+    assert interface.describe(None, CAR)["progress"] == pytest.approx(0.3)
 
 
 def test_while_the_car_drives_records_that_lost_bytes_are_soon_refused():
@@ -216,20 +231,17 @@ def test_the_lidar_measures_up_to_the_black_borders_which_the_car_itself_is_not(
 
 
 def test_a_lap_is_driven_by_you_to_the_finish(screen, running_game):
-    fingers, positions, terminated = Keyboard(), [], False
+    fingers = Keyboard()
     with playing(running_game, **TrackManiaEnv.lap_arguments) as env, contextlib.closing(fingers):
-        _, info = env.reset()
-        positions.append(info["position"].tolist())
+        env.reset()
         for _ in range(20):  # the policy's actions move nothing
             *_, info = env.step(THROTTLE)
-        assert info["position"].tolist() == positions[0] == [0.0, 1.0, 0.0]
+        assert info["position"].tolist() == [0.0, 1.0, 0.0]
         fingers.hold(["up"])
-        while not terminated and len(positions) < 400:
-            *_, terminated, _, info = env.step(THROTTLE)
-            positions.append(info["position"].tolist())
-    assert terminated
-    assert positions[-1][2] >= 10.0
+        *_, info = drive(env, THROTTLE)
+    assert info["position"][2] >= 10.0
 
 
-def test_a_memory_knows_of_the_stack_of_pictures():
-    assert load_experiment("trackmania").memory_cls.keywords["frame_stack"] == {3: 4}
+@pytest.mark.parametrize(("experiment", "item"), [("trackmania", 3), ("supertux", 0)])
+def test_a_memory_knows_of_the_stack_of_pictures(experiment, item):
+    assert load_experiment(experiment).memory_cls.keywords["frame_stack"] == {item: 4}

@@ -23,7 +23,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -94,14 +94,10 @@ class CarlaInterface(TaskInterface[VehicleState]):
         self._ended_by = ""
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        ahead_m = np.repeat(
-            max(self._task.ahead_m) + self._task.off_route_m, 2 * len(self._task.ahead_m)
-        )
-        own = (
-            spaces.Box(-high, high, dtype=np.float32)
-            for high in (_MAX_MOTION, ahead_m.astype(np.float32))
-        )
-        return spaces.Tuple((*own, *self._sensors.spaces()))
+        limit_m = max(self._task.ahead_m) + self._task.off_route_m
+        ahead = spaces.Box(-limit_m, limit_m, (2 * len(self._task.ahead_m),))
+        motion = spaces.Box(-_MAX_MOTION, _MAX_MOTION)
+        return spaces.Tuple((motion, ahead, *self._sensors.spaces()))
 
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -207,10 +203,7 @@ class CarlaSyncEnv(ClockedGym):
 
     _least_actions = 0
 
-    @staticmethod
-    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a memory must know; see `RealTimeEnv.memory_arguments`."""
-        return said_to_memory(arguments)
+    memory_arguments = staticmethod(said_to_memory)
 
     @also_takes(CarlaInterface)
     @in_ranges

@@ -116,7 +116,7 @@ class SensorRig:
     def __init__(self, world: CarlaWorld, vehicle: carla.Vehicle, options: SensorOptions) -> None:
         """Mount the sensors on the vehicle and listen to them; raises as `CarlaWorld.spawn`."""
         self._world, self._vehicle, self._body = world, vehicle, vehicle.bounding_box.extent
-        self._camera = self._lidar = None
+        self._views: dict[str, Readings] = {}
         self._collisions = self._mount(  # N s
             "sensor.other.collision", lambda collision: collision.normal_impulse.length()
         )
@@ -124,20 +124,27 @@ class SensorRig:
             "sensor.other.lane_invasion", lambda invasion: len(invasion.crossed_lane_markings)
         )
         if options.camera:
-            height, width = map(str, options.camera)
-            attributes = {
-                "image_size_x": width,
-                "image_size_y": height,
-                "fov": str(options.camera_fov_deg),
-            }
-            self._camera = self._mount("sensor.camera.rgb", image_of, 1, attributes)
-        if options.lidar_bins:
-            bins, range_m = options.lidar_bins, options.lidar_range_m
-            self._lidar = self._mount(
+            height, width = options.camera
+            self._views["camera"] = self._mount(
+                "sensor.camera.rgb",
+                image_of,
+                1,
+                {"image_size_x": width, "image_size_y": height, "fov": options.camera_fov_deg},
+            )
+        if bins := options.lidar_bins:
+            range_m = options.lidar_range_m
+            self._views["lidar"] = self._mount(
                 "sensor.lidar.ray_cast",
                 lambda sweep: ranges_of(sweep, bins, range_m, self._body),
                 _MAX_SWEEPS,
-                _lidar_attributes(options),
+                {
+                    "channels": _LIDAR_CHANNELS,
+                    "range": range_m,
+                    "rotation_frequency": _LIDAR_TURNS_PER_S,
+                    "points_per_second": int(_LIDAR_POINTS_PER_BIN * bins * _LIDAR_TURNS_PER_S),
+                    "upper_fov": 5.0,
+                    "lower_fov": -20.0,
+                },
             )
 
     def _mount(
@@ -145,7 +152,7 @@ class SensorRig:
         kind: str,
         convert: Callable[[Any], Any],
         length: int = _MAX_EVENTS,
-        attributes: Mapping[str, str] = MappingProxyType({}),
+        attributes: Mapping[str, float] = MappingProxyType({}),
     ) -> Readings:
         """Mount a sensor, and return the queue of its newest `length` readings."""
         import carla
@@ -174,8 +181,8 @@ class SensorRig:
         self._expect(lambda readings: now_s - readings.newest()[-1].time_s <= timeout_s)
 
     def _expect(self, has_seen: Callable[[Readings], bool]) -> None:
-        for name, readings in (("camera", self._camera), ("lidar", self._lidar)):
-            if readings is not None and not has_seen(readings):
+        for name, readings in self._views.items():
+            if not has_seen(readings):
                 raise EnvironmentAwayError(
                     f"CARLA's {name} sent nothing for {self._world.options.timeout_s:g} s: is the "
                     "simulator rendering (no_rendering_mode)?"
@@ -185,11 +192,11 @@ class SensorRig:
         """Return the newest picture, and the ranges of the lidar's last full turn; see
         `SensorOptions.spaces`.
         """
-        seen = [self._camera.newest()[-1].value] if self._camera is not None else []
-        if self._lidar is not None:
-            sweeps = self._lidar.newest()
-            since_s = sweeps[-1].time_s - 1.0 / _LIDAR_TURNS_PER_S
-            seen.append(np.minimum.reduce([s.value for s in sweeps if s.time_s > since_s + 1e-6]))
+        seen = []
+        for readings in self._views.values():
+            kept = readings.newest()  # of the camera's, one
+            since_s = kept[-1].time_s - 1.0 / _LIDAR_TURNS_PER_S + 1e-6
+            seen.append(np.minimum.reduce([r.value for r in kept if r.time_s > since_s]))
         return seen
 
     def take_events(self, after_frame: int) -> tuple[float, int]:
@@ -226,15 +233,3 @@ def ranges_of(
 
 def _height_of_sensors(body: carla.Vector3D) -> float:
     return 2.0 * float(body.z) + _ABOVE_ROOF_M
-
-
-def _lidar_attributes(options: SensorOptions) -> dict[str, str]:
-    points_per_s = _LIDAR_POINTS_PER_BIN * options.lidar_bins * _LIDAR_TURNS_PER_S
-    return {
-        "channels": str(_LIDAR_CHANNELS),
-        "range": str(options.lidar_range_m),
-        "rotation_frequency": str(_LIDAR_TURNS_PER_S),
-        "points_per_second": str(int(points_per_s)),
-        "upper_fov": "5.0",
-        "lower_fov": "-20.0",
-    }

@@ -137,7 +137,7 @@ class CarlaWorld:
         self,
         kind: str,
         place: carla.Transform,
-        attributes: Mapping[str, str],
+        attributes: Mapping[str, float],
         parent: carla.Actor | None = None,
     ) -> carla.Actor | None:
         """Make an actor from a blueprint; `close` destroys it. Return None if the place, which is
@@ -154,7 +154,7 @@ class CarlaWorld:
                 raise ConfigError(f"the simulator has no blueprint {kind!r}") from None
             for name, value in {**attributes, "role_name": self.options.role_name}.items():
                 if blueprint.has_attribute(name):
-                    blueprint.set_attribute(name, value)
+                    blueprint.set_attribute(name, str(value))
             actor = cast(
                 "carla.Actor | None", self._world.try_spawn_actor(blueprint, place, parent)
             )

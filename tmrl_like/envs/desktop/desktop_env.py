@@ -42,7 +42,7 @@ from tmrl_like.envs.desktop.game_window import Window, find_window, focus, windo
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.envs.vision import Frame, History, Shrink, stack_of
+from tmrl_like.envs.vision import Frame, History, Shrink
 from tmrl_like.errors import EnvironmentFaultError, expect
 
 # share of an axis: a third of the actions goes left, a third straight on, a third right
@@ -114,11 +114,10 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             axes,
             "two keys for each number of the action",
         )
-        expect(
-            not place or min(place[2:]) > 0, "place", place, "left, top, width, height of a window"
-        )
+        is_place = place is None or (len(place) == len(Region._fields) and min(place[2:]) > 0)
+        expect(is_place, "place", place, "left, top, width, height of a window")
         self._title = title
-        self._place = Region(*place) if place else None
+        self._place = None if place is None else Region(*place)
         self._axes = [tuple(axis) for axis in axes]
         self._restart_key, self._restart_wait_s = restart_key, restart_wait_s
         self._make_telemetry = telemetry
@@ -126,7 +125,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._game = GameProcess(command or (), environment)
         self._frozen = FrozenWatch(frozen_after_s)
         self._record_within_s = min(_RECORD_WITHIN_S, frozen_after_s)
-        self._shrink = Shrink(size, grey=grey)
+        self._view: Any = Shrink(size, grey=grey)  # a subclass may have another
         self._images = History(frames)
         self._frame: Frame | None = None
         self._screen: Screen | None = None
@@ -158,7 +157,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
         """Return the observation; called once a step, and once a reset after `begin_episode`."""
-        return [self._images(self._shrink(frame))]
+        return [self._images(self._view(frame))]
 
     def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
         """Return items of `info` for an observation, of resets as well; called after `judge` or
@@ -167,9 +166,9 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         return {}
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        return spaces.Tuple(
-            (spaces.Box(0, 255, (self._images.length, *self._shrink.shape), np.uint8),)
-        )
+        view = self._view
+        seen = spaces.Box(0, view.full, (self._images.length, *view.shape), view.dtype)
+        return spaces.Tuple((seen,))
 
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (len(self._axes),))
@@ -180,12 +179,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def control(self, action: NDArray[np.float32]) -> None:
         """Apply an action, which stays in effect until the next one."""
         assert self._keyboard is not None
-        assert self._window is not None
-        if not self._window.has_focus():
-            self._keyboard.close()
-            raise EnvironmentFaultError(
-                f"the window {self._title!r} lost the focus: keys would go elsewhere"
-            )
         pushed = zip(self._axes, action, strict=True)
         keys = [
             keys[0 if value < 0.0 else 1] for keys, value in pushed if abs(value) > PRESSED_FROM
@@ -200,8 +193,11 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     # -- what a subclass can use -------------------------------------------------------------------
 
     def tap(self, key: str) -> None:
-        """Press a key, and release it a tenth of a second later."""
+        """Press a key, and release it a tenth of a second later. Raise EnvironmentFaultError if
+        the window lost the focus.
+        """
         if self._keyboard is not None:
+            self._check_focus()
             self._keyboard.tap(key)
 
     def look(self) -> tuple[Frame, Record]:
@@ -227,6 +223,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     ) -> tuple[list[Any], dict[str, Any]]:
         with self._closed_by_errors():
             self._open()
+            if self._telemetry is not None:
+                self._telemetry.forget()
             self.let_go()
             self.begin_episode()
             self._images.clear()
@@ -237,6 +235,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def send_control(self, control: NDArray[np.float32]) -> None:
         if self._window is not None:
             with self._closed_by_errors():
+                self._check_focus()
                 self.control(control)
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
@@ -285,23 +284,20 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def _open(self) -> None:
         """Start the game if there is a `command`, and open its window and controls. If that is done
-        already, give the window the focus.
+        already, give the window its place and the focus again.
         """
         if self._window is not None:
             self._check_alive()
-            focus(self._window)
+            focus(self._window, self._place)
             return
         self.close()
         self._screen = Screen()
-        others: set[int] = set()
-        within_s = 0.0
+        others, within_s = set[int](), 0.0
         if self._game.command:
             others, within_s = windows_now(), self._start_within_s
             self._game.start()
         self._window = find_window(self._title, within_s, others, self._check_alive)
-        if self._place is not None:
-            self._window.place(self._place)
-        focus(self._window)
+        focus(self._window, self._place)
         self.open_controls()
         if self._make_telemetry is not None:
             self._telemetry = self._make_telemetry()
@@ -319,6 +315,12 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             return ()
         return self._telemetry.next_record(within_s)
 
+    def _check_focus(self) -> None:
+        if self._window is not None and not self._window.has_focus():
+            raise EnvironmentFaultError(
+                f"the window {self._title!r} lost the focus: keys would go elsewhere"
+            )
+
     def _check_alive(self, within_s: float = 0.0) -> None:
         code = self._game.exit_code(within_s)
         if code is not None:
@@ -333,12 +335,11 @@ class DesktopGameEnv(RealTimeEnv):
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a memory must know (see `RealTimeEnv.memory_arguments`): item 0 of an
-        observation is a stack of the interface's `frames`.
+        observation is a stack of the interface's `frames`, if its constructor takes them.
         """
         frames = argument_of(arguments["interface"], "frames")
-        return said_to_memory(arguments) | {
-            "frame_stack": 0 if frames is MISSING else stack_of(0, frames)
-        }
+        known = {"frames": 1 if frames is MISSING else frames}
+        return said_to_memory({**arguments, **known}, (0, "frames"))
 
     def __init__(
         self,

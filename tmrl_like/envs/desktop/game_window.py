@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
+from tmrl_like.envs.desktop.desktop_screen import Region
 from tmrl_like.envs.desktop.window_win32 import Win32Window
 from tmrl_like.envs.desktop.window_x11 import X11Window
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
+from tmrl_like.errors import ConfigError, EnvironmentAwayError
 
 _LOOK_S = 0.05
 _FOCUS_WITHIN_S = 2.0
@@ -27,7 +28,7 @@ def windows_now() -> set[int]:
 def find_window(
     title: str,
     within_s: float = 0.0,
-    others: set[int] | None = None,
+    others: Set[int] = frozenset(),
     check: Callable[[], None] = lambda: None,
 ) -> Window:
     """Find the window whose title contains `title`, in upper or lower case; of several, the one
@@ -36,8 +37,7 @@ def find_window(
     Args:
         title: a part of the title.
         within_s: seconds to wait for the window to appear.
-        others: numbers of windows to ignore; windows that are gone are removed from this set,
-            because their numbers may be reused.
+        others: numbers of windows to ignore until they are gone, because numbers may be reused.
         check: called before each look; raises if waiting makes no sense.
 
     Raises:
@@ -45,21 +45,17 @@ def find_window(
         EnvironmentAwayError: there is no such window.
         MissingExtraError: python-xlib is not installed.
     """
-    windows, others = _open_windows(), set() if others is None else others
+    windows = _open_windows()
     until = time.monotonic() + within_s
     try:
         while True:
             check()
             titles = windows.titles()
-            others &= titles.keys()
-            fitting = [
-                (handle, found)
-                for handle, found in titles.items()
-                if title.lower() in found.lower()
-            ]
-            meant = [window for window in fitting if window[0] not in others]
-            if meant:
-                return windows.open(*min(meant, key=lambda window: len(window[1])))
+            others = others & titles.keys()
+            fitting = {n for n, found in titles.items() if title.lower() in found.lower()}
+            if meant := fitting - others:
+                number = min(meant, key=lambda number: len(titles[number]))
+                return windows.open(number, titles[number])
             if time.monotonic() >= until:
                 was_there = " (that one was there before the game)" * bool(fitting)
                 names = ", ".join(sorted(filter(None, set(titles.values())))) or "none"
@@ -73,21 +69,23 @@ def find_window(
         raise
 
 
-def focus(window: Window) -> None:
-    """Give a window the keyboard focus, and wait until it has it; raise EnvironmentFaultError if it
-    does not get it.
+def focus(window: Window, place: Region | None = None) -> None:
+    """Give a window the keyboard focus, wait until it has it, and put it at its place; raise
+    EnvironmentAwayError if it does not get the focus, for instance because a person is at work.
     """
     until = time.monotonic() + _FOCUS_WITHIN_S
     while True:
         window.raise_and_focus()
         if window.has_focus():
-            return
+            break
         if time.monotonic() >= until:
-            raise EnvironmentFaultError(
-                f"the game's window does not get the focus within {_FOCUS_WITHIN_S:g} s; is it "
-                "minimised?"
+            raise EnvironmentAwayError(
+                f"the game's window does not get the focus within {_FOCUS_WITHIN_S:g} s: click "
+                "into it"
             )
         time.sleep(_LOOK_S)
+    if place is not None:
+        window.place(place)  # of a minimised window only its icon would move
 
 
 def _open_windows() -> Window:

@@ -6,6 +6,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -66,13 +67,14 @@ class Telemetry:
         self._is_valid = is_valid
         self._changed = threading.Condition()
         self._newest: Record | None = None
+        self._newest_at = 0.0
         self._hint = hint
         self._state = "it has not answered yet"
         self._closed = threading.Event()
         self._thread = start_thread(self._run, "tmrl-telemetry")
 
     def next_record(self, within_s: float) -> Record:
-        """Return the newest record that was not returned yet, or wait for one.
+        """Return the newest record; wait for one only if none has come in this connection.
 
         Raises:
             EnvironmentAwayError: no record came within `within_s` seconds; the message says what is
@@ -82,14 +84,19 @@ class Telemetry:
             self._changed.wait_for(
                 lambda: self._newest is not None or self._closed.is_set(), within_s
             )
-            record, self._newest = self._newest, None
-        if record is None:
-            host, port = self._address
-            raise EnvironmentAwayError(
-                f"no telemetry from the game at {host}:{port} for {within_s:g} s ({self._state}): "
-                f"{self._hint}"
-            )
-        return record
+            is_new = time.monotonic() - self._newest_at < within_s
+            if self._newest is not None and is_new:
+                return self._newest
+        host, port = self._address
+        raise EnvironmentAwayError(
+            f"no telemetry from the game at {host}:{port} for {within_s:g} s ({self._state}): "
+            f"{self._hint}"
+        )
+
+    def forget(self) -> None:
+        """Forget the newest record, so that `next_record` waits for another."""
+        with self._changed:
+            self._newest = None
 
     def close(self) -> None:
         """End the connection and the thread. Calling it twice is fine."""
@@ -135,7 +142,7 @@ class Telemetry:
                 if not self._is_valid(newest):
                     return f"what it sends are not records of {size} bytes"
                 with self._changed:
-                    self._newest = newest
+                    self._newest, self._newest_at = newest, time.monotonic()
                     self._changed.notify_all()
                 pending = pending[records * size :]
         return self._state

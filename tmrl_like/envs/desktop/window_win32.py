@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from ctypes import wintypes
 from typing import Any
 
 from tmrl_like.envs.desktop.desktop_screen import Region
@@ -10,19 +11,6 @@ from tmrl_like.errors import EnvironmentAwayError
 
 _RESTORE = 9  # SW_RESTORE
 _PER_MONITOR_AWARE = 2
-
-
-class _Point(ctypes.Structure):
-    _fields_ = (("x", ctypes.c_long), ("y", ctypes.c_long))
-
-
-class _Rect(ctypes.Structure):
-    _fields_ = (
-        ("left", ctypes.c_long),
-        ("top", ctypes.c_long),
-        ("right", ctypes.c_long),
-        ("bottom", ctypes.c_long),
-    )
 
 
 class Win32Window:
@@ -55,13 +43,13 @@ class Win32Window:
         return self
 
     def region(self) -> Region:
-        rect, corner = _Rect(), _Point(0, 0)
+        rect, corner = wintypes.RECT(), wintypes.POINT()
         self._check(self._user32.GetClientRect(self._handle, ctypes.byref(rect)))
         self._check(self._user32.ClientToScreen(self._handle, ctypes.byref(corner)))
         return Region(corner.x, corner.y, rect.right, rect.bottom)
 
     def place(self, region: Region) -> None:
-        outer, inner = _Rect(), self.region()
+        outer, inner = wintypes.RECT(), self.region()
         self._check(self._user32.GetWindowRect(self._handle, ctypes.byref(outer)))
         self._check(
             self._user32.MoveWindow(

@@ -23,33 +23,24 @@ class X11Window:
         # ignores errors of requests without a reply; the next request with a reply raises
         self._display.set_error_handler(lambda *_: None)
         self._root = self._display.screen().root
-        self._gone = (
-            error.BadWindow,
-            error.BadDrawable,
-            error.BadMatch,
-            error.ConnectionClosedError,
-        )
+        self._gone = error.XError, error.ConnectionClosedError
 
     def titles(self) -> dict[int, str]:
         """Return the titles of all visible windows, by window number."""
-        from Xlib import X, error
+        from Xlib import X, Xatom, error
 
         found: dict[int, str] = {}
-        windows = [self._root]
+        newer_name = self._display.get_atom("_NET_WM_NAME")
+        windows = self._root.query_tree().children
         while windows:
             with contextlib.suppress(error.XError):  # the window has gone in the meantime
                 window = windows.pop(0)
                 windows += window.query_tree().children
-                named = window.get_full_text_property(self._display.get_atom("_NET_WM_NAME"))
-                name = named or window.get_wm_name() or ""
-                if (
-                    name
-                    and window != self._root
-                    and window.get_attributes().map_state == X.IsViewable
-                ):
-                    found[window.id] = (
-                        name if isinstance(name, str) else str(name, "utf-8", "replace")
-                    )
+                is_visible = window.get_attributes().map_state == X.IsViewable
+                for name, encoding in ((Xatom.WM_NAME, "latin-1"), (newer_name, "utf-8")):
+                    title = window.get_full_property(name, X.AnyPropertyType)
+                    if is_visible and title is not None:
+                        found[window.id] = bytes(title.value).decode(encoding, "replace")
         return found
 
     def open(self, handle: int, title: str) -> X11Window:

@@ -41,7 +41,7 @@ from tmrl_like.base.factories import said_to_memory
 from tmrl_like.base.options import Positive, Reward, in_ranges
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.task import TaskInterface
-from tmrl_like.envs.vision import Frame, History, Shrink, stack_of
+from tmrl_like.envs.vision import Frame, History, Shrink
 from tmrl_like.errors import ConfigError, MissingExtraError, expect
 
 TIC_S = 1 / 35
@@ -199,8 +199,8 @@ class VizDoomEnv(RealTimeEnv):
         """Return what a memory must know (see `RealTimeEnv.memory_arguments`): item 0 of an
         observation is a stack of frames.
         """
-        stack, time_step_s = stack_of(0, arguments["frames"]), arguments["tics_per_step"] * TIC_S
-        return said_to_memory(arguments) | {"frame_stack": stack, "time_step_duration": time_step_s}
+        time_step_s = {"time_step_duration": arguments["tics_per_step"] * TIC_S}
+        return said_to_memory({**arguments, **time_step_s}, (0, "frames"))
 
     @also_takes(VizDoomInterface)
     @in_ranges

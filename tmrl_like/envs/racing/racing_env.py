@@ -25,7 +25,6 @@ gives them a clock. The game itself is `racing_game.RacingGame`, a process of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -51,7 +50,7 @@ from tmrl_like.envs.racing.view import INSTRUMENTS, ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.task import TaskInterface
 from tmrl_like.envs.trajectory import Lap, RewardOptions, TrajectoryReward, load_trajectory
-from tmrl_like.envs.vision import History, stack_of
+from tmrl_like.envs.vision import History
 from tmrl_like.envs.way import Points
 from tmrl_like.errors import ConfigError
 
@@ -206,12 +205,7 @@ class RacingEnv(RealTimeEnv):
         "ep_max_length": 9000,
     }
 
-    @staticmethod
-    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a memory must know (see `RealTimeEnv.memory_arguments`): item 1 of an
-        observation is a stack of scans or pictures.
-        """
-        return said_to_memory(arguments) | {"frame_stack": stack_of(1, arguments["history"])}
+    memory_arguments = staticmethod(partial(said_to_memory, stack=(1, "history")))
 
     @also_takes(RacingInterface)
     def __init__(

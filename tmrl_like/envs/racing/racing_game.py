@@ -22,7 +22,6 @@ FRAME_SHAPE = (96, 96, 3)
 STATE = np.dtype(
     [
         ("starts", np.int64),  # number of restarts done
-        ("tick", np.int64),  # since the game was started
         ("position", np.float32, (2,)),  # on the map, in its units: the road is 13.3 wide
         ("speed", np.float32),  # units per second
         ("slip", np.float32),  # sideways, units per second; positive to the right
@@ -46,11 +45,6 @@ def gas_and_brake(pedal: float) -> tuple[float, float]:
     beyond = pedal - COASTING
     gas = _FULL_GAS * max(beyond, 0.0) / (1.0 - COASTING)
     return gas, _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + COASTING)
-
-
-def pedal_of(gas: float, brake: float) -> float:
-    """Return the pedal position for `gas` and `brake`."""
-    return COASTING + (1.0 - COASTING) * gas / _FULL_GAS - (1.0 + COASTING) * brake / _FULL_BRAKE
 
 
 def require_game() -> None:
@@ -116,7 +110,7 @@ class Simulation:
 
         self._track = track
         self._env = CarRacing()
-        self._ticks, self._starts = 0, -1
+        self._starts = -1
         self.restart()
 
     def restart(self) -> None:
@@ -129,13 +123,12 @@ class Simulation:
     def tick(self, steering: float, gas: float, brake: float) -> None:
         """Advance the game by `TICK_S`; for the controls see `RacingGame.drive`."""
         frame, *_ = self._env.step(np.array([steering, gas, brake]))
-        self._ticks += 1
         car: Any = self._env.car
         hull, wheels = car.hull, car.wheels[0].joint.angle
         speed = hull.linearVelocity.dot(hull.GetWorldVector((0, 1)))
         slip = hull.linearVelocity.dot(hull.GetWorldVector((1, 0)))
         motion = (tuple(hull.position), speed, slip, hull.angularVelocity, wheels)
-        self.state = np.array((self._starts, self._ticks, *motion, frame), STATE)
+        self.state = np.array((self._starts, *motion, frame), STATE)
 
 
 def main() -> None:

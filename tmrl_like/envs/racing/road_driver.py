@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from tmrl_like.base.options import AboveZero, NotNegative, in_ranges
-from tmrl_like.envs.racing.racing_game import pedal_of
+from tmrl_like.envs.racing.racing_game import COASTING
 from tmrl_like.envs.racing.view import ANGLES, INSTRUMENTS
 from tmrl_like.errors import ConfigError
 
@@ -20,7 +20,7 @@ from tmrl_like.errors import ConfigError
 _PACE = 40.0
 
 
-def follow_road(ranges: NDArray[Any], speed: float) -> tuple[float, float, float]:
+def follow_road(ranges: NDArray[Any], speed: float) -> NDArray[np.float32]:
     """Steer to where the road is longest, and drive slower where it is short: a clean lap, not a
     fast one.
 
@@ -29,14 +29,15 @@ def follow_road(ranges: NDArray[Any], speed: float) -> tuple[float, float, float
         speed: forward speed, in units per second.
 
     Returns:
-        Steering -1 (left) to 1, gas and brake 0 to 1.
+        Steering and pedal, float32 [2], as `RacingInterface` takes them.
     """
     angles, weights = np.deg2rad(ANGLES), ranges**3
     heading = np.arctan2(weights @ np.sin(angles), weights @ np.cos(angles))
-    steering = float(np.clip(1.5 * heading, -1.0, 1.0))
+    steering = np.clip(1.5 * heading, -1.0, 1.0)
     too_slow_by = 10.0 + _PACE * ranges[np.abs(ANGLES) <= 20.0].max() - speed
-    gas = np.clip(0.1 * too_slow_by, 0.0, 0.6) * (1.0 - 0.5 * abs(steering))
-    return steering, float(gas), float(np.clip(-0.05 * too_slow_by, 0.0, 0.6))
+    firmness = 1.5 - 0.75 * abs(steering) if too_slow_by > 0.0 else 1 / 24  # brakes gently
+    pedal = np.clip(COASTING + firmness * too_slow_by, -1.0, 1.0)
+    return np.array((steering, pedal), np.float32)
 
 
 class RoadDriver:
@@ -70,8 +71,9 @@ class RoadDriver:
         if (time.monotonic() - self._started_at) % self._every_s < self._every_s - self._for_s:
             return None
         instruments, seen, *_ = obs
-        steering, gas, brake = follow_road(seen[-1], instruments[0] * INSTRUMENTS["speed"])
-        return np.array((steering, pedal_of(gas, brake)), np.float32).clip(-1.0, 1.0)
+        if seen.shape[1:] != ANGLES.shape:
+            raise ConfigError("RoadDriver follows range finders: set env's observation to lidar")
+        return follow_road(seen[-1], instruments[0] * INSTRUMENTS["speed"])
 
     def close(self) -> None:
         """Do nothing; there is nothing to release."""

@@ -34,7 +34,5 @@ class LidarView:
 class ImageView(Shrink):
     """A view of the game's picture, without its instruments and smaller."""
 
-    dtype, full = np.uint8, 255
-
     def __init__(self, size: tuple[int, int], grey: bool) -> None:
         super().__init__(size, (0, _VIEW_ROWS, 6, 90), grey)  # a square around the car

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from tmrl_like.base.factories import said_to_memory
-from tmrl_like.base.options import AboveZero, Positive
+from tmrl_like.base.options import AboveZero, Positive, in_ranges
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import VirtualGamepad, XboxGamepad
@@ -54,7 +54,7 @@ from tmrl_like.envs.trajectory import (
     load_trajectory,
     resample,
 )
-from tmrl_like.envs.vision import Frame, RangeFinder, stack_of
+from tmrl_like.envs.vision import Frame, RangeFinder, load_opencv
 
 PORT = 9000
 LAYOUT = "<11f"
@@ -69,7 +69,7 @@ _IMAGE_PLACE = (0, 40, 256, 128)
 _LIDAR_ANGLES = range(90, -91, -10)
 _LIDAR_MAX_PX = math.hypot(*_LIDAR_PLACE[2:])
 _LIDAR_FROM_PX = 20
-_BORDER_BELOW = 55  # of 255: the road's black borders are darker than this in each colour
+_BORDER = (54, 54, 54)  # the road's black borders are no brighter than this
 _POP_UP_AFTER_S = 0.5
 _LAP_STEPS = 12_000  # ten minutes
 # the instruments in the observation, with their limits
@@ -120,8 +120,10 @@ class Lidar:
     over ahead to left.
     """
 
+    shape, dtype, full = (len(_LIDAR_ANGLES),), np.float32, _LIDAR_MAX_PX
+
     def __init__(self) -> None:
-        self._shape = (0, 0)
+        self._shape, self._cv2 = (0, 0), load_opencv()
 
     def __call__(self, frame: Frame) -> NDArray[np.float32]:
         """Return the distances in pixels, float32 [19], for a frame, uint8 [H, W, 3]."""
@@ -131,12 +133,8 @@ class Lidar:
             self._ranges = RangeFinder(self._shape, (row, column), _LIDAR_ANGLES, _LIDAR_MAX_PX)
             rows, columns = np.ogrid[:height, :width]
             self._near = np.hypot(rows - row, columns - column) < _LIDAR_FROM_PX  # the car itself
-        road = (
-            (frame[..., 0] >= _BORDER_BELOW)
-            | (frame[..., 1] >= _BORDER_BELOW)
-            | (frame[..., 2] >= _BORDER_BELOW)
-        )
-        return self._ranges(road | self._near)
+        border = self._cv2.inRange(frame, (0, 0, 0), _BORDER)
+        return self._ranges((border == 0) | self._near)
 
 
 class TrackManiaInterface(DesktopGameInterface):
@@ -158,6 +156,7 @@ class TrackManiaInterface(DesktopGameInterface):
         ]
     }
 
+    @in_ranges
     def __init__(
         self,
         trajectory: str,
@@ -197,18 +196,15 @@ class TrackManiaInterface(DesktopGameInterface):
             telemetry=partial(Telemetry, LAYOUT, port, is_valid=is_car, hint=HINT),
             frozen_after_s=math.inf,  # telemetry shows whether the game hangs
         )
-        self._lidar = Lidar() if view == "lidar" else None
+        if view == "lidar":
+            self._view = Lidar()
         self._make_gamepad = gamepad
         self._gamepad: VirtualGamepad | None = None
         self._trajectory, self._reward_options = trajectory, reward
-        self._has_finished = False
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
         instruments = [spaces.Box(low, high, (1,)) for low, high in _INSTRUMENTS.values()]
-        if self._lidar is None:
-            return spaces.Tuple((*instruments, *super().get_observation_space().spaces))
-        shape = (self._images.length, len(_LIDAR_ANGLES))
-        return spaces.Tuple((*instruments, spaces.Box(0.0, _LIDAR_MAX_PX, shape)))
+        return spaces.Tuple((*instruments, *super().get_observation_space()))
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
         car = CarReport(*record)
@@ -216,22 +212,19 @@ class TrackManiaInterface(DesktopGameInterface):
             np.array([getattr(car, name)], np.float32).clip(*limits)
             for name, limits in _INSTRUMENTS.items()
         ]
-        if self._lidar is None:
-            return [*instruments, *super().observe(frame, record)]
-        return [*instruments, self._images(self._lidar(frame))]
+        return [*instruments, *super().observe(frame, record)]
 
     def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
         car = CarReport(*record)
         reward, terminated = self._reward((car.x, car.y, car.z))
-        self._has_finished = bool(car.has_finished)
-        if self._has_finished and not self._reward.is_at_end:
+        if car.has_finished and not self._reward.is_at_end:
             return reward + self._reward_options.end_of_track_reward, True, {}
         return reward, terminated, {}
 
     def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
         car = CarReport(*record)
         info = self._reward.info((car.x, car.y, car.z))
-        return info | {"progress": np.float32(1.0)} if self._has_finished else info
+        return info | {"progress": np.float32(1.0)} if car.has_finished else info
 
     @cached_property
     def _reward(self) -> TrajectoryReward | Lap:
@@ -245,14 +238,13 @@ class TrackManiaInterface(DesktopGameInterface):
         super()._open()
 
     def begin_episode(self) -> None:
-        if self._has_finished:  # closes the pop-up of the finish
+        if CarReport(*self.look()[1]).has_finished:  # closes the pop-up of the finish
             self._press("b", "delete")
             time.sleep(_POP_UP_AFTER_S)
             self._press("a", "enter")
         self._press("b", "delete")
         time.sleep(self._restart_wait_s)
         self._reward.reset()
-        self._has_finished = False
 
     def _press(self, button: str, key: str) -> None:
         if self._gamepad is not None:
@@ -304,12 +296,7 @@ class TrackManiaEnv(DesktopGameEnv):
         "ep_max_length": _LAP_STEPS,
     }
 
-    @staticmethod
-    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a memory must know (see `RealTimeEnv.memory_arguments`): item 3 of an
-        observation is a stack of frames.
-        """
-        return said_to_memory(arguments) | {"frame_stack": stack_of(3, arguments["frames"])}
+    memory_arguments = staticmethod(partial(said_to_memory, stack=(3, "frames")))
 
     @also_takes(TrackManiaInterface)
     def __init__(

@@ -122,6 +122,8 @@ class DirectLink(TrainerInterface):
         deliveries: list[Delivery] = []
         for packet, body, data in self._tap.take(awaits=True):
             deliveries += self._receiver.take(packet, body, data, time.monotonic(), self._admit)
+            if reason := self._receiver.rejection_of(packet.receipt):
+                self.reject(packet.receipt, reason)
         return deliveries
 
     def _admit(self, packet: m.SamplePacket) -> bool:

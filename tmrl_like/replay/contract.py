@@ -88,7 +88,7 @@ class MemoryDataloading(Tunable, ABC):
         sample_preprocessor: SamplePreprocessor | None = None,
         memory_size: int = 1_000_000,
         batch_size: int = 256,
-        dataset_path: str | os.PathLike[str] = "",
+        dataset_path: str | os.PathLike[str] | None = "",
         crc_debug: bool = False,
     ) -> None:
         """Set up an empty memory, or one filled from `dataset_path`.
@@ -103,7 +103,7 @@ class MemoryDataloading(Tunable, ABC):
             memory_size: number of samples to keep; beyond it, the oldest are dropped.
             batch_size: transitions per batch, drawn uniformly with replacement.
             dataset_path: recorded samples (a folder, or one file of it) or a Minari data set to
-                start with; "" for none.
+                start with; "" or None for none.
             crc_debug: compare every transition drawn with what the environment produced. Slow; the
                 worker's `crc_debug` must be on as well.
 
@@ -124,7 +124,7 @@ class MemoryDataloading(Tunable, ABC):
         self.data: Any = []
         self._streams = StreamSorter(self.append_buffer)
         self._seen_trainable = False
-        if str(dataset_path):
+        if dataset_path:
             self._load_data_set(Path(dataset_path).expanduser())
             self._streams.start_behind_other_samples()
 

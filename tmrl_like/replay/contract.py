@@ -21,7 +21,7 @@ import numpy as np
 from tmrl_like.base.tunable import Tunable
 from tmrl_like.errors import CheckpointError, MemoryContractError, expect
 from tmrl_like.replay.collate import Six, collate_batch
-from tmrl_like.replay.crc import Rebuilt, check_transition
+from tmrl_like.replay.crc import FIELDS, Rebuilt, check_transition
 from tmrl_like.replay.mini_races import MiniRaces
 from tmrl_like.replay.streams import StreamSorter
 from tmrl_like.types import (
@@ -38,7 +38,6 @@ from tmrl_like.types import (
 
 log = logging.getLogger("tmrl_like.replay")
 
-_SIX = Transition._fields[:6]
 _MOST_DRAWS = 1000  # for one batch
 _LOG_EVERY = 10_000
 
@@ -329,7 +328,7 @@ class MemoryDataloading(Tunable, ABC):
         if self.sample_preprocessor is None:
             return six
         found = self.sample_preprocessor(*six)
-        check_items("sample_preprocessor returned", found, _SIX)
+        check_items("sample_preprocessor returned", found, FIELDS)
         return tuple(found)
 
     def _batch_of(self, transitions: list[Six]) -> Batch:

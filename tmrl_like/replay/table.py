@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import psutil
@@ -97,8 +97,7 @@ def block_of(buffer: Buffer, columns: Sequence[str] = ()) -> Block:
     return writer.block()
 
 
-@dataclass(eq=False)
-class Column:
+class Column(NamedTuple):
     """The values of one leaf in all samples."""
 
     leaf: Leaf  # as it is returned: a stack is an array

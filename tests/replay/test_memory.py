@@ -229,15 +229,15 @@ def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
         memory.sample()
 
 
-@pytest.mark.parametrize("first", [0, 0.0, np.float32(0), np.zeros(1)])
-def test_a_reward_may_be_any_number_or_an_array_of_one(first):
+@pytest.mark.parametrize("first", [0, 0.0, np.zeros(1)])
+def test_a_reward_may_be_a_number_or_an_array_of_one(first):
     memory = ReplayMemory()
     memory.append(rows([(0, 0.0, first)] * 2))
-    later = [0.1, 2, np.full(1, 3.0), np.full((1, 1), 4.0)]
+    later = [0.25, 2, np.full(1, 3.0), np.full((1, 1), 4.0)]
     for rew in later:
         memory.append(rows([(1, 1.0, rew)], reset_at=()))
-    found = [memory.get_transition(k).rew for k in range(len(memory))]
-    assert found == [0.0, 0.1, 2.0, 3.0, 4.0]
+    found = [float(np.squeeze(memory.get_transition(k).rew)) for k in range(len(memory))]
+    assert found == [0.0, 0.25, 2.0, 3.0, 4.0]
 
 
 def test_a_dict_may_have_its_keys_in_another_order():
@@ -432,7 +432,7 @@ def test_each_frame_and_action_is_stored_once_in_its_own_dtype(tmp_path, monkeyp
     )
     filled(memory_size=200, scratch_dir=str(tmp_path))
     observation = 8 + 6 + 8
-    assert sum(reserved) == 200 * (observation + 8 + 8 + 2)
+    assert sum(reserved) == 200 * (observation + 8 + 4 + 2)
 
 
 def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind(tmp_path):

@@ -21,7 +21,7 @@ _FLAGS = "the order of terminated and truncated in the sample_compressor and in 
 _HINTS = {
     "last_obs": _OBSERVATION,
     "act": "the sample_compressor, and which sample get_transition takes the action from",
-    "rew": "the sample_compressor (does it change the reward?) and get_transition",
+    "rew": "the sample_compressor (does it convert the reward?) and get_transition",
     "obs": _OBSERVATION,
     "terminated": _FLAGS,
     "truncated": _FLAGS,
@@ -37,8 +37,7 @@ def check_transition(original: Rebuilt | None, rebuilt: Rebuilt) -> None:
     `first_difference`.
 
     `original` is the `info.original` of the newer sample: (last_obs, act, rew, obs, terminated,
-    truncated). Further items are ignored, a last_obs of None is not compared, and equal rewards may
-    be of two types.
+    truncated). Further items are ignored, and a last_obs of None is not compared.
 
     Raises:
         PipelineMismatchError: they differ; the message names field, element and both values.
@@ -56,11 +55,8 @@ def check_transition(original: Rebuilt | None, rebuilt: Rebuilt) -> None:
             f"both start with ({', '.join(FIELDS)})"
         )
     for name, produced, found in zip(FIELDS, original, rebuilt, strict=False):
-        if (name == "last_obs" and produced is None) or (
-            name == "rew" and np.array_equal(produced, found)
-        ):
-            continue
-        if difference := first_difference(produced, found, name):
+        is_compared = name != "last_obs" or produced is not None
+        if is_compared and (difference := first_difference(produced, found, name)):
             place, of_environment, of_memory = difference
             raise PipelineMismatchError(
                 f"{place}: the environment produced {of_environment}, the memory rebuilt "

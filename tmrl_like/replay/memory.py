@@ -1,11 +1,10 @@
 """The included replay memory: samples are stored as columns, and a batch takes one gather per
 column.
 
-Every frame, every other observation leaf and every action is stored once, in its own dtype, and
-every reward as float64, in a ring of `memory_size` rows. Action buffers are rebuilt by walking back
-through the actions (see `row_index`), as the environment filled them: across resets, and with any
-number of workers taking turns. Stacks of frames are rebuilt by walking back through the frames of
-the episode.
+Every frame, every other observation leaf and every action is stored once, in its own dtype, in a
+ring of `memory_size` rows. Action buffers are rebuilt by walking back through the actions (see
+`row_index`), as the environment filled them: across resets, and with any number of workers taking
+turns. Stacks of frames are rebuilt by walking back through the frames of the episode.
 
 Of `info`, the items named in `columns` are stored, in columns as well; the rest is dropped.
 """

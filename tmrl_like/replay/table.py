@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+import msgspec
 import numpy as np
 import psutil
 
@@ -49,7 +50,7 @@ from tmrl_like.wire.schema import (
 
 STEPS_TO_END = "steps_to_end"  # a column that is computed
 NOT_FINISHED = 2**31 - 1
-_REWARD = PlainLeaf("float")  # environments mix whole numbers and fractions
+_STEPS_TO_END = LeafForm(0, STEPS_TO_END, ScalarLeaf("<i4"))
 _SINGLE_NUMBERS = {*NUMBERS, item("greedy"), item("potential")}  # rewards depend on them
 
 log = logging.getLogger("tmrl_like.replay")
@@ -97,12 +98,26 @@ def block_of(buffer: Buffer, columns: Sequence[str] = ()) -> Block:
     return writer.block()
 
 
-class Column(NamedTuple):
+@dataclass(eq=False)
+class Column:
     """The values of one leaf in all samples."""
 
     leaf: Leaf  # as it is returned: a stack is an array
     array: Array  # [capacity, *shape in one sample]
     frames: int  # how many make a stack; 0: not a stack
+
+    def widen(self, values: Array) -> None:
+        """Give a column of whole numbers a dtype that holds these values as well, fractions
+        included.
+        """
+        if values.dtype == self.array.dtype or self.array.dtype.kind == "f":
+            return
+        dtype = np.result_type(self.array.dtype, values.dtype)
+        self.array = self.array.astype(dtype, copy=False)
+        if isinstance(self.leaf, PlainLeaf):
+            self.leaf = PlainLeaf("float" if dtype.kind == "f" else "int")
+        else:
+            self.leaf = msgspec.structs.replace(self.leaf, dtype=dtype.str)
 
 
 @dataclass(eq=False)
@@ -159,9 +174,8 @@ class Table:
         for name in _SINGLE_NUMBERS & parts.keys():
             refuse_no_number(parts[name])
         forms = {name: parts[name] for name in (*NAMES, *self._items)}
-        forms["rew"] = _single("rew", _REWARD)
         if STEPS_TO_END in options.kept:
-            forms[item(STEPS_TO_END)] = _single(STEPS_TO_END, ScalarLeaf("<i4"))
+            forms[item(STEPS_TO_END)] = FieldForm(STEPS_TO_END, _STEPS_TO_END.leaf, [_STEPS_TO_END])
         frames = _frames_in(options, parts["obs"])
         self.fields: dict[str, Field] = {}
         self.row_bytes = 0
@@ -246,9 +260,11 @@ class Table:
         Items of info that samples lack become zeros.
         """
         at = row - start  # the row of the segment's first sample, if it were written
-        for (segment, _), places in zip(arrival.segments, found, strict=True):
+        for (segment, only_resets), places in zip(arrival.segments, found, strict=True):
             low, high = max(0, row - at), min(segment.rows, row + n - at)
             if low < high:
+                if not only_resets:  # values of resets may be cast instead
+                    self.fields["rew"].columns[0].widen(segment.leaves[places["rew"][0]])
                 for name, field in self.fields.items():
                     for k, column in enumerate(field.columns):
                         target = column.array[at + low : at + high]
@@ -259,11 +275,6 @@ class Table:
                         else:
                             target[...] = 0
             at += segment.rows
-
-
-def _single(name: str, leaf: Leaf) -> FieldForm:
-    """Return the form of a field that is one leaf."""
-    return FieldForm(name, leaf, [LeafForm(0, name, leaf)])
 
 
 def _frames_in(options: ReplayOptions, obs: FieldForm) -> dict[str, int]:

@@ -8,12 +8,13 @@ import signal
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from tmrl_like import GenericGymEnv, TrainingOffline, partial, run_in_process
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.worker.options import WorkerOptions
@@ -206,6 +207,12 @@ def test_an_environment_that_raises_is_made_again_and_counted(tmp_path, monkeypa
     monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
     assert run(tmp_path, partial(CountingEnv, raise_at=15)).total_updates == 40
     assert rounds_in(tmp_path)[-1]["env_faults_total"] > 0
+
+
+def test_samples_that_cannot_be_learnt_from_end_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(CountingEnv, "_obs", lambda self: np.full(2, 1e30, np.float32))
+    with pytest.raises(MemoryContractError, match=r"obs holds 1\.0.* not finite"):
+        run(tmp_path)
 
 
 def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, signals_stay):

@@ -345,7 +345,8 @@ def load_experiment(
 
     Args:
         path: the YAML file, or the name of an experiment that ships with the package.
-        overrides: keys and values (as text) that replace the file's.
+        overrides: keys and values (as text) that replace the file's: `[(("trainer", "epochs"),
+            "3")]`.
         parts: what to import.
 
     Raises:

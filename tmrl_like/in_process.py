@@ -62,6 +62,7 @@ def run_in_process(
         EnvironmentFaultError: the environment fails again and again.
     """
     seed_generators(seed)
+    own = {"model_path": None, "seed": seed} | dict(worker or {})
 
     def make_trainer(**how: Any) -> Trainer:
         made = Trainer(training_cls, **how, **(trainer or {}))
@@ -70,13 +71,12 @@ def run_in_process(
         return made
 
     def make_worker(**how: Any) -> RolloutWorker:
-        arguments: dict[str, Any] = {"model_path": None, "seed": seed} | dict(worker or {}) | how
-        return RolloutWorker(env_cls, actor_module_cls, sample_compressor, **arguments)
+        return RolloutWorker(env_cls, actor_module_cls, sample_compressor, **own | how)
 
-    options = (worker or {}).get("options") or WorkerOptions()
+    options = own.get("options") or WorkerOptions()
     with connected(make_trainer, make_worker, options, test_episode_interval) as made:
         made.run()
-        return made.training
+    return made.training
 
 
 @contextlib.contextmanager
@@ -107,11 +107,8 @@ class DirectLink(TrainerInterface):
         """
         super().__init__(parts.saver, parts.newest_version)
         self._worker, self._steps, self._tap = worker, steps, SampleTap(worker)
-        self._pacer, self._receiver, self._freshness = (
-            parts.training.pacer,
-            parts.receiver,
-            parts.freshness,
-        )
+        self._pacer = parts.training.pacer
+        self._receiver, self._freshness = parts.receiver, parts.freshness
 
     def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
         # before lockstep, recorded samples let training go on without waiting: step all the same
@@ -122,6 +119,8 @@ class DirectLink(TrainerInterface):
         deliveries: list[Delivery] = []
         for packet, body, data in self._tap.take(awaits=True):
             deliveries += self._receiver.take(packet, body, data, time.monotonic(), self._admit)
+            if reason := self._receiver.rejection_of(packet.receipt):
+                self.reject(packet.receipt, reason)
         return deliveries
 
     def _admit(self, packet: m.SamplePacket) -> bool:

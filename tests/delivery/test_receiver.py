@@ -217,7 +217,7 @@ def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, ca
         trainer.give(entry)
     trainer.store(1)
     trainer.receiver.reject(trainer.inbox[0].receipt, "obs is float64,\nit was float32")
-    assert all(trainer.receiver.is_rejected(delivery.receipt) for delivery in trainer.inbox)
+    assert all(trainer.receiver.rejection_of(delivery.receipt) for delivery in trainer.inbox)
     trainer.receiver.write(0.0)
     dismissal = m.Dismissal("w", 7, "obs is float64, it was float32")
     assert trainer.due() == [dismissal]

@@ -58,7 +58,7 @@ def test_one_run_several_and_none_are_drawn(tmp_path):
     b = write(tmp_path / "b", *(episode(n, 2.0 * n) for n in range(2, 9)))
     picture = tmp_path / "new" / "p.png"
     assert plot_returns(
-        picture, {"both": [a, b], "one": [a], "none": [tmp_path]}, {"untrained": (1.0, 0.5)}
+        picture, {"both": [a, b], "one": [str(a)], "none": [tmp_path]}, {"untrained": (1.0, 0.5)}
     )
     assert picture.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="Format 'nothing' is not supported"):

@@ -95,7 +95,7 @@ def test_its_actions_are_the_policys(cls, obs_space, act_space, options, tmp_pat
     obs_space.seed(0)
     observations = [obs_space.sample() for _ in range(200)]
     policy = load_policy(written(tmp_path / "p", actor), allow=(__name__,))
-    write_onnx(policy, tmp_path / "p.onnx")
+    write_onnx(policy, str(tmp_path / "p.onnx"))
     session = onnxruntime.InferenceSession(tmp_path / "p.onnx", providers=["CPUExecutionProvider"])
     (actions,) = session.run(None, inputs_of(observations))
     expected = np.stack([policy.act(obs) for obs in observations])

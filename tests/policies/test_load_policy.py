@@ -18,7 +18,7 @@ from tmrl_like.agents.images import ConvolutionEncoder
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.drone import TargetInView
 from tmrl_like.envs.robot import TargetUpClose
-from tmrl_like.errors import PolicyError
+from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import Code, describe
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.testing.fakes import LinearActor
@@ -113,6 +113,8 @@ def test_an_actor_of_the_users_is_loaded_where_its_package_is_allowed(tmp_path):
         match=rf"it names {__name__}.Own, and code of {__name__} is not imported for a fil",
     ):
         load_policy(path)
+    with pytest.raises(ConfigError, match=r"allow is 'my_arm'; expected a list of packages"):
+        load_policy(path, allow="my_arm")
 
 
 def test_what_the_file_could_not_say_may_be_given(tmp_path):

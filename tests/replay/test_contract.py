@@ -286,7 +286,7 @@ def test_a_long_buffer_is_written_as_packets_of_moderate_size(tmp_path):
     (file,) = tmp_path.glob("*.log")
     packets = [packet.samples for packet, *_ in read_file(file).packets()]
     assert 1 < max(packets) <= 256 * 1024 // image.nbytes
-    (buffer,) = read_data_set(tmp_path)
+    (buffer,) = read_data_set(str(tmp_path))
     assert [sample.act for sample in buffer.memory] == list(range(200))
 
 

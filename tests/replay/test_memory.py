@@ -359,6 +359,14 @@ def test_columns_that_are_larger_than_ram_or_disk_are_one_line(
         filled(memory_size=1000, scratch_dir=str(tmp_path))
 
 
+def test_a_memory_that_outgrows_the_machine_is_announced(caplog, monkeypatch, tmp_path):
+    monkeypatch.setattr("psutil.virtual_memory", lambda: MagicMock(total=1e6))
+    for scratch_dir in (None, str(tmp_path)):
+        filled(memory_size=1_000_000, scratch_dir=scratch_dir)
+    (line,) = caplog.messages
+    assert line.startswith("memory_size 1,000,000 takes 0.0 GB once it is full, and this machine")
+
+
 # -- the compressor, and stacks --------------------------------------------------------------------
 
 
@@ -395,6 +403,7 @@ def test_the_compressor_comes_from_the_memorys_own_arguments():
     assert compressor_of(partial(ReplayMemory, **arguments)) == DropHistory(2, {0: 3})
     assert compressor_of(partial(ReplayMemory, act_buf_len=2)) == DropHistory(2)
     assert compressor_of(ReplayMemory) is None
+    assert compressor_of(lambda: ReplayMemory(act_buf_len=2)) is None
     assert compressor_of(partial(ListMemory, memory_size=5)) is None
 
 
@@ -438,4 +447,4 @@ def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind
 
 def test_a_scratch_folder_may_be_in_the_home_folder(own_home):
     (own_home / "scratch").mkdir(parents=True)
-    assert len(filled(scratch_dir="~/scratch")) == len(filled())
+    assert len(filled(scratch_dir="~/scratch")) == len(filled(dataset_path=None))

@@ -58,7 +58,7 @@ def test_each_column_has_a_row_per_action_and_a_file_holds_all_of_it(count, tmp_
     info = {"progress": np.float32, "a/b": lambda t: np.full((2, 3), t % 256, np.uint8)}
     made = rollout_of(steps_of(count, **info), worker="w", test=True, fault="f")
     file = tmp_path / "deep" / "rollout.npz"
-    made.save(file)
+    made.save(str(file))
     t = np.arange(1, count + 1)
     expected = {
         "actions": {"a": np.stack([t, -t], axis=1), "b": (t,)},
@@ -72,7 +72,7 @@ def test_each_column_has_a_row_per_action_and_a_file_holds_all_of_it(count, tmp_
         "times_s": t / 2,
         "observations": np.outer(np.arange(count + 1), [1.0, 2.0]),
     }
-    for rollout in (made, Rollout.load(file)):
+    for rollout in (made, Rollout.load(str(file))):
         assert (len(rollout), rollout.return_) == (count, 0.25 * t.sum())
         columns = {name: getattr(rollout, name) for name in expected}
         for path, found, column in tree.walk(columns, expected):

@@ -429,14 +429,14 @@ class Receiver:
         )
         self.say(receipt.worker, logging.ERROR, line, receipt.worker, reason)
 
-    def is_rejected(self, receipt: Receipt) -> bool:
-        """Whether this process is rejected.
+    def rejection_of(self, receipt: Receipt) -> str:
+        """Return why this process is rejected; empty: it is not.
 
         An unknown process counts as rejected: no other is forgotten while packets of it wait.
         """
         with self._lock:
             progress = self._processes.get(receipt[:2])
-            return progress is None or bool(progress.rejection)
+            return "it is forgotten" if progress is None else progress.rejection
 
     # -- the store, and due messages (connection's thread) -----------------------------------------
 

@@ -31,7 +31,7 @@ class Curve(NamedTuple):
     returns: Points
 
 
-def curve_of(folder: Path) -> Curve:
+def curve_of(folder: str | Path) -> Curve:
     """Return the test episodes of the run in a folder, or its training episodes if there were no
     tests.
 
@@ -39,7 +39,7 @@ def curve_of(folder: Path) -> Curve:
     kill are left out; if a training started over, those of the one before.
     """
     found: list[tuple[bool, float, float, float]] = []
-    for record in read_records(folder / "metrics.jsonl"):
+    for record in read_records(Path(folder, "metrics.jsonl")):
         minutes = (record.get("time_s") or 0.0) / 60
         samples = record.get("env_steps_total", math.inf)
         while found and (found[-1][1] > minutes or found[-1][2] > samples):
@@ -66,7 +66,7 @@ def averaged(returns: Points) -> Points:
 
 def plot_returns(
     picture: str | Path,
-    runs: Mapping[str, Sequence[Path]],
+    runs: Mapping[str, Sequence[str | Path]],
     levels: Mapping[str, tuple[float, float]] | None = None,
 ) -> bool:
     """Draw the returns of runs over minutes and over samples, averaged over a fifth of the

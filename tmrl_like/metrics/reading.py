@@ -23,7 +23,7 @@ def numbers_of(record: Record) -> dict[str, float]:
     }
 
 
-def read_records(path: Path, last_bytes: float = math.inf) -> Iterator[Record]:
+def read_records(path: str | Path, last_bytes: float = math.inf) -> Iterator[Record]:
     """Yield the records of a file, or of its last bytes, oldest first; none if there is no file.
 
     An unfinished last line is left out.
@@ -34,10 +34,10 @@ def read_records(path: Path, last_bytes: float = math.inf) -> Iterator[Record]:
 class Tail:
     """Reads what is appended to a file of JSON lines."""
 
-    def __init__(self, path: Path, last_bytes: float = 0) -> None:
+    def __init__(self, path: str | Path, last_bytes: float = 0) -> None:
         """Begin this many bytes before the file's end; the file need not exist yet."""
-        self._path = path
-        size = path.stat().st_size if path.exists() else 0
+        self._path = Path(path)
+        size = self._path.stat().st_size if self._path.exists() else 0
         self._position = size - int(min(last_bytes, size))
 
     def records(self) -> Iterator[Record]:

@@ -26,7 +26,7 @@ def input_of(path: tree.Path) -> str:
     return ".".join(map(str, (INPUT, *path)))
 
 
-def write_onnx(policy: Policy, path: Path) -> None:
+def write_onnx(policy: Policy, path: str | Path) -> None:
     """Write a policy as an ONNX graph that computes its best actions, including all that its actor
     does to observations.
 
@@ -94,4 +94,4 @@ def write_onnx(policy: Policy, path: Path) -> None:
     model.doc_string = (
         f"{card.run} version {card.version}: {policy.observation_space} -> {policy.action_space}"
     )
-    write_atomically(path, model.SerializeToString())
+    write_atomically(Path(path), model.SerializeToString())

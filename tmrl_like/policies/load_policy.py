@@ -12,7 +12,7 @@ from typing import Any
 
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import ConfigError, PolicyError, TmrlLikeError
+from tmrl_like.errors import ConfigError, PolicyError, TmrlLikeError, expect
 from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.policy_file import Code, PolicyCard, read_policy
 from tmrl_like.policies.policy_store import find_policy
@@ -89,14 +89,16 @@ def load_policy(
             built-in actors, their picture encoders and built-in observation preprocessors, which
             do nothing but compute. Other classes of `tmrl_like` can run whatever a file says.
         actor: makes the actor, from `observation_space` and `action_space`, in place of the class
-            that the file names.
+            that the file names: one that a script has defined in itself, for example.
         obs_preprocessor: replaces the one that the file names.
 
     Raises:
+        ConfigError: `allow` is a single text.
         PolicyError: there is no such policy, or its file cannot be used: it names unknown code, its
             parameters do not fit or are not finite, or it has another format.
     """
     path = find_policy(where)
+    expect(not isinstance(allow, str), "allow", allow, "a list of packages")
     try:
         card, weights = read_policy(path)
         if card is None:
@@ -170,7 +172,8 @@ def _refuse_strangers(module: str, path: str, allow: Sequence[str]) -> None:
     package = path.partition(".")[0]
     raise PolicyError(
         f"it names {path}, and code of {package} is not imported for a file unless you allow it: "
-        f"load_policy(…, allow=({package!r},)), if you trust both"
+        f"load_policy(…, allow=({package!r},)), if you trust both; or pass it as the argument "
+        "actor or obs_preprocessor"
     )
 
 

@@ -107,10 +107,12 @@ def compressor_of(memory_cls: Callable[..., object]) -> SampleCompressor | None:
     its arguments.
 
     Returns:
-        The result of the class's `compressor` for the arguments; None: samples are sent whole.
+        The result of the class's `compressor` for the arguments; None, also if there is no such
+        method: samples are sent whole.
     """
     cls, arguments = taken_apart(memory_cls)
-    return cls.compressor(**arguments)  # type: ignore[attr-defined,no-any-return]
+    make = getattr(cls, "compressor", None)
+    return None if make is None else make(**arguments)
 
 
 def _newest(stack: Observation, size: int, name: str) -> Observation:

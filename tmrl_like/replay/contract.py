@@ -21,7 +21,7 @@ import numpy as np
 from tmrl_like.base.tunable import Tunable
 from tmrl_like.errors import CheckpointError, MemoryContractError, expect
 from tmrl_like.replay.collate import Six, collate_batch
-from tmrl_like.replay.crc import Rebuilt, check_transition
+from tmrl_like.replay.crc import FIELDS, Rebuilt, check_transition
 from tmrl_like.replay.mini_races import MiniRaces
 from tmrl_like.replay.streams import StreamSorter
 from tmrl_like.types import (
@@ -38,7 +38,6 @@ from tmrl_like.types import (
 
 log = logging.getLogger("tmrl_like.replay")
 
-_SIX = Transition._fields[:6]
 _MOST_DRAWS = 1000  # for one batch
 _LOG_EVERY = 10_000
 
@@ -88,7 +87,7 @@ class MemoryDataloading(Tunable, ABC):
         sample_preprocessor: SamplePreprocessor | None = None,
         memory_size: int = 1_000_000,
         batch_size: int = 256,
-        dataset_path: str | os.PathLike[str] = "",
+        dataset_path: str | os.PathLike[str] | None = "",
         crc_debug: bool = False,
     ) -> None:
         """Set up an empty memory, or one filled from `dataset_path`.
@@ -103,7 +102,7 @@ class MemoryDataloading(Tunable, ABC):
             memory_size: number of samples to keep; beyond it, the oldest are dropped.
             batch_size: transitions per batch, drawn uniformly with replacement.
             dataset_path: recorded samples (a folder, or one file of it) or a Minari data set to
-                start with; "" for none.
+                start with; "" or None for none.
             crc_debug: compare every transition drawn with what the environment produced. Slow; the
                 worker's `crc_debug` must be on as well.
 
@@ -124,7 +123,7 @@ class MemoryDataloading(Tunable, ABC):
         self.data: Any = []
         self._streams = StreamSorter(self.append_buffer)
         self._seen_trainable = False
-        if str(dataset_path):
+        if dataset_path:
             self._load_data_set(Path(dataset_path).expanduser())
             self._streams.start_behind_other_samples()
 
@@ -329,7 +328,7 @@ class MemoryDataloading(Tunable, ABC):
         if self.sample_preprocessor is None:
             return six
         found = self.sample_preprocessor(*six)
-        check_items("sample_preprocessor returned", found, _SIX)
+        check_items("sample_preprocessor returned", found, FIELDS)
         return tuple(found)
 
     def _batch_of(self, transitions: list[Six]) -> Batch:

@@ -39,7 +39,7 @@ _FILE_PACKETS = 64
 Packet = tuple[bytes, int]  # message, number of samples
 
 
-def read_data_set(path: Path) -> Iterator[Buffer]:
+def read_data_set(path: str | Path) -> Iterator[Buffer]:
     """Yield the samples of a data set, in order.
 
     Args:
@@ -51,6 +51,7 @@ def read_data_set(path: Path) -> Iterator[Buffer]:
         CheckpointError: it cannot be read.
         MissingExtraError: it is a Minari data set, and the package that reads it is not installed.
     """
+    path = Path(path)
     try:
         if (found := find_minari(path)) is not None:
             yield from episodes_of(found)

@@ -68,7 +68,7 @@ class WithDemonstrations(MemoryDataloading):
         self,
         memory: Callable[..., MemoryDataloading],
         share: float = 0.5,
-        demonstrations_path: str | os.PathLike[str] = "",
+        demonstrations_path: str | os.PathLike[str] | None = "",
         held_out: float = 0.0,
         takeovers: bool = True,
         observation_space: Space | None = None,

@@ -4,6 +4,7 @@ do not fit are refused.
 
 from __future__ import annotations
 
+import logging
 import math
 import mmap
 import tempfile
@@ -14,6 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 import numpy as np
+import psutil
 
 from tmrl_like.base import tree
 from tmrl_like.base.files import allocate
@@ -50,6 +52,8 @@ STEPS_TO_END = "steps_to_end"  # a column that is computed
 NOT_FINISHED = 2**31 - 1
 _STEPS_TO_END = LeafForm(0, STEPS_TO_END, ScalarLeaf("<i4"))
 _SINGLE_NUMBERS = {*NUMBERS, item("greedy"), item("potential")}  # rewards depend on them
+
+log = logging.getLogger("tmrl_like.replay")
 
 Places: TypeAlias = dict[str, list[int]]
 """For each field, the places of its leaves in a sample; items of info may be missing."""
@@ -179,6 +183,16 @@ class Table:
             columns = [self._column(leaf, frames.get(leaf.path, 0)) for leaf in form.leaves]
             self.fields[name] = Field(form, columns)
             self.row_bytes += sum(column.array.nbytes for column in columns) // capacity
+        size, ram = self.row_bytes * capacity, psutil.virtual_memory().total
+        if size > ram and self._scratch_folder is None:
+            # the system may promise more than there is, and kill the process when it is used
+            log.warning(
+                "memory_size %s takes %.1f GB once it is full, and this machine has %.1f GB: make "
+                "it smaller, or give scratch_dir",
+                f"{capacity:,}",
+                size / 1e9,
+                ram / 1e9,
+            )
 
     def _column(self, form: LeafForm, frames: int) -> Column:
         dtype, shape = form.numbers

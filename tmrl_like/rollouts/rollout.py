@@ -119,7 +119,7 @@ class Rollout:
             return f"{self.progress:.1%} of the way"
         return f"return {self.return_:.5g}"
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write the rollout to an .npz file atomically: after a kill, the file is either the old
         one or the new one, complete.
 
@@ -144,15 +144,15 @@ class Rollout:
             card=json.dumps(card),
             **{_name(path): array for path, array in tree.walk(columns)},
         )
-        write_atomically(path, content.getbuffer())
+        write_atomically(Path(path), content.getbuffer())
 
     @classmethod
-    def load(cls, path: Path) -> Rollout:
+    def load(cls, path: str | Path) -> Rollout:
         """Read what `save` wrote; tuples of arrays come back as lists, and names that are numbers
         as strings. Raise ConfigError if that fails.
         """
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as file:
                 card = json.loads(str(file["card"]))
                 outline = card.pop("columns")
                 arrays = (file[name] for name in file.files if name != "card")

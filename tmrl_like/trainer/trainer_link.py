@@ -118,7 +118,7 @@ class TrainerLink(TrainerInterface):
             self._arrived.wait(timeout_s)
         deliveries = [self._inbox.popleft() for _ in range(len(self._inbox))]
         return [
-            d for d in deliveries if d.receipt is None or not self._receiver.is_rejected(d.receipt)
+            d for d in deliveries if d.receipt is None or not self._receiver.rejection_of(d.receipt)
         ]
 
     def confirm(self, deliveries: Sequence[Delivery]) -> None:

@@ -21,6 +21,7 @@ from list_memory import ListMemory
 
 from tmrl_like.base import tree
 from tmrl_like.base.files import allocate
+from tmrl_like.envs.robot import OtherTargets
 from tmrl_like.errors import ConfigError, EncodingError, MemoryContractError, PipelineMismatchError
 from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, check_transition, compressor_of
 from tmrl_like.testing.fakes import CountingEnv
@@ -321,6 +322,10 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ({"n_steps": 0}, "n_steps is"),
         ({"n_steps": 3}, "there is no gamma"),
         ({"gamma": 1.5}, "gamma is"),
+        (
+            {"gamma": 0.9, "n_steps": 3, "sample_preprocessor": OtherTargets()},
+            "n_steps is 3; expected 1: the sample_preprocessor makes rewards of one step",
+        ),
         ({"shaping": 1.0}, "there is no gamma"),
         ({"gamma": 0.9, "shaping": math.nan}, "shaping is nan; expected a finite number"),
         ({"mini_races": MiniRaces()}, "mini-races the memory needs the agent's gamma"),

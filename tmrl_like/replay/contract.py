@@ -98,7 +98,8 @@ class MemoryDataloading(Tunable, ABC):
             obs_preprocessor: applied to both observations of a transition, as on the worker.
             sample_preprocessor: (last_obs, act, rew, obs, terminated, truncated) -> the same six,
                 after `obs_preprocessor`; e.g. data augmentation. With an attribute
-                `batched = True` it is called once per batch, with tensors [B, ...].
+                `batched = True` it is called once per batch, with tensors [B, ...]; one with
+                `one_step = True` makes rewards of one step, and is refused beside `n_steps` > 1.
             memory_size: number of samples to keep; beyond it, the oldest are dropped.
             batch_size: transitions per batch, drawn uniformly with replacement.
             dataset_path: recorded samples (a folder, or one file of it) or a Minari data set to

@@ -86,6 +86,9 @@ class ReplayMemory(MemoryDataloading):
         expect(memory_size <= 2**31 - 1, "memory_size", memory_size, "at most 2^31 - 1")
         own = [field.name for field in fields(ReplayOptions) if field.name in options]
         self.options = page = ReplayOptions(**{name: options.pop(name) for name in own})
+        is_one_step = getattr(options.get("sample_preprocessor"), "one_step", False)
+        reason = "1: the sample_preprocessor makes rewards of one step"
+        expect(page.n_steps == 1 or not is_one_step, "n_steps", page.n_steps, reason)
         self.gamma, self.shaping = page.gamma, page.shaping
         self.columns = tuple(name for name in page.kept if name != STEPS_TO_END)
         self.mini_races, self.held_out = page.mini_races, page.held_out

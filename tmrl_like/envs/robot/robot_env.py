@@ -243,6 +243,7 @@ class OtherTargets:
     """
 
     batched = True
+    one_step = True
 
     def __init__(self, seed: int | None = None, share: float = 0.8) -> None:
         """Set up; `share` of the transitions get another target. `seed` is that of the random

@@ -340,7 +340,7 @@ class Reader:
             self._lines(name, logging.WARNING, "the stream %s is used as it is: %s", name, said)
 
     async def _read_once(self, client: Client, stream: JetStreamContext, samples: str) -> None:
-        """Read with one consumer, until it skips a message."""
+        """Read with one consumer, until it skips a message or the stream is to be read again."""
         from nats.js.api import AckPolicy, ConsumerConfig
 
         config = ConsumerConfig(
@@ -350,7 +350,7 @@ class Reader:
         subscription = await stream.pull_subscribe(samples, stream=name, config=config)
         consumed = 0
         try:
-            while True:
+            while not self._backlog.is_over:
                 if not self._backlog.has_room(time.monotonic()):
                     await asyncio.sleep(_TURN_S)
                     continue

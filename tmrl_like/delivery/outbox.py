@@ -107,24 +107,14 @@ class Outbox:
         now = self._clock()
         for sender in self._senders.values():
             sender.mind_silence(now)
-        is_open = True
-        idle = 0  # consecutive senders that had nothing to send
-
-        def send_on(data: bytes) -> bool:
-            nonlocal is_open
-            is_open = send(data)
-            return is_open
-
-        while (
-            is_open
-            and idle < len(self._senders)
-            and self._in_flight_bytes < self._options.window_bytes
-        ):
+        idle = 0  # consecutive senders of which nothing was due
+        while idle < len(self._senders) and self._in_flight_bytes < self._options.window_bytes:
             incarnation, sender = next(iter(self._senders.items()))
-            has_sent = sender.send_one(send_on, now, awaits, self._epoch_s)
-            idle = 0 if has_sent else idle + 1
-            if is_open:  # else this sender, which could not send, stays first
-                self._senders[incarnation] = self._senders.pop(incarnation)
+            is_taken = sender.send_one(send, now, awaits, self._epoch_s)
+            if is_taken is False:
+                return  # this sender stays first
+            idle = 0 if is_taken else idle + 1
+            self._senders[incarnation] = self._senders.pop(incarnation)
 
     @property
     def _in_flight_bytes(self) -> int:
@@ -137,12 +127,12 @@ class Outbox:
         processes get the rest, the newest first.
         """
         own = [self._senders[incarnation] for incarnation in self.incarnations]
-        lost = sum(sender.drop_oldest(self._max_bytes // len(own)) for sender in own)
-        left_bytes = self._max_bytes - sum(sender.source.size_bytes for sender in own)
-        for incarnation in reversed(self.takes_over):
-            if incarnation in self._senders:
-                lost += self._senders[incarnation].drop_oldest(max(0, left_bytes))
-                left_bytes -= self._senders[incarnation].source.size_bytes
+        dead = [self._senders.get(incarnation) for incarnation in reversed(self.takes_over)]
+        share, left_bytes, lost = self._max_bytes // len(own), self._max_bytes, 0
+        for sender in (*own, *filter(None, dead)):
+            most = share if sender in own else max(0, left_bytes)
+            lost += sender.source.drop_oldest(most, sender.received)
+            left_bytes -= sender.source.size_bytes
         if lost and not self._said_full:
             self._said_full = True
             log.warning(

@@ -61,6 +61,7 @@ _REFUSED_FOR_S = 1.0
 _MAX_OUTGOING = 64  # messages; a frame of a policy has half a MiB
 _FETCH_S = 1.0
 _BATCH = 48  # messages; a node buffers 64 MiB for a slow reader
+_IDLE_S = 120.0  # a consumer without reader is forgotten; more than a packet counts in the window
 _AGAIN_S = 0.2
 _BEAT_S = 1.0
 _LONELY_AFTER_S = 10.0
@@ -342,7 +343,7 @@ class Reader:
         from nats.js.api import AckPolicy, ConsumerConfig
 
         config = ConsumerConfig(
-            ack_policy=AckPolicy.NONE, mem_storage=True, num_replicas=1, inactive_threshold=10
+            ack_policy=AckPolicy.NONE, mem_storage=True, num_replicas=1, inactive_threshold=_IDLE_S
         )
         name = stream_name(self._options.run)
         subscription = await stream.pull_subscribe(samples, stream=name, config=config)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tmrl_like.base.budgets import Bucket
 from tmrl_like.delivery.folder import has_writer, is_private, leave, lock_for_reading
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.segments import incarnations_in
@@ -21,6 +22,8 @@ from tmrl_like.delivery.source import Source
 from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.delivery")
+
+_FULL_AGAIN_S = 600.0
 
 
 class Outbox:
@@ -64,7 +67,7 @@ class Outbox:
         self._lock = lock_for_reading(path)
         # the connection's thread sends; other threads ask how far it is, and close
         self._busy = threading.Lock()
-        self._said_full = False
+        self._full = Bucket(1, 1 / _FULL_AGAIN_S)  # limits log lines about what is dropped
         self._lost_by_dead = 0
         left = [incarnation for incarnation in incarnations_in(path) if incarnation in dead]
         self.takes_over = tuple(left[: m.MAX_TAKEN_OVER])
@@ -133,12 +136,9 @@ class Outbox:
             most = share if sender in own else max(0, left_bytes)
             lost += sender.source.drop_oldest(most, sender.received)
             left_bytes -= sender.source.size_bytes
-        if lost and not self._said_full:
-            self._said_full = True
+        if lost and self._full.take(1, self._clock()):
             log.warning(
-                "too much waits for the trainer: the oldest samples are dropped and counted, %d so "
-                "far",
-                lost,
+                "too much waits for the trainer: the oldest samples are dropped and counted"
             )
 
     def hasten(self) -> None:

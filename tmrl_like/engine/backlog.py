@@ -87,8 +87,8 @@ class Backlog:
 
     def _settle(self, now: float) -> None:
         """Remove the packets that are stored."""
-        stored_at = [message.read_at for message in self._messages if self._is_stored(message)]
-        self._stored_read_at = max([self._stored_read_at, *stored_at])
+        for message in filter(self._is_stored, self._messages):
+            self._stored_read_at = max(self._stored_read_at, message.read_at)
         self._messages = [message for message in self._messages if not self._is_stored(message)]
         self._bytes = sum(
             message.size_bytes

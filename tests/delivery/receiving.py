@@ -2,15 +2,15 @@
 
 from kit.packets import numbered, packet_of
 
-from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.wire import messages as m
 
 
 class Trainer:
     """A receiver whose training thread is played by the test."""
 
-    def __init__(self, **options):
-        self.receiver = Receiver(**options)
+    def __init__(self, limits=WorkerLimits(), **options):  # noqa: B008 - frozen
+        self.receiver = Receiver(limits=limits, **options)
         self.inbox = []
         self.now = 0.0
 

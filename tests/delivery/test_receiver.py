@@ -9,8 +9,7 @@ from kit.episodes import episode
 from kit.packets import numbered, packet_of
 from receiving import Trainer
 
-from tmrl_like.delivery import receiver as receiver_module
-from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import encode_packet
@@ -270,7 +269,7 @@ def test_a_rejected_process_that_goes_on_sending_is_rejected_again_but_not_for_e
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(receiver_module, "_MAX_PROCESSES", 100)
+    monkeypatch.setattr("tmrl_like.delivery.receiver._MAX_PROCESSES", 100)
 
 
 def live_and_end(trainer, first, number):
@@ -314,8 +313,8 @@ def test_a_process_whose_packets_are_not_stored_is_not_forgotten(trainer, few):
 @pytest.mark.fault(
     "peers", "a worker fills what may wait at the trainer", "the others keep their share"
 )
-def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share(trainer, monkeypatch):
-    monkeypatch.setattr(receiver_module, "TOTAL_BYTES", 15_000)
+def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
+    trainer = Trainer(WorkerLimits(total_bytes=15_000))
     for entry in range(1, 21):
         trainer.give(entry, worker="bad")
         trainer.give(entry)
@@ -336,13 +335,13 @@ def test_reports_of_episodes_without_samples_are_limited_and_the_packets_acknowl
         first = 1 + (entry - 1) * m.MAX_EPISODES
         trainer.give(first, samples=(), reports=(episode(),) * m.MAX_EPISODES)
     assert len(trainer.inbox) == 199
-    assert sum(len(d.episodes) for d in trainer.inbox) < 2 * receiver_module._REPORTS
+    assert sum(len(d.episodes) for d in trainer.inbox) < 2 * trainer.receiver.limits.episodes
 
 
 def test_new_processes_of_one_worker_are_limited_and_those_known_go_on(trainer):
     for incarnation in range(1, 2000):
         trainer.give(1, worker="bad", incarnation=incarnation)
-    assert len(trainer.inbox) < receiver_module._NEW_PROCESSES + 100
+    assert len(trainer.inbox) < trainer.receiver.limits.processes + 100
     trainer.inbox.clear()
     trainer.give(2, worker="bad", incarnation=1)
     trainer.give(1)

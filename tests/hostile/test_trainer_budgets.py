@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import zstandard
 
-from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.types import EpisodeStats
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import encode_packet
@@ -113,9 +113,8 @@ def test_a_packet_takes_no_more_memory_than_it_counts_for(shape, is_compressed):
     "a worker sends a few hundred bytes that unpack to megabytes",
     "the trainer holds no more than it may hold of all workers",
 )
-def test_what_is_held_of_packets_that_are_much_in_few_bytes_is_bounded(monkeypatch):
-    monkeypatch.setattr("tmrl_like.delivery.receiver.TOTAL_BYTES", 16 << 20)
-    receiver = Receiver()
+def test_what_is_held_of_packets_that_are_much_in_few_bytes_is_bounded():
+    receiver = Receiver(limits=WorkerLimits(total_bytes=16 << 20))
     shape = SHAPES["black pictures"]
     messages = []
     for number in range(1, 50):

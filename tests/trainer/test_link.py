@@ -11,7 +11,7 @@ from kit.packets import numbered, packet_of
 from kit.rings import DeadLink, ring_of
 
 from tmrl_like.base import clocks
-from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import DivergedError
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.weight_file import Weights, size_of
@@ -25,15 +25,14 @@ from tmrl_like.wire.policy import PolicyAssembler
 
 
 @pytest.fixture
-def make_link(monkeypatch):
+def make_link():
     """Return a function that makes a link whose session has ended, so that the test makes its
     turns.
     """
 
-    monkeypatch.setattr("tmrl_like.trainer.trainer_link._TURN_S", 1.0)
-
     def make(**options):
-        link = TrainerLink(ring_of(DeadLink()), "t", m.Spaces("o", "a"), **options)
+        receiver = Receiver(limits=WorkerLimits(turn_s=1.0))
+        link = TrainerLink(ring_of(DeadLink()), "t", m.Spaces("o", "a"), receiver, **options)
         link.close(0.0)
         return link
 

@@ -32,14 +32,6 @@ from tmrl_like.wire.packet import (
 
 log = logging.getLogger("tmrl_like.delivery")
 
-TOTAL_BYTES = 1 << 30
-"""Maximum size of the packets of all workers that wait to be read, and also of those that wait for
-memory and store, in equal shares; those beyond it wait at the workers."""
-# per worker, identified by its name, whatever its key, and per second after that: new processes;
-# reports of episodes, of which each sample allows one more; log lines
-_NEW_PROCESSES, _NEW_PROCESSES_PER_S = m.MAX_TAKEN_OVER + 100, 1.0
-_REPORTS, _REPORTS_PER_S = 1000, 100.0
-_LINES, _LINES_PER_S = 20, 0.1
 _ASK_AGAIN_S = 0.5
 _PACKET_BYTES = 1000  # about; what a packet counts for in addition to its message
 _MAX_PROCESSES = 4096
@@ -80,6 +72,29 @@ class _Progress:
         return f"{packet.worker}/{packet.incarnation}/{packet.breaks}/{self.stretch}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkerLimits:
+    """What the trainer accepts from one worker, identified by its name, whatever its key. Packets
+    beyond these limits wait at the worker.
+
+    Attributes:
+        turn_s: how long packets of all workers are read before other work gets a turn.
+        unread_bytes: maximum bytes of one worker that wait to be read.
+        total_bytes: maximum bytes of all workers that wait to be read, and also that wait for
+            memory and store, in equal shares.
+        processes: burst of new processes of one worker; then one per second.
+        episodes: burst of reports of one worker; then a tenth of it per second, and one per sample.
+        lines: burst of log lines about one worker; then one per ten seconds.
+    """
+
+    turn_s: float = 0.01
+    unread_bytes: int = 64 << 20
+    total_bytes: int = 1 << 30
+    processes: int = m.MAX_TAKEN_OVER + 100
+    episodes: int = 1000
+    lines: int = 20
+
+
 BlockCheck = Callable[[SampleBlock], None]
 """Raises MemoryContractError for samples that training could not use."""
 
@@ -114,6 +129,7 @@ class Receiver:
         store: SampleStore | None = None,
         run: str = "",
         keep_samples: int = 0,
+        limits: WorkerLimits = WorkerLimits(),
         check: BlockCheck | None = None,
     ) -> None:
         """Start empty; `replay` takes over what is in the store.
@@ -123,11 +139,12 @@ class Receiver:
         samples are not checked before they reach the memory.
         """
         self.run = run
-        self.say = Lines(log, _LINES, _LINES_PER_S)
+        self.limits = limits
+        self.say = Lines(log, limits.lines, 0.1)
         self.malformed = 0
         self.samples = 0
-        self._new_processes = Buckets(_NEW_PROCESSES, _NEW_PROCESSES_PER_S)
-        self._reports = Buckets(_REPORTS, _REPORTS_PER_S)
+        self._new_processes = Buckets(limits.processes, 1.0)
+        self._reports = Buckets(limits.episodes, limits.episodes / 10)
         self._check = check
         self._store = store
         self._processes: dict[Process, _Progress] = {}  # least recently heard from first
@@ -315,8 +332,8 @@ class Receiver:
         """Whether too much waits for memory and store, and this worker has more than its share of
         it.
         """
-        waiting = self._waiting_bytes
-        return waiting[worker] * len(waiting) > TOTAL_BYTES and waiting.total() > TOTAL_BYTES
+        waiting, total_bytes = self._waiting_bytes, self.limits.total_bytes
+        return waiting[worker] * len(waiting) > total_bytes and waiting.total() > total_bytes
 
     def _note_malformed(self, worker: str, error: DecodingError) -> None:
         self.malformed += 1

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tmrl_like.base import clocks, script
 from tmrl_like.base.budgets import Lines, Turns
-from tmrl_like.delivery.receiver import TOTAL_BYTES, Receiver
+from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import DivergedError, NoWorkerError
 from tmrl_like.metrics.reading import Record
 from tmrl_like.metrics.sinks import as_line
@@ -34,9 +34,7 @@ log = logging.getLogger("tmrl_like.trainer")
 _TICK_S = 0.05
 _REPORTS_KEPT = 500
 _SHORTAGE_AGAIN_S = 60.0
-_TURN_S = 0.01  # how long packets of all workers are read before other work gets a turn
-_UNREAD_BYTES = 64 << 20  # maximum size of one worker's packets that wait to be read
-_PACKET_BYTES = 1000  # about what a waiting packet takes besides its message
+_UNREAD_BYTES = 1000  # about what a waiting packet takes besides its message
 
 
 class TrainerLink(TrainerInterface):
@@ -68,9 +66,10 @@ class TrainerLink(TrainerInterface):
         """
         self._where = ring.where
         self._receiver = receiver or Receiver()
+        limits = self._receiver.limits
         self._clock = clock
-        self._unread: Turns[Delivery] = Turns(_UNREAD_BYTES, TOTAL_BYTES, self._clock)
-        self._turn_left_s = _TURN_S
+        self._unread: Turns[Delivery] = Turns(limits.unread_bytes, limits.total_bytes, self._clock)
+        self._turn_left_s = self._turn_s = limits.turn_s
         self._freshness = freshness or FreshnessLimits()
         self._say_short = Lines(log, 1, 1 / _SHORTAGE_AGAIN_S)
         self._inbox: deque[Delivery] = deque()
@@ -229,7 +228,7 @@ class TrainerLink(TrainerInterface):
 
             taken = self._receiver.take(message, body, data, self._clock(), admit)
             deliveries = (replace(delivery, ahead_s=ahead_s) for delivery in taken)
-            self._unread.add(message.worker, deliveries, len(data) + _PACKET_BYTES)
+            self._unread.add(message.worker, deliveries, len(data) + _UNREAD_BYTES)
             self._read_unread()
         elif isinstance(message, m.Beat):
             self._clocks.on_beat(message)
@@ -256,9 +255,9 @@ class TrainerLink(TrainerInterface):
         """Read waiting packets, hand them over, and store the samples that are in the memory; send
         acknowledgements and policy frames.
         """
-        self._turn_left_s = _TURN_S
+        self._turn_left_s = self._turn_s
         self._read_unread()
-        self._turn_left_s = _TURN_S
+        self._turn_left_s = self._turn_s
         if self._inbox:
             self._arrived.set()
         try:

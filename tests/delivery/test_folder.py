@@ -41,10 +41,13 @@ def test_a_worker_without_a_name_takes_the_first_folder_that_is_free(opened):
     assert opened(None).worker == second.worker
 
 
-def test_a_folder_that_no_worker_can_have_made_is_not_taken(opened, tmp_path):
-    (tmp_path / "lost+found").mkdir()  # of a disk that is the spool
-    assert opened(None).worker != "lost+found"
-    assert not list((tmp_path / "lost+found").iterdir())
+@pytest.mark.parametrize(("name", "files"), [("lost+found", 0), ("photos", 1)])
+def test_a_folder_that_no_worker_has_made_is_not_taken(opened, tmp_path, name, files):
+    (tmp_path / name).mkdir()
+    for number in range(files):
+        (tmp_path / name / f"{number}-1.jpg").touch()
+    assert opened(None).worker != name
+    assert len(list((tmp_path / name).iterdir())) == files
 
 
 def test_samples_of_another_version_are_left_alone_and_the_user_is_told(opened, tmp_path, caplog):

@@ -259,22 +259,21 @@ def test_what_was_sent_after_a_while_without_anything_is_not_silence(ends):
 def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted_once(
     ends, small_files, tmp_path, caplog, option
 ):
-    box, taker = (
-        ends(root=tmp_path if option == "spool_max_bytes" else None, **{option: 20_000}),
-        Taker(),
-    )
-    for _ in range(2):
+    clock, taker = Clock(), Taker()
+    root = tmp_path if option == "spool_max_bytes" else None
+    box = ends(root=root, clock=clock, **{option: 20_000})
+    for clock.now, lines in ((0.0, 1), (599.0, 1), (700.0, 2)):
         fill(box, 500)
         box.pump(nothing, False)
+        assert caplog.text.count("oldest samples are dropped") == lines
     lost = box.lost_samples
-    assert 0 < lost < 1000
-    assert caplog.text.count("oldest samples are dropped") == 1
+    assert 0 < lost < 1500
     for _ in range(2):
-        assert (box.lost_samples, box.unacknowledged_samples()) == (lost, 1000 - lost)
+        assert (box.lost_samples, box.unacknowledged_samples()) == (lost, 1500 - lost)
         box.restart_reader()
         box.pump(nothing, False)
     box.pump(taker.send, True, awaits=True)
-    assert taker.rows == {1: [*range(500), *range(500)][lost:]}
+    assert taker.rows == {1: [*range(500), *range(500), *range(500)][lost:]}
     assert taker.gaps == [(1, 0, lost + 1)]
     taker.acknowledge(box)
     box.restart_reader()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import datetime
 import hashlib
-import ipaddress
 import json
 import re
 import secrets
@@ -18,12 +16,10 @@ import urllib.request
 from pathlib import Path
 
 import nkeys
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from kit.ports import free_ports
 
 from tmrl_like.engine.options import EngineOptions
+from tmrl_like.transport.credentials import tls_pair
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "engine.md"
 _PATIENCE_S = 60.0
@@ -284,20 +280,8 @@ def certificate(folder):
     """Make a self-signed certificate for this machine, `node.crt` and `node.key`; return the path
     of `node.crt`.
     """
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "node")])
-    here = x509.SubjectAlternativeName(
-        [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    )
-    builder = x509.CertificateBuilder(
-        name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1)
-    )
-    builder = builder.add_extension(here, critical=False)
-    made = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(
-        key, hashes.SHA256()
-    )
+    key, signed = tls_pair("localhost")
     folder.mkdir(exist_ok=True)
-    (folder / "node.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    none, pkcs8 = serialization.NoEncryption(), serialization.PrivateFormat.PKCS8
-    (folder / "node.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, pkcs8, none))
+    (folder / "node.key").write_text(key)
+    (folder / "node.crt").write_text(signed)
     return str(folder / "node.crt")

@@ -3,7 +3,6 @@
 import contextlib
 import time
 
-import pytest
 from engine_nodes import Nodes
 from engine_packets import message
 from engine_rig import RUN, Rig, Trainer, make
@@ -159,11 +158,3 @@ def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog):
         "nothing answers for JetStream: enable it at the nodes, and for this user's account"
         in caplog.text
     )
-
-
-def test_a_message_that_nothing_takes_at_an_engine_is_refused_to_who_says_it(node):
-    with contextlib.closing(Reader(node.options(RUN, "gpu"))) as reader:
-        for message in (m.Beat(), m.Bye(), m.Report()):
-            assert reader.send(m.encode(message)), "it is for a server"
-        with pytest.raises(TypeError, match="nothing takes a trainer's Look"):
-            reader.send(m.encode(m.Look()))

@@ -86,9 +86,9 @@ def test_a_ring_dials_one_server_after_the_other_and_the_only_one_again(machines
     with closing(connect_to_one(machines.transport, list(servers), "w", machines.keys)) as ring:
         for _ in range(3):
             where = ring.where
-            send_of(ring, b"here")
+            send_of(ring.link, b"here")
             assert bytes(receive_at(servers[where]).data) == b"here"
-            assert not ring.is_lost
+            assert not ring.link.is_lost
             ring.move_on(b"bye")
             if count == 1:
                 assert servers[where].receive(0.1) is None
@@ -96,4 +96,4 @@ def test_a_ring_dials_one_server_after_the_other_and_the_only_one_again(machines
                 assert bytes(receive_at(servers[where]).data) == b"bye"
                 assert ring.where != where
         servers[ring.where].close()
-        until(lambda: (ring.receive(0.01), ring.is_lost)[1], "the loss of a connection")
+        until(lambda: (ring.link.receive(0.01), ring.link.is_lost)[1], "the loss of a connection")

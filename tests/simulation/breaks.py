@@ -65,8 +65,8 @@ BREAKS = [
     Break(
         "received is said across a gap",
         RECEIVER,
-        "elif packet.first > progress.received + 1 or",
-        "elif",
+        "elif packet.first > progress.received + 1:",
+        "elif False:",
     ),
     Break(
         "a repeat is not trimmed",

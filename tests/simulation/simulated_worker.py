@@ -156,7 +156,7 @@ class LinkProcess(Process):
         about = {
             "spaces": SPACES,
             "incarnation": own[0],
-            "takes_over": (*own[1:], *self.outbox.takes_over),
+            "takes_over": self.outbox.takes_over,
         }
         self.session = Session(ring, self.role, "worker", worker.name, **about, clock=self.clock)
 

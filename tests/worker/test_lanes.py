@@ -12,9 +12,12 @@ from types import SimpleNamespace
 import pytest
 from house import alone, publish
 from kit.environments import calling
+from kit.episodes import episode
 
 from tmrl_like.base.functional import partial
+from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.errors import EnvironmentFaultError, RefusedError
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv
 from tmrl_like.wire import messages as m
@@ -114,6 +117,22 @@ def test_a_policy_drives_all_lanes_which_share_no_parameters(inproc_house, until
     assert len(parameters) == len(set(parameters)) == 8
     worker.stop()
     thread.join(20)
+
+
+def test_lanes_leave_room_for_all_dead_processes_that_a_hello_may_name(
+    inproc_house, until, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(m, "MAX_TAKEN_OVER", 2)
+    folder = open_folder(tmp_path, "w")
+    for incarnation in (1, 2, 3):
+        dead = SampleLog(folder, 1 << 20, incarnation)
+        dead.end_episode(episode())
+        dead.close()
+    folder.close()
+    seats = inproc_house.server()._relay.workers
+    inproc_house.worker(name="w", envs=2, spool=tmp_path)
+    until(lambda: seats)
+    assert len(seats["w"].hello.takes_over) == 2
 
 
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():

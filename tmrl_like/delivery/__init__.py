@@ -17,8 +17,7 @@ when asked to, and after a long silence. The receiver skips entries that it has,
 after a gap that may still be filled.
 
 - `sample_log`   the control thread appends entries to memory-mapped files (`segments`)
-- `chain`        these files, in order, for another thread or process
-- `source`       reads entries by number from a chain, and makes packets of them
+- `source`       reads entries by number from these files, and makes packets of them
 - `sender`       sends the entries of one incarnation until they are stored
 - `outbox`       all senders of one worker: for its control loops and dead processes (`folder`)
 - `receiver`     the trainer's bookkeeping: what to take, what to acknowledge

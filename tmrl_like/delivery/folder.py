@@ -120,6 +120,9 @@ def _free_folder(root: Path) -> WorkerFolder | None:
     for path in sorted(root.iterdir()):
         if not path.is_dir() or path.name != _quoted(unquote(path.name)):
             continue  # such as `lost+found`
+        files = [*path.glob("*")]
+        if files and not any(file.suffix in (".lock", SUFFIX) for file in files):
+            continue  # a folder of the user's
         lock = lock_folder(path, name=_WRITER)
         if lock is not None:
             if not _is_locked(path, _READER):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tmrl_like.base.budgets import Bucket
 from tmrl_like.delivery.folder import has_writer, is_private, leave, lock_for_reading
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.segments import incarnations_in
@@ -21,6 +22,8 @@ from tmrl_like.delivery.source import Source
 from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.delivery")
+
+_FULL_AGAIN_S = 600.0
 
 
 class Outbox:
@@ -64,7 +67,7 @@ class Outbox:
         self._lock = lock_for_reading(path)
         # the connection's thread sends; other threads ask how far it is, and close
         self._busy = threading.Lock()
-        self._said_full = False
+        self._full = Bucket(1, 1 / _FULL_AGAIN_S)  # limits log lines about what is dropped
         self._lost_by_dead = 0
         left = [incarnation for incarnation in incarnations_in(path) if incarnation in dead]
         self.takes_over = tuple(left[: m.MAX_TAKEN_OVER])
@@ -107,24 +110,14 @@ class Outbox:
         now = self._clock()
         for sender in self._senders.values():
             sender.mind_silence(now)
-        is_open = True
-        idle = 0  # consecutive senders that had nothing to send
-
-        def send_on(data: bytes) -> bool:
-            nonlocal is_open
-            is_open = send(data)
-            return is_open
-
-        while (
-            is_open
-            and idle < len(self._senders)
-            and self._in_flight_bytes < self._options.window_bytes
-        ):
+        idle = 0  # consecutive senders of which nothing was due
+        while idle < len(self._senders) and self._in_flight_bytes < self._options.window_bytes:
             incarnation, sender = next(iter(self._senders.items()))
-            has_sent = sender.send_one(send_on, now, awaits, self._epoch_s)
-            idle = 0 if has_sent else idle + 1
-            if is_open:  # else this sender, which could not send, stays first
-                self._senders[incarnation] = self._senders.pop(incarnation)
+            is_taken = sender.send_one(send, now, awaits, self._epoch_s)
+            if is_taken is False:
+                return  # this sender stays first
+            idle = 0 if is_taken else idle + 1
+            self._senders[incarnation] = self._senders.pop(incarnation)
 
     @property
     def _in_flight_bytes(self) -> int:
@@ -137,18 +130,15 @@ class Outbox:
         processes get the rest, the newest first.
         """
         own = [self._senders[incarnation] for incarnation in self.incarnations]
-        lost = sum(sender.drop_oldest(self._max_bytes // len(own)) for sender in own)
-        left_bytes = self._max_bytes - sum(sender.source.size_bytes for sender in own)
-        for incarnation in reversed(self.takes_over):
-            if incarnation in self._senders:
-                lost += self._senders[incarnation].drop_oldest(max(0, left_bytes))
-                left_bytes -= self._senders[incarnation].source.size_bytes
-        if lost and not self._said_full:
-            self._said_full = True
+        dead = [self._senders.get(incarnation) for incarnation in reversed(self.takes_over)]
+        share, left_bytes, lost = self._max_bytes // len(own), self._max_bytes, 0
+        for sender in (*own, *filter(None, dead)):
+            most = share if sender in own else max(0, left_bytes)
+            lost += sender.source.drop_oldest(most, sender.received)
+            left_bytes -= sender.source.size_bytes
+        if lost and self._full.take(1, self._clock()):
             log.warning(
-                "too much waits for the trainer: the oldest samples are dropped and counted, %d so "
-                "far",
-                lost,
+                "too much waits for the trainer: the oldest samples are dropped and counted"
             )
 
     def hasten(self) -> None:

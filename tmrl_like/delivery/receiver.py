@@ -253,7 +253,9 @@ class Receiver:
         self._pass_over_lost(packet, progress)
         if packet.last <= progress.received:
             self._acknowledge(process)
-        elif packet.first > progress.received + 1 or self._is_full_of(packet.worker):
+        elif self._is_full_of(packet.worker):
+            return  # it comes again after a while of silence: asking would only fill the network
+        elif packet.first > progress.received + 1:
             self._ask_again(process, progress, now)
         else:
             yield from self._take_new(packet, columns, data, progress, now, admit(packet))

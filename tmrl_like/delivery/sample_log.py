@@ -199,9 +199,11 @@ class SampleLog:
         """Make room for a record of this size, and write the break and the structure that it needs
         before it.
         """
-        has_room = self._has_room(2 * RECORD_BYTES + padded(len(self._structure)) + padded(size))
+        needed = 2 * RECORD_BYTES + padded(len(self._structure)) + padded(size)
         segment = self._segment
-        if segment is None or not has_room:
+        if segment is None or segment.words[END] + needed > segment.size_bytes:
+            segment = self._next_segment(needed) if needed <= MAX_RECORD_BYTES else None
+        if segment is None:
             return None
         if self._is_gap:
             segment.write(BREAK, b"")
@@ -213,19 +215,13 @@ class SampleLog:
             self._described = form
         return segment
 
-    def _has_room(self, needed: int) -> bool:
-        segment = self._segment
-        if segment is not None and segment.words[END] + needed <= segment.size_bytes:
-            return True
-        return needed <= MAX_RECORD_BYTES and self._next_segment(needed)
-
-    def _next_segment(self, needed: int) -> bool:
-        """Continue in a free segment with enough room; return False if there is none."""
+    def _next_segment(self, needed: int) -> Segment | None:
+        """Continue in a free segment with enough room, and return it; None: there is none."""
         while len(self._used) > 1 and self._used[0].is_free:
             self._spare.append(self._used.popleft())
         segment = self._take(HEAD_BYTES + needed)
         if segment is None:
-            return False
+            return None
         counts = self.entries + 1, self._breaks, self.lost_samples
         segment.begin(self.incarnation, next(self._numbers), *counts, self._is_checked)
         if self._segment is not None:
@@ -233,7 +229,7 @@ class SampleLog:
             self._segment.words[NEXT] = segment.file
         self._used.append(segment)
         self._segment, self._described = segment, None
-        return True
+        return segment
 
     def _take(self, size_bytes: int) -> Segment | None:
         for _ in range(len(self._spare)):

@@ -170,7 +170,6 @@ class SampleStore:
         self._write_group: Callable[[], None] | None = None
         self._writing: Future[None] | None = None
         self._began_at = self._due_at = -math.inf
-        self._retry_at = -math.inf
         self._slow = Bucket(1, 1 / _SLOW_AGAIN_S)  # limits log lines about a slow disk
         remove_drafts(folder)
         if self._is_synced:
@@ -202,7 +201,7 @@ class SampleStore:
     # -- writing -----------------------------------------------------------------------------------
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time for another group; more frequent groups would only make more files."""
+        """Whether it is time to write; more frequent groups would only make more files."""
         return now >= self._due_at
 
     def write(self, head: StoreHead, messages: Messages, now: float) -> None:
@@ -228,7 +227,7 @@ class SampleStore:
             return True
         writing = self._writing
         if writing is None:
-            if now < self._retry_at:
+            if not self.is_due(now):
                 return False
             writing = self._begin(self._write_group, now)
         if not writing.done():
@@ -243,7 +242,7 @@ class SampleStore:
         try:
             writing.result()
         except (OSError, MemoryError) as error:
-            self._retry_at = now + _RETRY_S
+            self._due_at = now + _RETRY_S
             self._raise_alarm(error)
             return False
         if self.alarm:

@@ -47,14 +47,14 @@ class Sender:
         self._progress_at = now  # when an acknowledgement last made progress
         self._patience_s = _FIRST_PATIENCE_S
 
-    def send_one(self, send: Send, now: float, awaits: bool, epoch_s: float) -> bool:
-        """Send the next packet if one is due, and return whether one was sent.
+    def send_one(self, send: Send, now: float, awaits: bool, epoch_s: float) -> bool | None:
+        """Send the next packet; return whether the connection took it, None: none is due.
 
         If the worker awaits an answer, or the process has ended, all entries are due. `awaits` and
         `epoch_s`: see `SamplePacket`.
         """
         if self.is_aside:
-            return False
+            return None
         options = self._options
         full = max(options.max_samples, options.min_samples)
         max_samples = _BACKLOG * full if self._is_backlog else full
@@ -63,13 +63,13 @@ class Sender:
         )
         if found is None:
             self._waits_since, self._is_backlog = None, False
-            return False
+            return None
         if self._waits_since is None:
             self._waits_since = now
         is_dead = self.source.is_dead
         everything = awaits or is_dead or self.sent < self._hasten_to
         if not (everything or found.is_ended or self._is_worth_it(found, now)):
-            return False
+            return None
         data = self.source.encode(found) if is_dead else self.source.encode(found, awaits, epoch_s)
         if not send(data):
             return False
@@ -121,10 +121,6 @@ class Sender:
         self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
         self._progress_at = now
         self.send_again(self.received if self.received < self.sent else self.received - 1)
-
-    def drop_oldest(self, max_bytes: int) -> int:
-        """Drop the oldest entries beyond `max_bytes`, and return how many samples were lost."""
-        return self.source.drop_oldest(max_bytes, self.received)
 
     @property
     def kept(self) -> int:

@@ -1,11 +1,15 @@
-"""Reads a control loop's entries by number: any that still exist, as a packet, as often as needed.
+"""Reads a control loop's entries by number, from the files that hold those not stored yet: any that
+still exist, as a packet, as often as needed.
 
-Only the place of the next entry is kept here. The entries stay in the files until the trainer has
-stored them.
+The entries stay in the files until the trainer has stored them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,24 +17,72 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tmrl_like.delivery.chain import Cursor, SegmentChain, start_of
 from tmrl_like.delivery.segments import (
     BREAK,
+    BREAKS,
     DROPPED,
     FIRST,
     FREE_ROW,
+    FREED,
     HEAD_BYTES,
+    INCARNATION,
+    LOST,
+    NEXT,
+    NUMBER,
     RECORD_BYTES,
     REPORT,
     ROW,
+    STORED,
     STRUCTURE,
+    Segment,
+    file_of,
+    padded,
+    path_of,
+    segments_of,
 )
 from tmrl_like.types import EpisodeStats
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.rows import RowFormat, format_for
+from tmrl_like.wire.schema import Node
+
+log = logging.getLogger("tmrl_like.delivery")
 
 _LARGEST_BYTES = 8 << 20  # a minimum of samples makes no packet larger than this
+_structure_decoder = msgspec.msgpack.Decoder(Node)
 _report_decoder = msgspec.msgpack.Decoder(EpisodeStats)
+
+
+@dataclass(slots=True)
+class Cursor:
+    """The place of an entry that exists, or of the next one to come."""
+
+    segment: Segment
+    at: int
+    entry: int
+    breaks: int  # number of breaks before it
+    form: RowFormat | None = None  # of the rows at this place
+
+    def enter(self, segment: Segment) -> None:
+        """Go to the start of the following segment."""
+        self.segment, self.at, self.form = segment, HEAD_BYTES, None
+
+    def go_behind(self, kind: int, at: int, size: int, count: int) -> None:
+        """Advance past the first `count` of the records at this place, as `SegmentChain.runs`
+        yields them.
+        """
+        self.at = at + count * padded(size)
+        if kind == STRUCTURE:
+            self.form = format_for(_structure_decoder.decode(self.segment.content(at, size)))
+        else:
+            self.entry += count
+        if kind == BREAK:
+            self.breaks += count
+
+
+def start_of(segment: Segment) -> Cursor:
+    """Return a cursor at the first entry of a segment."""
+    return Cursor(segment, HEAD_BYTES, segment.words[FIRST], segment.words[BREAKS])
 
 
 @dataclass(slots=True)
@@ -56,17 +108,28 @@ class Gathered:
         return self.next.entry - 1
 
 
-class Source(SegmentChain):
-    """The entries of one control loop.
+class Source:
+    """The entries of one control loop, in the files that it has filled.
 
     Attributes:
         worker: the worker's name.
+        incarnation: the incarnation of the entries.
+        is_dead: whether their process has ended. A power cut may have damaged what it wrote last,
+            which is then left out.
+        is_short: whether a file could not be read at the last attempt, because descriptors or
+            memory were lacking.
+        segments: the segments known so far, oldest first.
     """
 
     def __init__(self, folder: Path, worker: str, incarnation: int, is_dead: bool = False) -> None:
-        """Begin with the oldest entry that still exists."""
-        super().__init__(folder, incarnation, is_dead)
-        self.worker = worker
+        """Prepare to begin with the oldest entry that still exists, without mapping a file yet."""
+        self.worker, self.incarnation, self.is_dead = worker, incarnation, is_dead
+        self.is_short = False
+        self.segments: deque[Segment] = deque()
+        self._folder = folder
+        self._mapped: dict[int, Segment] = {}  # by file
+        self._lost_before = 0  # lost samples according to segments that were removed
+        self._said: set[str] = set()
         self._compress = Compressor()
         self._next: Cursor | None = None  # after the last encoded entry
         self._end: Cursor | None = None  # after the newest entry seen so far
@@ -184,15 +247,122 @@ class Source(SegmentChain):
                 return cursor
         return cursor if cursor.entry == entry + 1 else None
 
+    # -- files -------------------------------------------------------------------------------------
+
+    def find_oldest(self) -> bool:
+        """Find the oldest segment if none is known; return whether there is one."""
+        if not self.segments:
+            self.is_short = False
+            found = [
+                self._map(file_of(path)) for path in segments_of(self._folder, self.incarnation)
+            ]
+            kept = [segment for segment in found if segment is not None and not segment.is_free]
+            if not self.is_short:  # else the oldest is not known
+                self.segments.extend(sorted(kept, key=lambda segment: segment.words[NUMBER])[:1])
+        return bool(self.segments)
+
+    def runs(self, cursor: Cursor) -> Iterator[tuple[int, int, int, int]]:
+        """Yield runs as `Segment.runs` does, through all following segments; the caller moves the
+        cursor.
+        """
+        while True:
+            file = cursor.segment.words[NEXT]
+            cursor.segment.order()  # END must be read after that
+            yield from cursor.segment.runs(cursor.at, self.is_dead)
+            following = self._following(cursor, file) if file else None
+            if following is None:
+                return
+            cursor.enter(following)
+
+    def _following(self, cursor: Cursor, file: int) -> Segment | None:
+        """Return the segment in this file, which follows the one at `cursor`; None if it cannot be
+        read now, or not at all.
+        """
+        segment = self._map(file)
+        if (
+            segment is None
+            or segment.words[NUMBER] != cursor.segment.words[NUMBER] + 1
+            or segment.words[FIRST] != cursor.entry
+        ):
+            if self.is_dead and not self.is_short:
+                line = (
+                    f"{self._folder}: a power cut has damaged what process {self.incarnation:x} "
+                    "wrote behind entry "
+                )
+                self._say(f"{line}{cursor.entry - 1}")
+            return None
+        if segment not in self.segments:
+            self.segments.append(segment)
+        return segment
+
+    def _map(self, file: int) -> Segment | None:
+        """Map a file of this process.
+
+        Returns None if the file is gone, was just created, belongs to another process after a power
+        cut, or if descriptors or memory are lacking.
+        """
+        if file not in self._mapped:
+            for gone in [
+                number for number, segment in self._mapped.items() if not segment.path.exists()
+            ]:
+                self._mapped.pop(gone).close()
+            try:
+                segment = Segment(path_of(self._folder, self.incarnation, file))
+            except (FileNotFoundError, ValueError):
+                return None
+            except OSError as error:
+                self.is_short = True
+                self._say(
+                    f"cannot read the samples in {self._folder}: {error.strerror or error}; trying "
+                    "again"
+                )
+                return None
+            if segment.words[INCARNATION] != self.incarnation:
+                segment.close()
+                return None
+            self._mapped[file] = segment
+        return self._mapped[file]
+
+    def _say(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            log.error("%s", line)
+
+    # -- notes in the segments ---------------------------------------------------------------------
+
+    @property
+    def stored(self) -> int:
+        """The entry up to which this process and earlier ones have noted entries as stored, or have
+        given them up.
+        """
+        if not self.find_oldest():
+            return 0
+        words = self.segments[0].words
+        return max(words[FIRST] - 1, words[STORED])
+
+    def note_stored(self, entry: int) -> None:
+        """Note that entries up to this one are stored; free the segments that hold no others."""
+        while len(self.segments) > 1 and self.segments[1].words[FIRST] <= entry + 1:
+            self.free_oldest()
+        if self.segments:
+            words = self.segments[0].words
+            words[STORED] = max(words[STORED], entry)  # it may not have been readable at first
+
+    @property
+    def lost_samples(self) -> int:
+        """Number of samples that no segment had room for, or that were given up."""
+        there = (
+            self.segments[-1].words[LOST] + self.segments[0].words[DROPPED] if self.segments else 0
+        )
+        return max(self._lost_before, there)
+
     # -- freeing -----------------------------------------------------------------------------------
 
     def forget(self, entry: int) -> None:
         """Forget the entries up to this one, which are stored."""
         self.note_stored(entry)
-        self._forget_places()
         while self.is_dead and self.segments and self.ends_at(max(entry, self.stored)):
             self.remove_all()  # further segments may follow a damaged one
-            self._forget_places()
 
     def drop_oldest(self, max_bytes: int, received: int) -> int:
         """Give up the oldest files until at most `max_bytes` are kept; return how many samples
@@ -203,7 +373,6 @@ class Source(SegmentChain):
             given_up = self._samples_behind(received)
             self.segments[1].words[DROPPED] = self.segments[0].words[DROPPED] + given_up
             self.free_oldest()
-            self._forget_places()
             lost += given_up
         return lost
 
@@ -218,14 +387,44 @@ class Source(SegmentChain):
                 samples += max(0, min(count, next_entry - 1 - entry))
         return samples
 
-    def _forget_places(self) -> None:
-        """Forget places in files that were freed."""
-        if self._next is not None and self._next.segment not in self.segments:
+    def free_oldest(self) -> None:
+        """Free the oldest segment to be filled again; remove it if its process is dead."""
+        segment, second = self._take_oldest(), self.segments[0]
+        second.words[DROPPED] = max(second.words[DROPPED], segment.words[DROPPED])
+        if self.is_dead:
+            self._remove(segment)
+        else:
+            segment.order()
+            segment.words[FREED] = segment.words[NUMBER]
+
+    def remove_all(self) -> None:
+        """Remove the known segments, which follow each other, and continue with any others."""
+        self._lost_before = self.lost_samples
+        while self.segments:
+            self._remove(self._take_oldest())
+        self.find_oldest()
+
+    def _take_oldest(self) -> Segment:
+        """Take the oldest segment out, and forget places in it."""
+        segment = self.segments.popleft()
+        if self._next is not None and self._next.segment is segment:
             self._next = None
-        if self._end is not None and self._end.segment not in self.segments:
+        if self._end is not None and self._end.segment is segment:
             self._end = None
+        return segment
+
+    def _remove(self, segment: Segment) -> None:
+        del self._mapped[segment.file]
+        segment.words[FREED] = segment.words[NUMBER]  # in case the file cannot be removed now
+        segment.remove()
 
     def close(self, remove: bool = False) -> None:
         """Unmap the files; `remove`: delete them as well. Calling it twice is fine."""
-        self._next = self._end = None
-        super().close(remove)
+        self.segments.clear()
+        for segment in self._mapped.values():
+            segment.close()
+        self._mapped.clear()
+        if remove:
+            for path in segments_of(self._folder, self.incarnation):
+                with contextlib.suppress(OSError):  # the next process tries again
+                    path.unlink()

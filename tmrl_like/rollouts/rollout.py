@@ -199,7 +199,7 @@ def _columns(values: list[Any]) -> Any:
     """
     starts = range(0, len(values), _PIECE)  # other threads can run between two pieces
     pieces = [tree.map_leaves(_array, *values[start : start + _PIECE]) for start in starts]
-    return tree.map_leaves(_joined, *pieces)
+    return tree.map_leaves(lambda *arrays: np.concatenate(arrays), *pieces)
 
 
 def _array(*values: Any) -> NDArray[Any]:
@@ -207,10 +207,6 @@ def _array(*values: Any) -> NDArray[Any]:
     if array.dtype == object:
         raise ValueError(f"no array of one form: {values[0]!r:.80}")
     return array
-
-
-def _joined(*pieces: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate(pieces)
 
 
 def _number_column(values: list[Any]) -> NDArray[Any] | None:

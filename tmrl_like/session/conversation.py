@@ -101,27 +101,27 @@ class Conversation:
             data = self._receive(0.0) if messages < _MESSAGES_PER_TURN else None
         if now >= self._touch_at:
             self._stay_in_touch(now)
-        next_s = self._role.on_tick(self.ring.send, self.welcomed.is_set())
+        next_s = self._role.on_tick(self.ring.link.send, self.welcomed.is_set())
         return 0.0 if messages == _MESSAGES_PER_TURN else min(next_s, self._touch_at - now)
 
     def end(self, flush_s: float) -> None:
         """Send pending messages for at most `flush_s` seconds, then say goodbye."""
         until = self._clock() + flush_s
         while self.welcomed.is_set() and self._clock() < until:
-            self._role.on_tick(self.ring.send, True)
+            self._role.on_tick(self.ring.link.send, True)
             if not self._role.pending():
                 break
-            data = self.ring.receive(_TICK_S)
+            data = self.ring.link.receive(_TICK_S)
             if data is not None:
                 self._dispatch(data, self._clock())
-        self.ring.send(m.encode(self._role.beat()))
-        self.ring.send(m.encode(m.Bye()))
+        self.ring.link.send(m.encode(self._role.beat()))
+        self.ring.link.send(m.encode(m.Bye()))
 
     # messages from the server
 
     def _receive(self, wait_s: float) -> bytes | memoryview | None:
         try:
-            return self.ring.receive(wait_s)
+            return self.ring.link.receive(wait_s)
         except CredentialsError as error:
             self._refused_by.add(self.ring.where)
             if len(self._refused_by) == len(self.ring.addresses):
@@ -185,12 +185,12 @@ class Conversation:
                 min(1.5 * self._patience_s, _MAX_PATIENCE_S) if is_slow else _PATIENCE_S
             )
             self._give_up(f"has been silent for {silent_s:.1f} s", now)
-        elif self.ring.is_lost and now - self._dialled_at > _REDIAL_S:
+        elif self.ring.link.is_lost and now - self._dialled_at > _REDIAL_S:
             self._give_up("is lost", now)
         elif self._is_refused and now >= self._hello_at:
             self._give_up("refuses this peer for now", now)
         elif self.welcomed.is_set():
-            self.ring.send(m.encode(self._role.beat()))
+            self.ring.link.send(m.encode(self._role.beat()))
         elif now >= self._hello_at:
             self._say_hello(now)
         self._complain(now)
@@ -213,7 +213,8 @@ class Conversation:
     def _say_hello(self, now: float) -> None:
         self._hello_at = now + _HELLO_EVERY_S
         self._said_hello = True
-        if not self.ring.send(m.encode(self._hello)):  # some transports need a connection first
+        is_sent = self.ring.link.send(m.encode(self._hello))
+        if not is_sent:  # some transports need a connection first
             self._hello_at = self._touch_at = now + _UNSENT_HELLO_AGAIN_S
 
     def _complain(self, now: float) -> None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import socket
-import zlib
 from collections.abc import Callable, Sequence
 
 from tmrl_like.errors import CredentialsError, ShortageError
 from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, connect
 from tmrl_like.transport.addresses import host_and_port
+from tmrl_like.wire.messages import share_of
 
 log = logging.getLogger("tmrl_like.session")
 
 
 class Ring:
-    """A `PeerLink` to one of several servers at a time. A single server is a ring of one.
+    """Servers of which one at a time is dialled. A single server is a ring of one.
 
     Attributes:
         addresses: addresses of all servers, in the order in which they are dialled.
+        link: to the current server.
         is_quiet: the link itself logs whether it is connected, so the session does not.
     """
 
@@ -35,16 +35,12 @@ class Ring:
         self._turn = 0
         self._is_short = False
         self._dial = dial
-        self._link = dial(self.where)
+        self.link = dial(self.where)
 
     @property
     def where(self) -> str:
         """The address of the current server."""
         return self.addresses[self._turn % len(self.addresses)]
-
-    @property
-    def is_lost(self) -> bool:
-        return self._link.is_lost
 
     def move_on(self, farewell: bytes) -> None:
         """Leave the current server with a last message, and dial the next one.
@@ -64,26 +60,12 @@ class Ring:
                 log.error("another server is not dialled: %s; trying again", error)
             self._is_short = True
             return
-        self._link.send(farewell)
-        self._link.close()
-        self._link, self._is_short = dialled, False
-
-    def receive(self, timeout_s: float) -> bytes | memoryview | None:
-        """Receive as from any `PeerLink`.
-
-        Raises:
-            CredentialsError: this server refused the key; another server may still accept it.
-        """
-        return self._link.receive(timeout_s)
-
-    def send(self, data: bytes) -> bool:
-        return self._link.send(data)
-
-    def wake(self) -> None:
-        self._link.wake()
+        self.link.send(farewell)
+        self.link.close()
+        self.link, self._is_short = dialled, False
 
     def close(self) -> None:
-        self._link.close()
+        self.link.close()
 
 
 def connect_to_one(
@@ -106,13 +88,11 @@ def connect_to_one(
 def in_turn(addresses: Sequence[str], name: str) -> list[str]:
     """Return the order in which the peer `name` dials the servers.
 
-    Peers are spread evenly over the servers, and again over the others when a server is gone. A
-    number at the end of the name counts: worker-1, worker-2, … begin with one server after the
-    other.
+    Peers are spread evenly over the servers (`share_of`), and again over the others when a server
+    is gone.
     """
-    stem, number = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
     others = list(addresses)
-    first = others.pop((zlib.crc32(stem.encode()) + int(number or 0)) % len(others))
+    first = others.pop(share_of(name, len(others)))
     random.Random(name).shuffle(others)
     return [first, *others]
 

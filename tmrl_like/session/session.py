@@ -31,8 +31,6 @@ class Session:
     """Keeps one peer connected. `check` raises any error that ended it.
 
     Attributes:
-        name: the peer's name.
-        incarnation: number that identifies this process of the peer.
         conversation: the protocol; it belongs to the session's thread.
     """
 
@@ -73,10 +71,9 @@ class Session:
         """
         is_a_name = len(name) <= m.MAX_NAME and one_line(name) == name
         expect(is_a_name, "name", name, f"one line of at most {m.MAX_NAME} printable characters")
-        self.name = name
-        self.incarnation = incarnation or secrets.randbits(62) + 1
+        incarnation = incarnation or secrets.randbits(62) + 1
         about = (spaces, _file_id(model_path), takes_over, rank, run, clocks.up_s())
-        hello = m.Hello(role_name, name, self.incarnation, tmrl_like.__version__, *about)
+        hello = m.Hello(role_name, name, incarnation, tmrl_like.__version__, *about)
         self.conversation = Conversation(ring, role, hello, clock)
         self._ring = ring
         self._stopping = threading.Event()
@@ -116,7 +113,7 @@ class Session:
 
     def wake(self) -> None:
         """Make the session call `Role.on_tick` soon. Any thread."""
-        self._ring.wake()
+        self._ring.link.wake()
 
     def close(self, flush_s: float = 1.0) -> None:
         """Send pending messages for at most `flush_s` seconds, say goodbye and close.
@@ -126,7 +123,7 @@ class Session:
         if not self._stopping.is_set():
             self._flush_s = flush_s
             self._stopping.set()
-            self._ring.wake()
+            self._ring.link.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(flush_s + 2.0)
 

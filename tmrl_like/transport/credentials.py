@@ -262,7 +262,7 @@ class KeyFolder:
 
     def _write_all(self) -> None:
         """Make and write all keys, `server.json` last."""
-        server = ServerKeys(*_curve_pair(), *_tls_pair())
+        server = ServerKeys(*_curve_pair(), *tls_pair("default"))
         self.write("peer.json", self._authorize(server, _LOCAL, ROLES), private=True)
         self.write("server.json", server, private=True)
 
@@ -370,14 +370,14 @@ def _curve_pair() -> tuple[str, str]:
     return public.decode(), secret.decode()
 
 
-def _tls_pair() -> tuple[str, str]:
-    """Return a P-256 key and its self-signed certificate for the host name "default", in PEM."""
+def tls_pair(host: str) -> tuple[str, str]:
+    """Return a P-256 key and its self-signed certificate for a host name, in PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "default")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
     start = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)  # a clock that was never set
     certificate = (
         x509.CertificateBuilder()
@@ -387,7 +387,7 @@ def _tls_pair() -> tuple[str, str]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
         .not_valid_after(start + datetime.timedelta(days=365 * 150))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("default")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM

@@ -212,7 +212,6 @@ class Link:
                 tell,
                 is_final=network is not None,
             )
-            first, *others = setup.incarnations
             self._session = Session(
                 ring,
                 self._role,
@@ -220,8 +219,8 @@ class Link:
                 setup.worker,
                 spaces=setup.spaces,
                 model_path=_path(setup.weights),
-                incarnation=first,
-                takes_over=(*others, *self._outbox.takes_over),
+                incarnation=setup.incarnations[0],
+                takes_over=self._outbox.takes_over,
             )
             undo.callback(self._session.close, 0.0)
             start_thread(partial(self._listen, messages), "tmrl-link-pipe")

@@ -280,7 +280,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             expect(fits, name, value, "a finite number, 0 or more")
         duration = config.get("time_step_duration", 0)
         capture = config.get("start_obs_capture", 1.0)
-        is_within = not duration or capture <= duration
+        is_within = not duration or capture <= 1.001 * duration  # 3 * 0.1 is more than 0.3
         expect(is_within, "start_obs_capture", capture, f"time_step_duration, {duration}, or less")
         least, value = self._least_actions, config.get("act_buf_len", 1)
         fits = isinstance(value, Integral) and int(value) >= least

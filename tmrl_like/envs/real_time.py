@@ -145,8 +145,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
                 )
             self.default_action = typed_action(default_action, self.action_space)
             observation_space = self.interface.get_observation_space()
-            is_tuple = isinstance(observation_space, spaces.Tuple)
-            expect(is_tuple, "the interface's observation space", observation_space, "a Tuple")
+            fits = isinstance(observation_space, spaces.Tuple) or not self.act_in_obs
+            expect(fits, "the interface's observation space", observation_space, "a Tuple")
         self.act_buf = deque([self.default_action] * self.act_buf_len, maxlen=self.act_buf_len)
         actions = (self.action_space,) * self.act_buf_len
         self.observation_space = (

@@ -447,6 +447,11 @@ def paying(reward):
         ),
         (paying(float("inf")), 3, "the environment's reward is not finite: inf"),
         (paying("much"), 3, "the environment's reward is 'much'; expected a number"),
+        (
+            paying([[1.0], []]),
+            3,
+            r"the environment's reward is \[\[1.0\], \[\]\]; expected a number",
+        ),
         (lambda *_: sys.exit(3), 3, r"the environment raised in step\(\): SystemExit: 3"),
     ],
 )

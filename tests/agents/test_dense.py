@@ -3,6 +3,7 @@ batches and noise.
 """
 
 import copy
+import pickle
 import sys
 from functools import partial
 
@@ -173,16 +174,18 @@ class Own(SACAgent):
         self.averaged = True
 
 
-def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way():
+def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way_also_in_a_copy():
     own = small(Own, (FREE, BOX))
-    before = tensors_of(own)
-    train(own, 2)
-    after = tensors_of(own)
-    moved = [
-        not torch.equal(after[name], before[name])
-        for name in ("critic head.weight", "critic_target head.weight")
-    ]
-    assert (moved, own.averaged) == ([True, False], True)
+    train(own, 1)
+    for made in (own, copy.deepcopy(own), pickle.loads(pickle.dumps(own))):  # noqa: S301
+        before = tensors_of(made)
+        train(made, 2)
+        after = tensors_of(made)
+        moved = [
+            not torch.equal(after[name], before[name])
+            for name in ("critic head.weight", "critic_target head.weight")
+        ]
+        assert (moved, made.averaged) == ([True, False], True)
 
 
 def test_an_error_that_is_not_finite_stays_one():

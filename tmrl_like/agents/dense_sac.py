@@ -185,9 +185,7 @@ class CompiledSAC:
     def adam_step(self, optimizer: torch.optim.Adam) -> None:
         """Do what `acceleration.adam_step` does; leave other forms of Adam to it."""
         (group,) = optimizer.param_groups
-        if type(optimizer) is not torch.optim.Adam or any(
-            group[name] for name in ("weight_decay", "amsgrad", "maximize")
-        ):
+        if any(group[name] for name in ("weight_decay", "amsgrad", "maximize")):
             adam_step(optimizer)
             return
         (parameter,) = group["params"]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tmrl_like.agents.acceleration import (
     Flat,
+    FlatAdam,
     Metrics,
     accelerate,
     adam_step,
@@ -176,8 +177,14 @@ class IQNAgent(ShippedAgent):
         self.obs_norm = RunningNorm(encoders) if encoders[0].normalizes else None
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
         self._flat_ema = Flat(self.actor_ema, self.actor) if o.actor_polyak else self._flat
-        adam = {"lr": o.lr, "betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay}
-        self.optimizer = self._flat.adam(torch.optim.AdamW, **adam)
+        self.optimizer = FlatAdam(
+            self._flat.parameter,
+            lr=o.lr,
+            betas=o.betas,
+            eps=o.eps,
+            weight_decay=o.weight_decay,
+            decoupled_weight_decay=True,
+        )
         self._step = self._update
         if o.acceleration == "auto":
             self._step = accelerate(self._update, device, [self.optimizer], self._numbers)

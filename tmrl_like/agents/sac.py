@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import (
     Flat,
+    FlatAdam,
     Metrics,
     accelerate,
     adam_step,
@@ -264,16 +265,16 @@ class SACAgent(ShippedAgent):
         if o.scale_rewards:
             self.return_scale = ReturnScale().to(device)
         self._flat_temperature = Flat(self.temperature)
-        cls = torch.optim.AdamW if o.optimizer == "adamw" else torch.optim.Adam
         adam = {
             "betas": o.betas,
             "eps": o.eps,
             "weight_decay": o.weight_decay,
             "amsgrad": o.amsgrad,
+            "decoupled_weight_decay": o.optimizer == "adamw",
         }
-        self.actor_optimizer = self._flat_actor.adam(cls, lr=o.lr_actor, **adam)
-        self.critic_optimizer = self._flat_critic.adam(cls, lr=o.lr_critic, **adam)
-        self.temperature_optimizer = self._flat_temperature.adam(torch.optim.Adam, lr=o.lr_entropy)
+        self.actor_optimizer = FlatAdam(self._flat_actor.parameter, lr=o.lr_actor, **adam)
+        self.critic_optimizer = FlatAdam(self._flat_critic.parameter, lr=o.lr_critic, **adam)
+        self.temperature_optimizer = FlatAdam(self._flat_temperature.parameter, lr=o.lr_entropy)
         self._step = self._update
         if o.acceleration == "auto":
             compiled = compiled_or_none(self._compile) if self._is_compilable() else None

@@ -10,7 +10,7 @@ from test_as_before import BOX, CASES, OBS
 from torch.testing import assert_close
 
 from tmrl_like.agents import iqn, sac
-from tmrl_like.agents.acceleration import Flat, Graphed, accelerate, adam_step
+from tmrl_like.agents.acceleration import Flat, FlatAdam, Graphed, accelerate, adam_step
 
 
 class StandIn:
@@ -54,10 +54,12 @@ def made(case="SAC", acceleration="auto"):
     ids=str,
 )
 def test_a_step_is_torch_s_step_with_every_option(cls, options):
+    options = {"weight_decay": 0.0} | options
     theirs = torch.nn.Linear(3, 2)
     ours = copy.deepcopy(theirs)
     optimizer = cls(theirs.parameters(), lr=0.1, **options)
-    flat = Flat(ours).adam(cls, lr=0.1, **options)
+    is_decoupled = cls is torch.optim.AdamW
+    flat = FlatAdam(Flat(ours).parameter, lr=0.1, decoupled_weight_decay=is_decoupled, **options)
     for i in range(5):
         for model, made in ((theirs, optimizer), (ours, flat)):
             made.zero_grad(set_to_none=False)

@@ -3,6 +3,7 @@ batches and noise.
 """
 
 import copy
+import pickle
 import sys
 from functools import partial
 
@@ -16,6 +17,7 @@ from threadpoolctl import ThreadpoolController
 from torch.testing import assert_close
 
 from tmrl_like.agents import (
+    CrossQAgent,
     EnsembleCritic,
     SACAgent,
     SquashedGaussianActor,
@@ -54,6 +56,16 @@ NARROW = partial(SquashedGaussianActor, hidden_sizes=(8,), log_std_min=-0.1, log
         ),
         pytest.param(BOX, {"actor_cls": NARROW}, id="standard deviations at their bounds"),
         pytest.param(spaces.Box(0.0, 3e6, (2,)), {}, id="wide bounds of actions"),
+        pytest.param(
+            BOX,
+            {
+                "cls": CrossQAgent,
+                "actor_cls": partial(SquashedGaussianActor, hidden_sizes=()),
+                "critic_cls": partial(EnsembleCritic, hidden_sizes=(), layer_norm=False),
+            },
+            id="no hidden layer of CrossQ",
+            marks=pytest.mark.long,  # it compiles for as long as all others
+        ),
         pytest.param(
             box(1),
             {"weight_decay": 0, "gamma": 1, "n_critics": 3},
@@ -109,20 +121,9 @@ class OwnActor(SquashedGaussianActor):
     pass
 
 
-class OwnTarget(SACAgent):
-    def _td_target(self, batch):
-        return super()._td_target(batch)
-
-
-class OwnValues(SACAgent):
-    def _values_and_targets(self, batch):
-        return super()._values_and_targets(batch)
-
-
-class OwnPolicy(SACAgent):
-    @property
-    def _policy(self):
-        return self.actor
+def subclass(cls, *own):
+    """Return a subclass with methods of its own."""
+    return type("Mine", (cls,), dict.fromkeys(own))
 
 
 def half_frozen(*both_spaces):
@@ -135,9 +136,10 @@ def half_frozen(*both_spaces):
     ("cls", "space", "networks"),
     [
         (SACAgent, FREE, {"actor_cls": OwnActor}),
-        (OwnTarget, FREE, {}),
-        (OwnValues, FREE, {}),
-        (OwnPolicy, FREE, {}),
+        (subclass(SACAgent, "_td_target"), FREE, {}),
+        (subclass(SACAgent, "_values_and_targets"), FREE, {}),
+        (subclass(SACAgent, "_policy"), FREE, {}),
+        (subclass(CrossQAgent), FREE, {}),
         (SACAgent, picture(1, 16, 16), {}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, dropout=0.1)}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, normalize_obs=False)}),
@@ -173,16 +175,18 @@ class Own(SACAgent):
         self.averaged = True
 
 
-def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way():
+def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way_also_in_a_copy():
     own = small(Own, (FREE, BOX))
-    before = tensors_of(own)
-    train(own, 2)
-    after = tensors_of(own)
-    moved = [
-        not torch.equal(after[name], before[name])
-        for name in ("critic head.weight", "critic_target head.weight")
-    ]
-    assert (moved, own.averaged) == ([True, False], True)
+    train(own, 1)
+    for made in (own, copy.deepcopy(own), pickle.loads(pickle.dumps(own))):  # noqa: S301
+        before = tensors_of(made)
+        train(made, 2)
+        after = tensors_of(made)
+        moved = [
+            not torch.equal(after[name], before[name])
+            for name in ("critic head.weight", "critic_target head.weight")
+        ]
+        assert (moved, made.averaged) == ([True, False], True)
 
 
 def test_an_error_that_is_not_finite_stays_one():

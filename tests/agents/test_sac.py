@@ -99,17 +99,36 @@ def test_targets_and_the_actor_that_acts_are_moving_averages():
     assert without.get_actor() is without.actor
 
 
+class Counting(SquashedGaussianActor):
+    """A user's own actor with a buffer that its passes change, as statistics of batches are."""
+
+    def __init__(self, *both_spaces, **options):
+        super().__init__(*both_spaces, **options)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def outputs(self, x, *members):
+        self.passes += 1
+        return super().outputs(x)
+
+
+@pytest.mark.parametrize("actor_polyak", [0.0, 0.9])
+def test_the_actor_that_acts_has_the_buffers_of_the_one_in_training(actor_polyak):
+    agent = small(SACAgent, SPACES, Counting, actor_polyak=actor_polyak)
+    train(agent, 2)
+    assert agent.get_actor().passes == agent.actor.passes == 4
+
+
 @pytest.mark.parametrize(
-    ("cls", "options"),
+    ("name", "options"),
     [
-        (torch.optim.Adam, {"betas": (0.5, 0.6), "eps": 0.1}),
-        (torch.optim.AdamW, {"weight_decay": 0.5, "amsgrad": True}),
+        ("adam", {"betas": (0.5, 0.6), "eps": 0.1}),
+        ("adamw", {"weight_decay": 0.5, "amsgrad": True}),
     ],
 )
-def test_actor_and_critics_have_the_optimiser_that_is_asked_for(cls, options):
-    agent = sac(lr_critic=0.1, lr_actor=0.2, optimizer=cls.__name__.lower(), **options)
+def test_actor_and_critics_have_the_optimiser_that_is_asked_for(name, options):
+    agent = sac(lr_critic=0.1, lr_actor=0.2, optimizer=name, **options)
+    options |= {"decoupled_weight_decay": name == "adamw"}
     for optimizer, rate in ((agent.critic_optimizer, 0.1), (agent.actor_optimizer, 0.2)):
-        assert type(optimizer) is cls
         assert optimizer.param_groups[0].items() >= {"lr": rate, **options}.items()
 
 
@@ -194,16 +213,18 @@ def test_a_training_continues_with_the_optimiser_s_options_of_the_restart(
 ):
     said = {"betas": (0.5, 0.6), "eps": 0.1, "weight_decay": 0.5, "amsgrad": True}
     usual = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False}
-    (before, _), (after, options) = (
-        (sac(acceleration=acceleration, **options), options)
-        for options in ((said, usual) if is_on_before else (usual, said))
-    )
+    made = [
+        (sac(acceleration=acceleration, optimizer=name, **options), options)
+        for name, options in (("adamw", said), ("adam", usual))
+    ]
+    (before, _), (after, options) = made[:: 1 if is_on_before else -1]
     train(before, 2)
     before.lr_critic = 0.25
     load_object_state(after, object_state(before))
     train(after, 1, first=2)
     group = after.critic_optimizer.param_groups[0]
-    assert group.items() >= {"lr": 0.25, **options}.items()
+    options |= {"lr": 0.25, "decoupled_weight_decay": not is_on_before}
+    assert group.items() >= options.items()
     assert float(after.critic_optimizer.state[group["params"][0]]["step"]) == 3
 
 

@@ -376,6 +376,11 @@ def test_what_cannot_be_stopped_does_not_start(attributes, said):
         SupervisedEnv(type("Unstoppable", (CountingEnv,), attributes))
 
 
+def test_a_flag_of_that_name_stops_nothing():
+    with contextlib.closing(SupervisedEnv(type("Flagged", (CountingEnv,), {"stop": False}))) as env:
+        assert not env.brake.exists
+
+
 @pytest.mark.parametrize("failure", [None, ConnectionError("no answer"), SystemExit("no answer")])
 def test_a_stop_that_fails_or_hangs_holds_nobody_up(failure, caplog, monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.05)

@@ -94,6 +94,10 @@ def test_keys_that_rtgym_cannot_work_with_are_refused_by_name(changed, told):
         by_rtgym(**changed)
 
 
+def test_an_observation_may_be_captured_at_the_end_of_a_time_step_that_is_not_exact():
+    by_rtgym(time_step_duration=0.3, start_obs_capture=3 * 0.1)
+
+
 @pytest.mark.parametrize(
     ("attributes", "obs", "actions"),
     [

@@ -110,6 +110,12 @@ def test_what_an_interface_returns_by_mistake_is_one_line_and_no_fault(
         worker.run_episode(max_samples=2)
 
 
+def test_a_space_that_takes_no_actions_may_be_of_any_kind() -> None:
+    cls = type("Flat", (Interface,), {"get_observation_space": lambda self: Interface.action_space})
+    env = ClockedGym({"interface": cls, "act_in_obs": False})
+    assert env.observation_space == Interface.action_space
+
+
 def test_a_default_action_in_a_list_is_an_array_like_other_actions() -> None:
     cls = type("Listed", (Interface,), {"get_default_action": lambda self: [0.5]})
     obs, _ = RealTimeEnv(cls, 0.001).reset()

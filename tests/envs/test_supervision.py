@@ -199,7 +199,7 @@ def test_what_was_left_between_two_calls_makes_no_other(trouble, free, until):
 
 
 def test_a_step_during_which_the_whole_process_was_suspended_does_not_hang(monkeypatch, until):
-    """At SIGCONT, the thread that waits for the step may run before the step's own."""
+    """The step goes on for a few looks of the thread that waits for it."""
     slept_s, looks = [0.0], []
     fake = SimpleNamespace(monotonic=lambda: looks.append(0) or time.monotonic() + slept_s[0])
     monkeypatch.setattr("tmrl_like.envs.supervision.time", fake)
@@ -208,7 +208,7 @@ def test_a_step_during_which_the_whole_process_was_suspended_does_not_hang(monke
         if env.total_steps == 2:
             slept_s[0] = 60.0
             looks.clear()
-            until(lambda: looks)
+            until(lambda: len(looks) > 3)
 
     with make_worker(calling(suspended)) as worker:
         assert not worker.run_episode().fault
@@ -447,6 +447,11 @@ def paying(reward):
         ),
         (paying(float("inf")), 3, "the environment's reward is not finite: inf"),
         (paying("much"), 3, "the environment's reward is 'much'; expected a number"),
+        (
+            paying([[1.0], []]),
+            3,
+            r"the environment's reward is \[\[1.0\], \[\]\]; expected a number",
+        ),
         (lambda *_: sys.exit(3), 3, r"the environment raised in step\(\): SystemExit: 3"),
     ],
 )

@@ -12,6 +12,7 @@ BOUNDS = np.array([-np.inf, 0.1], np.float32), np.array([1.1, np.inf], np.float3
 SPACES = [
     spaces.Box(*BOUNDS),
     spaces.Box(0, 255, (84, 84, 3), np.uint8),
+    spaces.Box(0, 1, (3,), np.bool_),
     spaces.Box(-1.0, 1.0, (), np.float64),
     spaces.Box(-1.0, 1.0, (0,)),
     spaces.Box(np.int64(-(2**62)), np.int64(2**62 + 1), (2,), np.int64),

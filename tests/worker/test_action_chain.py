@@ -167,7 +167,8 @@ def test_parts_follow_each_other_and_what_comes_out_fits_bounds_and_dtype_of_the
 
 
 @pytest.mark.parametrize(
-    "part", [LowPass(1.0), OneEuroFilter(1.0, 0.5), RateLimit(3.0), AccelerationLimit(50.0)]
+    "part",
+    [LowPass(1.0), OneEuroFilter(1.0, 0.5), RateLimit(np.float32(3.0)), AccelerationLimit(50.0)],
 )
 def test_an_action_beyond_the_bounds_acts_as_one_at_the_bound(part):
     goals = np.repeat([1.0, -1.0, 1.0], 20)

@@ -173,10 +173,33 @@ def test_for_a_driver_that_hangs_the_policy_drives(hand, make, wants, caplog, mo
     assert "takeover: Hand has not answered for 0.05 s: the policy drives" in caplog.text
 
 
-@pytest.mark.parametrize("make", [lambda obs: None, lambda action_space: Hand()])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda obs: None,
+        lambda action_space: Hand(),
+        lambda action_space, default_action, port: Hand(),
+    ],
+)
 def test_what_takes_other_arguments_than_a_driver_is_refused(make):
     with one_line("what may take over is '.*lambda.*'; expected a class that takes action_space"):
         alone(takeover=make)
+
+
+class Listening(threading.Thread):
+    """A driver whose base class takes other arguments."""
+
+    def __init__(self, **given):
+        super().__init__()
+        self.close = given["default_action"].tolist
+
+    def __call__(self, obs):
+        return None
+
+
+def test_a_driver_may_take_any_arguments_though_its_base_takes_none_of_them():
+    with alone(takeover=Listening) as worker:
+        assert not worker.run_episode().fault
 
 
 @pytest.mark.parametrize("close", [None, lambda: 1 / 0], ids=["there is none", "it raises"])

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import operator
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -43,7 +43,7 @@ def accelerate(
     Args:
         step: the step to speed up.
         device: where the step runs.
-        optimizers: made by `Flat.adam`, for `adam_step`. Graphs are recorded again when their
+        optimizers: each of one flat parameter. Graphs are recorded again when their
             options or state tensors change.
         numbers: returns the numbers, other than tensors, that `step` computes with. Graphs are
             recorded again when they change.
@@ -60,7 +60,7 @@ class Flat:
     gradient. This holds in a deep copy and after pickling as well.
 
     Attributes:
-        parameter: the flat parameter, [number of values], with a gradient, for an optimiser.
+        parameter: the flat parameter, [number of values], with a gradient, for a `FlatAdam`.
     """
 
     def __init__(
@@ -98,27 +98,40 @@ class Flat:
             p.data = self.parameter.data[mine].view(p.shape)
             p.grad = self.parameter.grad[mine].view(p.shape) if p.requires_grad else None
 
-    def adam(self, cls: type[torch.optim.Adam], **options: Any) -> torch.optim.Adam:
-        """Make an optimiser of the flat parameter, for `adam_step`. A checkpoint changes none of
-        these options but the learning rate.
-        """
-        optimizer = cls([self.parameter], fused=True, **options)
-        optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
-        names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if options.get("amsgrad") else ()))
-        state = {name: torch.zeros_like(self.parameter.data) for name in names}
-        optimizer._opt_called = True  # type: ignore[attr-defined]  # `adam_step` steps it: schedulers need not warn
-        optimizer.state[self.parameter] = {
-            "step": torch.zeros((), device=self.parameter.device),
-            **state,
-        }
 
-        def keep_options(loaded: torch.optim.Optimizer) -> None:
-            loaded.param_groups[0].update(options, lr=loaded.param_groups[0]["lr"])
-            for name in names:
-                loaded.state[self.parameter].setdefault(name, torch.zeros_like(self.parameter.data))
+class FlatAdam(torch.optim.Adam):
+    """Adam, or AdamW with `decoupled_weight_decay`, of one flat parameter, for `adam_step`. A
+    checkpoint changes none of its options but the learning rate.
+    """
 
-        optimizer.register_load_state_dict_post_hook(keep_options)
-        return optimizer
+    _opt_called = True  # `adam_step` steps it: schedulers need not warn
+
+    def __init__(self, parameter: nn.Parameter, **options: Any) -> None:
+        """Make the state for a parameter with these options of Adam."""
+        super().__init__([parameter], fused=True, **options)
+        self.state[parameter] = {"step": torch.zeros((), device=parameter.device)}
+        self._add_moments()
+
+    def _add_moments(self) -> None:
+        """Add the moments that the options ask for and the state lacks."""
+        (group,), (parameter,) = self.param_groups, self.state
+        names = ["exp_avg", "exp_avg_sq"]
+        if group["amsgrad"]:
+            names.append("max_exp_avg_sq")
+        for name in names:
+            self.state[parameter].setdefault(name, torch.zeros_like(parameter.data))
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Set the gradients to 0; None would separate them from those of the module."""
+        super().zero_grad(set_to_none=False)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load all but the options."""
+        options = dict(self.param_groups[0])
+        super().load_state_dict(state_dict)
+        (group,) = self.param_groups
+        group |= options | {"lr": group["lr"]}
+        self._add_moments()
 
 
 def adam_step(optimizer: torch.optim.Adam) -> None:
@@ -132,7 +145,7 @@ def adam_step(optimizer: torch.optim.Adam) -> None:
     (parameter,) = group["params"]
     state = optimizer.state[parameter]
     state["step"] += 1
-    (torch._fused_adamw_ if isinstance(optimizer, torch.optim.AdamW) else torch._fused_adam_)(
+    (torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_)(
         [parameter.data],
         [parameter.grad],
         [state["exp_avg"]],
@@ -158,15 +171,11 @@ def learning_rate_of(optimizer: str) -> property:
     """Return a property for the learning rate of the agent's optimiser of this name, kept where
     torch keeps it.
     """
-
-    def options(agent: object) -> dict[str, float]:
-        found: dict[str, float] = vars(agent)[optimizer].param_groups[0]
-        return found
-
-    def write(agent: object, value: float) -> None:
-        options(agent)["lr"] = value
-
-    return property(lambda agent: float(options(agent)["lr"]), write)
+    groups = operator.attrgetter(f"{optimizer}.param_groups")
+    return property(
+        lambda agent: float(groups(agent)[0]["lr"]),
+        lambda agent, lr: groups(agent)[0].update(lr=lr),
+    )
 
 
 def compiled_or_none(make: Callable[[], T]) -> T | None:

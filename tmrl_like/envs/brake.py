@@ -41,9 +41,9 @@ class Brake:
         reset may begin.
 
         Raises:
-            ConfigError: the environment has a `stop_from_outside` but no `stop`.
+            ConfigError: its `stop` is no method, or it has a `stop_from_outside` but no `stop`.
         """
-        stop = attribute_of(env, "stop")
+        stop = attribute_of(env, "stop") or None  # False is a flag of the environment's own
         expect(stop is None or callable(stop), "the environment's stop", stop, "a method")
         self.exists = stop is not None
         self._stop: Callable[[], object] = stop or int

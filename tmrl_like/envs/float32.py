@@ -94,7 +94,10 @@ def closed_by_errors(env: Any) -> Iterator[None]:
 
 def refuse_no_number(rew: Any) -> None:
     """Raise EnvironmentFaultError for a reward that is not a number."""
-    number = np.asarray(rew)
+    try:
+        number = np.asarray(rew)
+    except (RuntimeError, TypeError, ValueError):  # of a tensor with a gradient, or lists in a list
+        number = np.asarray(None)
     if number.ndim or number.dtype.kind not in "biuf":
         raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
 

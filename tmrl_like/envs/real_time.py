@@ -145,8 +145,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
                 )
             self.default_action = typed_action(default_action, self.action_space)
             observation_space = self.interface.get_observation_space()
-            is_tuple = isinstance(observation_space, spaces.Tuple)
-            expect(is_tuple, "the interface's observation space", observation_space, "a Tuple")
+            fits = isinstance(observation_space, spaces.Tuple) or not self.act_in_obs
+            expect(fits, "the interface's observation space", observation_space, "a Tuple")
         self.act_buf = deque([self.default_action] * self.act_buf_len, maxlen=self.act_buf_len)
         actions = (self.action_space,) * self.act_buf_len
         self.observation_space = (
@@ -280,7 +280,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             expect(fits, name, value, "a finite number, 0 or more")
         duration = config.get("time_step_duration", 0)
         capture = config.get("start_obs_capture", 1.0)
-        is_within = not duration or capture <= duration
+        is_within = not duration or capture <= 1.001 * duration  # 3 * 0.1 is more than 0.3
         expect(is_within, "start_obs_capture", capture, f"time_step_duration, {duration}, or less")
         least, value = self._least_actions, config.get("act_buf_len", 1)
         fits = isinstance(value, Integral) and int(value) >= least

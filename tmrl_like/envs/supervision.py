@@ -314,7 +314,7 @@ class SupervisedEnv:
     def _wait(
         self, job: Future[Any], thread: ControlThread | CallersThread, hang_timeout_s: float
     ) -> None:
-        stop_at, suspect = math.inf, None
+        stop_at, looked_at = math.inf, time.monotonic()
         look_s = _LOOK_TO_STOP_S if self.brake.exists else _LOOK_S
         while not wait([job], min(look_s, hang_timeout_s / 4)).done:
             if thread.is_left:
@@ -325,14 +325,14 @@ class SupervisedEnv:
             if now >= stop_at and (_take(token) is not None or now >= stop_at + _STOP_WITHIN_S):
                 self._leave_thread()
                 raise StoppedError
-            is_late = now - token[0] >= hang_timeout_s
-            # only at a second look: this whole process may have been suspended
-            if is_late and token is suspect and (name := _take(token)) is not None:
+            if now - looked_at > hang_timeout_s / 2:  # this whole process was suspended
+                token[0] = now
+            if now - token[0] >= hang_timeout_s and (name := _take(token)) is not None:
                 self._leave_thread()
                 raise EnvironmentFaultError(
                     f"the environment hangs: {name} has not come back for {hang_timeout_s:.3g} s"
                 )
-            suspect = token if is_late else None
+            looked_at = now
             self.log.write()
             if self._is_open and self._processes is not None:
                 self._processes.look()

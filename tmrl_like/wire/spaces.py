@@ -103,7 +103,7 @@ def spec_of(space: Space) -> SpaceSpec:
 
 
 def _numbers(bound: _Array) -> tuple[_Number, ...]:
-    numbers = bound.ravel().tolist()
+    numbers = (1 * bound).ravel().tolist()  # booleans as numbers
     if len(set(numbers)) == 1:
         del numbers[1:]
     return tuple(number if math.isfinite(number) else str(number) for number in numbers)

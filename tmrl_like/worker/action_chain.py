@@ -62,7 +62,7 @@ class ActionRange:
         fewer.
         """
         num = len(self.rest)
-        values = [value] * num if isinstance(value, int | float) else value
+        values: Any = [value] * num if isinstance(value, Real) else value
         is_right = (
             isinstance(values, Collection)
             and len(values) == num

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable
 
-from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import name_of, one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.envs.actions import typed_action
@@ -53,10 +53,13 @@ class Takeover:
         self._is_silent = False
         self._closing = threading.Event()
         known = {"action_space": env.env.action_space, "default_action": env.default_action}
-        taken = signature_of(make)
-        takes_them = taken.open_ended or taken.parameters.keys() >= known.keys()
-        expected = f"a class that takes {' and '.join(known)}"
-        expect(takes_them, "what may take over", name_of(make), expected)
+        try:
+            inspect.signature(make).bind(**known)
+        except TypeError as error:
+            expected = f"a class that takes {' and '.join(known)} ({error})"
+            expect(False, "what may take over", name_of(make), expected)
+        except ValueError:  # a built-in without a signature
+            pass
         self._driver = make(**known)
         is_program = getattr(self._driver, "is_program", False)
         self.source = ActionSource.PROGRAM if is_program else ActionSource.HUMAN

@@ -167,6 +167,8 @@ def test_a_window_is_found_by_a_title_in_the_older_encoding(screen, name, kind, 
     with open_screen() as display:
         window = display.screen().root.create_window(0, 0, 50, 50, 0, 24)
         written = "Rennspiel ü".encode("latin-1")
+        newer = display.get_atom("_NET_WM_NAME")
+        window.change_property(newer, display.get_atom("UTF8_STRING"), 8, b"")
         window.change_property(display.get_atom(name), display.get_atom(kind), 8, written)
         window.map()
         display.sync()

@@ -91,6 +91,16 @@ def test_a_record_from_before_a_cut_is_not_handed_out_after_it(game, telemetry, 
         telemetry.next_record(0.1)
 
 
+def test_a_record_that_came_before_a_suspension_is_followed_by_a_new_one(game, telemetry, until):
+    with game.accept()[0] as link:
+        link.sendall(record(1))
+        until(lambda: telemetry._newest is not None)
+        with telemetry._changed:  # the receiving thread runs once this one waits
+            telemetry._newest_at -= 60.0
+            link.sendall(record(2))
+            assert telemetry.next_record(5.0)[0] == 2.0
+
+
 def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game):
     port = game.getsockname()[1]
     game.close()

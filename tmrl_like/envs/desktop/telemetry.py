@@ -74,18 +74,17 @@ class Telemetry:
         self._thread = start_thread(self._run, "tmrl-telemetry")
 
     def next_record(self, within_s: float) -> Record:
-        """Return the newest record; wait for one only if none has come in this connection.
+        """Return the newest record; wait for one only if there is none, or it is too old.
 
         Raises:
             EnvironmentAwayError: no record came within `within_s` seconds; the message says what is
                 wrong with the connection.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._newest is not None or self._closed.is_set(), within_s
-            )
-            is_new = time.monotonic() - self._newest_at < within_s
-            if self._newest is not None and is_new:
+            # an old one may only mean that this whole process was suspended
+            wait_s = within_s if self._newest is None else min(within_s, _LOOK_S)
+            self._changed.wait_for(lambda: self._is_new(within_s) or self._closed.is_set(), wait_s)
+            if self._newest is not None and self._is_new(within_s):
                 return self._newest
         host, port = self._address
         raise EnvironmentAwayError(
@@ -97,6 +96,9 @@ class Telemetry:
         """Forget the newest record, so that `next_record` waits for another."""
         with self._changed:
             self._newest = None
+
+    def _is_new(self, within_s: float) -> bool:
+        return self._newest is not None and time.monotonic() - self._newest_at < within_s
 
     def close(self) -> None:
         """End the connection and the thread. Calling it twice is fine."""

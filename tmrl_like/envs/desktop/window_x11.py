@@ -39,7 +39,7 @@ class X11Window:
                 is_visible = window.get_attributes().map_state == X.IsViewable
                 for name, encoding in ((Xatom.WM_NAME, "latin-1"), (newer_name, "utf-8")):
                     title = window.get_full_property(name, X.AnyPropertyType)
-                    if is_visible and title is not None:
+                    if is_visible and title is not None and title.value:
                         found[window.id] = bytes(title.value).decode(encoding, "replace")
         return found
 

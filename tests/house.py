@@ -5,12 +5,12 @@ import threading
 from types import SimpleNamespace
 
 import torch
+from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from kit.waiting import until
 
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.networking import RolloutWorker, Server, Trainer
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Batch, Buffer
 from tmrl_like.worker.options import WorkerOptions

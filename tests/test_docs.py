@@ -19,6 +19,7 @@ import torch
 import yaml
 from gymnasium import spaces
 from house import House
+from kit.fakes import CountingEnv
 from kit.ports import free_port
 from kit.pythons import python
 
@@ -29,7 +30,6 @@ from tmrl_like.cli.arguments import parse, parsers
 from tmrl_like.config.settings import PARTS, SECTIONS
 from tmrl_like.metrics.sinks import tag_of
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.types import Batch
 from tmrl_like.wire.condition import FIGURES
 

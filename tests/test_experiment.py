@@ -6,6 +6,7 @@ import dataclasses
 import threading
 
 import pytest
+from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from kit.ports import free_port
 
 from tmrl_like import Experiment, RolloutWorker, load_experiment, partial
@@ -17,7 +18,6 @@ from tmrl_like.envs.racing import MirroredLaps, RacingEnv
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay import DropHistory, ReplayMemory, WithDemonstrations
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 
 DRONE = {
     "env": partial(DroneEnv, act_buf_len=3),

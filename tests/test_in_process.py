@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 
 from tmrl_like import GenericGymEnv, TrainingOffline, partial, run_in_process
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.worker.options import WorkerOptions
 
 TINY = Path(__file__).parent / "cli" / "tiny.yaml"

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from kit.fakes import ListMemory
 from numbered_samples import Ledger, NumberedEnv, audit, produced
 
-from tmrl_like.testing.fakes import ListMemory
 from tmrl_like.types import Buffer
 
 

@@ -8,12 +8,12 @@ import math
 
 import pytest
 from house import alone
+from kit.fakes import CountingAgent, CountingEnv, ListMemory
 
 from tmrl_like import MemoryDataloading, RolloutWorker, Trainer, TrainingOffline
 from tmrl_like.base.factories import signature_of
 from tmrl_like.config.paths import RunPath
 from tmrl_like.errors import ConfigError
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 
 NEEDED = inspect.Parameter.empty
 POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from kit.boxes import box
+from kit.fakes import LinearActor
 from kit.learners import assert_same, batch_of, small, train
 from torch.testing import assert_close
 
@@ -22,7 +23,6 @@ from tmrl_like.agents.sac import (
     temperature_loss,
 )
 from tmrl_like.errors import ConfigError
-from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.trainer.snapshot import load_object_state, object_state
 
 OBS = spaces.Tuple((box(np.inf, 2), box(1, 1)))

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 from house import with_worker_options
+from kit.fakes import CountingAgent, LinearActor, ListMemory
 from kit.ports import free_port
 from link_proxy import LinkProxy
 from numbered_samples import NUMBERED_SPACES, Ledger, NumberedEnv, audit, counter, produced
@@ -25,15 +26,16 @@ from tmrl_like.base.processes import is_alive
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.networking import RolloutWorker, Server, Trainer
-from tmrl_like.testing.fakes import CountingAgent, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import KeyFolder
 
 log = logging.getLogger(__name__)
 
 IMPORTED_ONCE = [
-    f"tmrl_like.{name}"
-    for name in ("worker.worker", "trainer.trainer", "server.server", "testing.fakes")
+    "kit.fakes",
+    "tmrl_like.server.server",
+    "tmrl_like.trainer.trainer",
+    "tmrl_like.worker.worker",
 ]
 PERIOD_S = 0.01
 RUN = "chaos"

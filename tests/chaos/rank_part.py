@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 from chaos_rig import Place
-
-from tmrl_like.testing.fakes import CountingAgent
+from kit.fakes import CountingAgent
 
 
 class AveragingAgent(CountingAgent):

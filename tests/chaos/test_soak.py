@@ -11,9 +11,9 @@ import psutil
 import pytest
 from chaos_rig import wait_until
 from house import House
+from kit.fakes import CountingEnv, ListMemory
 
 from tmrl_like.base.functional import partial
-from tmrl_like.testing.fakes import CountingEnv, ListMemory
 
 UNFREEZE = gc.unfreeze  # the real one: conftest.py disables it while a test runs
 BOUNDS = (

@@ -1,18 +1,18 @@
 import sys
 
 import pytest
+from kit.fakes import CountingEnv
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.config import config_constants as cfg
 from tmrl_like.config import config_objects as cfg_obj
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.trainer.schedule import TrainingOffline
 
 EXPERIMENT = """
 crc_debug: true
-env: {class_path: tmrl_like.testing.fakes.CountingEnv, init_args: {episode_steps: 3}}
+env: {class_path: kit.fakes.CountingEnv, init_args: {episode_steps: 3}}
 actor: tmrl_like.agents.SquashedGaussianActor
 agent: {class_path: tmrl_like.agents.SACAgent, init_args: {gamma: 0.5}}
 memory: {class_path: tmrl_like.replay.ReplayMemory, init_args: {memory_size: 100}}

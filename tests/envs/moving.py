@@ -7,11 +7,11 @@ import sys
 import time
 from functools import partial
 
+from kit.fakes import CountingEnv, LinearActor
 from said import say
 
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.networking import RolloutWorker
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker.options import WorkerOptions
 
 DEVICE = """

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from kit.environments import acting
+from kit.fakes import CountingEnv, LinearActor
 from kit.waiting import until
 from moving import Moving, Remote, WithDevice, drive
 from said import say
@@ -25,7 +26,6 @@ from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker.options import WorkerOptions
 
 WITHIN_S = 0.05
@@ -194,7 +194,7 @@ def start():
     hangs.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tmrl_like.testing.fakes", "tmrl_like.worker.worker"])
+    context.set_forkserver_preload(["kit.fakes", "tmrl_like.worker.worker"])
     started = []
 
     def begin(diary, env_cls=Moving, what="drives"):

@@ -7,13 +7,13 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from kit.fakes import CountingEnv, LinearActor
 from kit.waiting import until
 
 from tmrl_like.envs import sensor as module
 from tmrl_like.envs.sensor import Sensor, sensors_of
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 
 
 class Camera:

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from kit.fakes import CountingEnv
 
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import SuccessEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
-from tmrl_like.testing.fakes import CountingEnv
 
 
 def showing(*probabilities):

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from house import buffers_of
 from kit.environments import calling
+from kit.fakes import CountingEnv, LinearActor
 from kit.pythons import stubborn_child
 
 from tmrl_like.base.functional import partial
@@ -29,7 +30,6 @@ from tmrl_like.errors import (
     PolicyError,
 )
 from tmrl_like.networking import RolloutWorker
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker.options import WorkerOptions
 
 HANG_S = 0.4

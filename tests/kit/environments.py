@@ -1,6 +1,6 @@
 """Classes of environments and actors that differ from the fakes in one call."""
 
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from kit.fakes import CountingEnv, LinearActor
 
 
 def acting(act):

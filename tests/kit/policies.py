@@ -1,9 +1,9 @@
 """Policy files, and an actor that raises."""
 
 import msgspec
+from kit.fakes import LinearActor
 
 from tmrl_like.policies.policy_file import describe, write_policy
-from tmrl_like.testing.fakes import LinearActor
 
 
 class Moody(LinearActor):

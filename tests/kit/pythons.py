@@ -6,15 +6,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
 
 
 def python(*arguments, code=0, cwd=ROOT, **environment):
-    """Run Python with this package until it ends, and assert that its exit code is `code`; return
-    its stdout and stderr.
+    """Run Python with this package and this kit until it ends, and assert that its exit code is
+    `code`; return its stdout and stderr.
     """
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | environment,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH} | environment,
         cwd=cwd,
         capture_output=True,
         text=True,

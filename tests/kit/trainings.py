@@ -4,10 +4,10 @@ import itertools
 from typing import ClassVar
 
 import numpy as np
+from kit.fakes import CountingAgent, CountingEnv, ListMemory
 from kit.packets import packet_of
 
 from tmrl_like.base.functional import partial
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.schedule import TrainingOffline

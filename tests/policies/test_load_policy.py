@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from kit.boxes import box, picture
+from kit.fakes import LinearActor
 from kit.policies import written
 from kit.pythons import python
 
@@ -21,7 +22,6 @@ from tmrl_like.envs.robot import TargetUpClose
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import Code, describe
 from tmrl_like.policies.policy_store import PolicyStore
-from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.wire.spaces import Box as SmallBox
 
 OBS, ACT = box(1, 3), box(2, 2)

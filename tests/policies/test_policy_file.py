@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from kit.boxes import box
+from kit.fakes import LinearActor
 from kit.policies import written
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import Code, describe, read_card
 from tmrl_like.policies.weight_file import read_weights, write_weights
-from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.wire.spaces import spec_of
 
 SPACES = box(1, 3), box(1, 2)

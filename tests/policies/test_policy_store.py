@@ -6,13 +6,13 @@ import msgspec
 import numpy as np
 import pytest
 from kit.boxes import box
+from kit.fakes import LinearActor
 
 from tmrl_like.base.folders import ROOT_VARIABLE
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import describe, read_card
 from tmrl_like.policies.policy_store import TESTS, PolicyStore, find_policy
 from tmrl_like.policies.weight_file import read_weights
-from tmrl_like.testing.fakes import LinearActor
 
 SPACES = box(1, 3), box(1, 2)
 ACTOR = LinearActor(*SPACES)

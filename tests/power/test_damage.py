@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 
 from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.errors import CheckpointError, CredentialsError, PolicyError
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.policy_store import PolicyStore
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.checkpoint_file import read_newest
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot

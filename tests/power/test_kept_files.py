@@ -13,11 +13,11 @@ import pytest
 import torch
 from disk import age, end_at_each_operation
 from kit.executors import AtOnce
+from kit.fakes import CountingAgent, CountingEnv, ListMemory
 from kit.packets import numbered, packet_of
 
 from tmrl_like.policies.policy_file import describe, read_policy
 from tmrl_like.policies.policy_store import PolicyStore
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder

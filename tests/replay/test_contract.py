@@ -5,13 +5,13 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
+from kit.fakes import ListMemory
 
 from tmrl_like.base import tree
 from tmrl_like.delivery.sample_store import read_file
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
-from tmrl_like.testing.fakes import ListMemory
 from tmrl_like.types import Batch, Buffer, Info, Sample
 
 ACT = np.zeros(1, np.float32)

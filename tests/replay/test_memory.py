@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.fakes import CountingEnv
 from kit.memories import (
     arriving,
     assert_a_batch_is_what_the_items_are,
@@ -24,7 +25,6 @@ from tmrl_like.base.files import allocate
 from tmrl_like.envs.robot import OtherTargets
 from tmrl_like.errors import ConfigError, EncodingError, MemoryContractError, PipelineMismatchError
 from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, check_transition, compressor_of
-from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import Buffer, Info, Sample
 

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.fakes import CountingEnv, ListMemory
 from kit.packets import packet_of
 
 from tmrl_like.base.factories import completed
@@ -13,7 +14,6 @@ from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.replay.sample_check import SampleCheck
-from tmrl_like.testing.fakes import CountingEnv, ListMemory
 from tmrl_like.types import Buffer, Info, Sample
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import columns_in, decode_body

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from chaos.chaos_rig import wait_for_checkpoint, wait_until
+from kit.fakes import CountingEnv
 from running import (
     assert_settled,
     rig_in,
@@ -23,7 +24,6 @@ from tmrl_like.envs import supervision
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, ShortageError
 from tmrl_like.session.ring import Ring
-from tmrl_like.testing.fakes import CountingEnv
 
 TINY = str(Path(__file__).parents[1] / "cli" / "tiny.yaml")
 

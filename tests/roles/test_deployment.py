@@ -5,10 +5,10 @@ good one stays.
 import math
 
 import pytest
+from kit.fakes import CountingEnv
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import NoWorkerError
-from tmrl_like.testing.fakes import CountingEnv
 
 
 def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_one_does(

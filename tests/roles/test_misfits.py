@@ -4,13 +4,13 @@ reported.
 
 import numpy as np
 import pytest
+from kit.fakes import CountingEnv
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.source import Source
 from tmrl_like.errors import RefusedError
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.transport import TransportOptions
 
 ENV = partial(CountingEnv, step_s=0.002)

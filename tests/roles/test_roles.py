@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from house import alone, linear_actor, publish, take
+from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from kit.trainings import is_gapless
 from link_proxy import LinkProxy
 
@@ -32,7 +33,6 @@ from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.policies.policy_file import Code, describe, read_card
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.policies.weight_file import write_weights
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import ActionSource
@@ -511,7 +511,7 @@ def test_the_policy_with_the_best_test_episodes_is_tagged(inproc_house, tmp_path
     inproc_house.start(worker.run, test_episode_interval=1)
     until(lambda: "best" in store.tags())
     card = read_card(store.find("best"))
-    assert (card.return_, card.actor) == (15.0, Code("tmrl_like.testing.fakes.LinearActor"))
+    assert (card.return_, card.actor) == (15.0, Code("kit.fakes.LinearActor"))
 
 
 class Offset(CountingAgent):

@@ -10,7 +10,7 @@ import torch
 import tmrl_like.config.config_constants as cfg
 from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, partial
 from tmrl_like.networking import WorkerOptions
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 
 BIG = torch.ones(400, 400)
 

@@ -4,13 +4,13 @@ import contextlib
 
 import pytest
 from house import House, take
+from kit.fakes import CountingEnv, LinearActor
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker, Trainer
 from tmrl_like.session.ring import in_turn
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker.options import WorkerOptions
 
 

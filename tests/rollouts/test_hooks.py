@@ -5,11 +5,11 @@ import threading
 
 import numpy as np
 import pytest
+from kit.fakes import CountingEnv, LinearActor
 
 from tmrl_like.base.functional import partial
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.rollouts import hooks
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
 from tmrl_like.worker.options import WorkerOptions
 

@@ -9,12 +9,12 @@ from collections import deque
 import gymnasium
 import numpy as np
 import torch
+from kit.fakes import CountingAgent
 from kit.learners import batch_of, tensors_of
 
 from tmrl_like.agents import CrossQAgent, DiscreteSACAgent, IQNActor, IQNAgent, SACAgent
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, RankError
-from tmrl_like.testing.fakes import CountingAgent
 from tmrl_like.trainer.options import RankOptions
 from tmrl_like.trainer.ranks import Vote, meet
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from kit.failing import failing
+from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from kit.trainings import Run, is_gapless, message, taken
 
 from tmrl_like.base.files import disk, write_atomically
@@ -22,7 +23,6 @@ from tmrl_like.errors import (
     MemoryContractError,
 )
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer import checkpoint_file
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
+from kit.fakes import CountingAgent
 
 from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.testing.fakes import CountingAgent
 from tmrl_like.testing.memories import Step, packed
 from tmrl_like.trainer.learning import ActorFigures, SampleFigures, known_figures
 from tmrl_like.types import Batch, Sample

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 from kit.clocks import Clock
+from kit.fakes import CountingEnv, LinearActor
 from kit.packets import numbered, packet_of
 from kit.rings import DeadLink, ring_of
 
@@ -15,7 +16,6 @@ from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import DivergedError
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.weight_file import Weights, size_of
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.saver import Saver

@@ -4,6 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 from in_threads import ThreadRanks, all_at_once
+from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from kit.trainings import Standing, delivery
 
 from tmrl_like import Trainer, TrainingOffline, partial, run_in_process
@@ -12,7 +13,6 @@ from tmrl_like.errors import ConfigError, FinishedError, ShortageError
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay.data_sets import write_data_set
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer import connecting
 from tmrl_like.trainer.connecting import OFFLINE, expect_no_worker
 from tmrl_like.trainer.options import TrainerOptions

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from kit.fakes import CountingAgent, CountingEnv, ListMemory
 from kit.trainings import (
     FREE,
     Hears,
@@ -36,7 +37,6 @@ from tmrl_like.errors import (
 )
 from tmrl_like.replay import MiniRaces, ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.schedule import TrainingOffline

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from kit.episodes import episode
+from kit.fakes import CountingAgent
 from kit.trainings import delivery, resumed
 from kit.trainings import training as training_of
 
@@ -15,7 +16,6 @@ from tmrl_like.base.checked import checked_json
 from tmrl_like.base.files import disk
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
-from tmrl_like.testing.fakes import CountingAgent
 from tmrl_like.trainer.checkpoint_file import FORMAT, Head, read_newest, remove_checkpoints
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 

@@ -8,13 +8,13 @@ from collections import deque
 
 import pytest
 from in_threads import ThreadRanks, epochs_of
+from kit.fakes import CountingAgent, ListMemory
 from kit.trainings import FREE, Network, delivery, resumed, train_until_idle
 from kit.trainings import training as plain
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.testing.fakes import CountingAgent, ListMemory
 from tmrl_like.trainer.diagnosis import TOO_EARLY
 
 

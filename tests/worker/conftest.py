@@ -1,6 +1,5 @@
 import pytest
-
-from tmrl_like.testing.fakes import ListMemory
+from kit.fakes import ListMemory
 
 
 class Rows(ListMemory):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.environments import acting
 from kit.episodes import episode
+from kit.fakes import CountingEnv
 from kit.samples import AppendedSamples
 
 from tmrl_like.base.functional import partial
@@ -20,7 +21,6 @@ from tmrl_like.config.document import find_experiment
 from tmrl_like.config.loading import open_kept
 from tmrl_like.errors import ConfigError
 from tmrl_like.experiment import experiment_of
-from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.action_chain import (
     AccelerationLimit,
     ActionChain,

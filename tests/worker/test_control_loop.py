@@ -10,6 +10,7 @@ import pytest
 from house import alone, buffers_of
 from kit.clocks import LoopTime
 from kit.environments import acting, calling, returning
+from kit.fakes import CountingEnv, LinearActor
 from kit.samples import AppendedSamples
 from kit.waiting import until
 
@@ -20,7 +21,6 @@ from tmrl_like.cli.check import taken
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import DropHistory
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import StepTiming
 from tmrl_like.wire.rows import RESET
 from tmrl_like.worker import control_loop

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from house import alone, linear_actor, publish, take
+from kit.fakes import CountingEnv, LinearActor
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError, RefusedError
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
 from tmrl_like.wire import messages as m
 from tmrl_like.worker.takeover import to_action

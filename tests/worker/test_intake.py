@@ -9,6 +9,7 @@ import torch
 from delivery.both_ends import Ends
 from gymnasium import spaces
 from house import alone, linear_actor
+from kit.fakes import CountingEnv, LinearActor
 from kit.policies import Moody
 
 from tmrl_like.agents import SquashedGaussianActor
@@ -17,7 +18,6 @@ from tmrl_like.errors import PolicyError
 from tmrl_like.policies.network import Network, input_size
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.weights import copied
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.policy import split_policy

@@ -13,13 +13,13 @@ import pytest
 from house import alone, publish
 from kit.environments import calling
 from kit.episodes import episode
+from kit.fakes import CountingAgent, CountingEnv
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.errors import EnvironmentFaultError, RefusedError
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.link import WorkerRole

@@ -10,14 +10,14 @@ import sys
 import psutil
 import pytest
 import torch
+from kit.fakes import CountingAgent, CountingEnv
 from kit.policies import Moody
-from kit.pythons import python
+from kit.pythons import PYTHONPATH, python
 
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CredentialsError
 from tmrl_like.policies.weight_file import read_weights
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv
 from tmrl_like.worker import link_client
 from tmrl_like.worker.link_messages import Leave
 
@@ -99,7 +99,7 @@ WORKER = """
 import json, os, sys
 from tmrl_like import RolloutWorker, partial
 from tmrl_like.networking import WorkerOptions
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from kit.fakes import CountingEnv, LinearActor
 
 # no `if __name__ == "__main__"`: users' scripts have none
 port, keys, spool = json.loads(sys.argv[1])
@@ -134,7 +134,10 @@ def test_without_its_robot_a_link_sends_what_is_left_and_ends(
         [server.address[1], str(tmp_path / "keys"), str(tmp_path / "spool") if spool else False]
     )
     with subprocess.Popen(
-        [sys.executable, "-c", WORKER, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", WORKER, where],
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as robot:
         link = psutil.Process(int(robot.stdout.readline()))
         robot.communicate(b"now\n")

@@ -13,6 +13,7 @@ import pytest
 from house import alone, buffers_of, collect, steps_in
 from kit.clocks import LoopTime
 from kit.environments import acting, returning
+from kit.fakes import CountingEnv
 from kit.keyboards import Keys
 
 from tmrl_like import load_experiment
@@ -20,7 +21,6 @@ from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.memory import ReplayMemory
-from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker import control_loop, judged_loop, person
 from tmrl_like.worker.action_chain import ActionChain, ActionPart
 from tmrl_like.worker.options import PersonOptions
@@ -348,10 +348,10 @@ def test_what_nobody_can_mean_and_what_is_no_key_are_refused(options, refusal):
 
 JUDGED = """
 run_name: judged
-env: tmrl_like.testing.fakes.CountingEnv
-actor: tmrl_like.testing.fakes.LinearActor
-agent: tmrl_like.testing.fakes.CountingAgent
-memory: tmrl_like.testing.fakes.ListMemory
+env: kit.fakes.CountingEnv
+actor: kit.fakes.LinearActor
+agent: kit.fakes.CountingAgent
+memory: kit.fakes.ListMemory
 worker: {person: {watches: true}}
 """
 

@@ -9,10 +9,10 @@ from collections import defaultdict
 import pytest
 from house import alone
 from kit.environments import calling
+from kit.fakes import CountingEnv
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
-from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import collect_garbage, real_time, refuse_missing_cores
 

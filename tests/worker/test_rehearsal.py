@@ -9,12 +9,12 @@ import pytest
 import torch
 from house import alone
 from kit.environments import returning
+from kit.fakes import CountingEnv, LinearActor
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base import tree
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 
 
 class Waiting(CountingEnv):

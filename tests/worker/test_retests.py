@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 from house import alone, linear_actor, publish
+from kit.fakes import CountingEnv
 
-from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.lane import Plan
 from tmrl_like.worker.retests import Retests
 

@@ -9,10 +9,10 @@ import threading
 import numpy as np
 import pytest
 from house import alone, collect
+from kit.fakes import CountingEnv, LinearActor
 from kit.refusals import one_line
 
 from tmrl_like.base.functional import partial
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
 from tmrl_like.worker import takeover
 

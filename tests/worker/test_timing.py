@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from house import alone
 from kit.environments import calling
+from kit.fakes import CountingEnv
 
 from tmrl_like.errors import ConfigError
-from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.timing import StepTimes
 
 

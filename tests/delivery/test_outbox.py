@@ -10,6 +10,7 @@ from kit.failing import failing
 
 from tmrl_like.delivery import segments
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import columns_in, decode_body
 
 
 def fill(box, n):
@@ -87,6 +88,20 @@ def test_a_packet_leaves_below_the_minimum_when_it_is_too_large_to_wait(ends):
     box = ends(min_samples=100)
     box.fill(*range(9), size=1 << 18)  # 1 MiB each
     assert box.pumped().spans == [(1, 8)]
+
+
+def test_a_packet_of_any_size_takes_no_more_memory_than_a_trainer_allows(ends):
+    box, blocks = ends(max_packet_bytes=32 << 20, max_samples=10_000), []
+
+    def send(data):
+        packet, body = m.decode(data)
+        blocks.append(decode_body(packet, columns_in(data, body)))
+        return True
+
+    for _ in range(3000):
+        box.append((None, ((),) * 1000, 0.0, False, False, {}))
+    box.pump(send, True, awaits=True)
+    assert sum(map(len, blocks)) == 3000
 
 
 def test_a_packet_leaves_below_the_minimum_when_a_break_follows(ends):

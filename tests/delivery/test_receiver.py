@@ -324,8 +324,12 @@ def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
     trainer.give(next_entry, worker="bad")
     trainer.give(1, worker="new", incarnation=1)
     assert [d.receipt.worker for d in trainer.inbox][len(workers) :] == ["new"]
+    trainer.store(1)
     assert not any(message.again for message in trainer.due()), "that would fill the network"
     trainer.store()
+    assert {message.worker for message in trainer.due() if message.again} == {"bad", "w"}
+    trainer.store()
+    assert not any(message.again for message in trainer.due()), "once is enough"
     trainer.give(next_entry, worker="bad")
     assert [d.receipt.worker for d in trainer.inbox] == ["bad"]
 

@@ -86,6 +86,20 @@ def test_what_the_trainer_does_not_take_is_read_again_while_more_of_it_is_stored
     assert [record.message for record in caplog.records] == [said]
 
 
+def test_what_is_left_of_a_stream_that_was_read_is_read_again_while_more_of_it_is_stored(stream):
+    for stored, is_over in ((0, True), (1, True), (1, False)):
+        stream.backlog.begin()
+        stream.read(2, now=0.0, left=1)
+        stream.ack(stored)
+        stream.backlog.purge(61.0)
+        assert not stream.backlog.is_over, "more can be read"
+        stream.read(3, now=0.0)
+        stream.backlog.purge(59.0)
+        assert not stream.backlog.is_over, "it may be on its way"
+        assert stream.backlog.purge(61.0) is None
+        assert stream.backlog.is_over == is_over
+
+
 def test_a_dismissed_process_holds_nothing_up(stream):
     stream.read(1, 9)
     stream.backlog.on_dismissal(m.Dismissal("w", INCARNATION, "it does not fit"))

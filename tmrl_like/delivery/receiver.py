@@ -153,6 +153,7 @@ class Receiver:
         self._waiting: deque[_Waiting] = deque()
         self._writing = 0  # how many of them, from the first, are being stored
         self._waiting_bytes: Counter[str] = Counter()  # by worker
+        self._kept_out: set[Process] = set()  # there was no room for a packet of these
         # processes to which a message is due; True: with a request to send again
         self._due: dict[Process, bool] = {}
         # protects what both threads change: confirmed, rejection, due messages
@@ -225,9 +226,9 @@ class Receiver:
         """Take the new entries of a packet, if they are next in order: yield at most one delivery.
 
         Damaged packets, and entries missing before a packet, are requested again, unless the worker
-        no longer has them. A packet that does not decode is counted and skipped. If `check` refuses
-        samples, their process is rejected; samples of packets that `admit` refuses are dropped. The
-        work is done during the iteration.
+        no longer has them; what there is no room for is requested once there is. A packet that does
+        not decode is counted and skipped. If `check` refuses samples, their process is rejected;
+        samples of packets that `admit` refuses are dropped. The work is done during the iteration.
 
         Args:
             packet: the header.
@@ -254,7 +255,7 @@ class Receiver:
         if packet.last <= progress.received:
             self._acknowledge(process)
         elif self._is_full_of(packet.worker):
-            return  # it comes again after a while of silence: asking would only fill the network
+            self._kept_out.add(process)  # asking for it now would only fill the network
         elif packet.first > progress.received + 1:
             self._ask_again(process, progress, now)
         else:
@@ -501,7 +502,9 @@ class Receiver:
         return StoreHead(self.run, self.samples + held, held, tuple(progress), parts)
 
     def _note_stored(self, packets: int) -> None:
-        """Note that this number of packets, from the first, is stored or need not be."""
+        """Note that this number of packets, from the first, is stored or need not be. Once there is
+        much room, ask for what there was none for.
+        """
         for _ in range(packets):
             with self._lock:
                 waiting = self._waiting.popleft()
@@ -514,6 +517,10 @@ class Receiver:
             if not waiting.progress.rejection:
                 waiting.progress.stored = max(waiting.progress.stored, entry)
                 self._acknowledge((worker, incarnation))
+        if self._kept_out and self._waiting_bytes.total() <= self.limits.total_bytes // 2:
+            with self._lock:
+                self._due |= dict.fromkeys(self._kept_out, True)
+            self._kept_out.clear()
 
     def due(self) -> list[m.Answer]:
         """Return the messages due to the workers; pass those that could not be sent to

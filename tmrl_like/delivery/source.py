@@ -42,7 +42,7 @@ from tmrl_like.delivery.segments import (
 )
 from tmrl_like.types import EpisodeStats
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.packet import MAX_MEMORY_BYTES, Compressor, PacketWriter
 from tmrl_like.wire.rows import RowFormat, format_for
 from tmrl_like.wire.schema import Node
 
@@ -177,6 +177,7 @@ class Source:
         cursor = self._find(entry)
         if cursor is None:
             return None
+        largest_bytes = max(max_bytes, _LARGEST_BYTES)
         found = Gathered(cursor.entry, cursor)
         rows = found.rows
         for kind, at, size, count in self.runs(cursor):
@@ -189,7 +190,7 @@ class Source:
                 form = cursor.form
                 assert form is not None
                 # the packet's size in memory is limited, too
-                weight = max(size, form.layout.memory(1) // 16)
+                weight = max(size, form.layout.memory(1) * largest_bytes * 2 // MAX_MEMORY_BYTES)
                 room = -(-(max_bytes - rows.size_bytes) // weight)
                 most = -(-(_LARGEST_BYTES - rows.size_bytes) // weight)
                 room = max(room, min(min_samples - rows.samples, most))

@@ -116,14 +116,16 @@ class Backlog:
         """Return the sequence number below which all messages may be purged; None: no change.
 
         A packet that was read long before one that is stored, and is not stored itself, was not
-        taken. It is read again, and given up if nothing of its process was stored since then.
+        taken. It is read again, and given up if nothing of its process was stored since then. What
+        is left when the whole stream was read, and nothing is on its way, is read again, too.
         """
         self._settle(now)
         before = self._stored_read_at - _OVERTAKEN_S
         overtaken = [message for message in self._messages if message.read_at < before]
+        is_idle = not self._left and not self._bytes
         self.is_over = any(
             self._stored_before.get(message.process) != self._stored_of(message)
-            for message in overtaken
+            for message in (self._messages if is_idle else overtaken)
         )
         if self.is_over:
             return None

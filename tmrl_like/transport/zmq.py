@@ -228,7 +228,8 @@ class ZmqPeerLink(_ZmqLink):
         self._socket.curve_serverkey = keys.server_curve_public.encode()
         self._socket.curve_publickey = keys.curve_public.encode()
         self._socket.curve_secretkey = keys.curve_secret.encode()
-        self._socket.reconnect_ivl = 100
+        # a name is dialled again here, at its other address
+        self._socket.reconnect_ivl = 1000 if self._is_name else 100
         self._socket.reconnect_ivl_max = 1000
         self._monitor = self._socket.get_monitor_socket(_EVENTS)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -279,8 +280,7 @@ class ZmqPeerLink(_ZmqLink):
             elif event == zmq.EVENT_DISCONNECTED and not self._proved:
                 self._doubt(now)
             elif event == zmq.EVENT_CONNECT_RETRIED and self._is_name:
-                self._next_ipv6 = not self._socket.ipv6
-                self._dead_since = -math.inf if self._next_ipv6 else now
+                self._next_ipv6, self._dead_since = not self._socket.ipv6, now
 
     def _doubt(self, now: float) -> None:
         """Handle another handshake that was broken off while none has succeeded yet.

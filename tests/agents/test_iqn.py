@@ -52,6 +52,10 @@ def test_what_is_held_out_has_the_same_quantiles_each_time():
     assert torch.equal(random, torch.get_rng_state())
 
 
+def test_one_quantile_has_no_spread():
+    assert train(IQNAgent(*SPACES, actor_cls=SMALL, quantiles=1), 1)[0]["return_std_mean"] == 0.0
+
+
 def act_often(actor, test=False, n=400):
     """Return actions of an actor, each with its extras."""
     obs = np.zeros(3, np.float32)
@@ -139,7 +143,7 @@ def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_
     [
         (partial(SMALL, *SPACES, cosines=0), "cosines is 0; expected 1 or more"),
         (partial(SMALL, *SPACES, obs_range=-3.0), r"obs_range is -3\.0; expected 0 or more"),
-        (partial(ConvolutionEncoder, BOTH[0], channels=(16, 32)), "channels is"),
+        (partial(ConvolutionEncoder, BOTH[0], channels=(16, 32)), "channels is .* 3 numbers"),
         (partial(ConvolutionEncoder, BOTH[0], pooled=-1), "pooled is -1"),
         (partial(IQNAgent, *SPACES, cvar=0.0), "cvar is 0.0; expected more than 0 to 1"),
         (partial(IQNAgent, *SPACES, quantiles=0), "quantiles is 0; expected 1 or more"),

@@ -99,6 +99,25 @@ def test_targets_and_the_actor_that_acts_are_moving_averages():
     assert without.get_actor() is without.actor
 
 
+class Counting(SquashedGaussianActor):
+    """A user's own actor with a buffer that its passes change, as statistics of batches are."""
+
+    def __init__(self, *both_spaces, **options):
+        super().__init__(*both_spaces, **options)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def outputs(self, x, *members):
+        self.passes += 1
+        return super().outputs(x)
+
+
+@pytest.mark.parametrize("actor_polyak", [0.0, 0.9])
+def test_the_actor_that_acts_has_the_buffers_of_the_one_in_training(actor_polyak):
+    agent = small(SACAgent, SPACES, Counting, actor_polyak=actor_polyak)
+    train(agent, 2)
+    assert agent.get_actor().passes == agent.actor.passes == 4
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

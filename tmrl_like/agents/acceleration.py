@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import operator
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -170,15 +171,11 @@ def learning_rate_of(optimizer: str) -> property:
     """Return a property for the learning rate of the agent's optimiser of this name, kept where
     torch keeps it.
     """
-
-    def options(agent: object) -> dict[str, float]:
-        found: dict[str, float] = vars(agent)[optimizer].param_groups[0]
-        return found
-
-    def write(agent: object, value: float) -> None:
-        options(agent)["lr"] = value
-
-    return property(lambda agent: float(options(agent)["lr"]), write)
+    groups = operator.attrgetter(f"{optimizer}.param_groups")
+    return property(
+        lambda agent: float(groups(agent)[0]["lr"]),
+        lambda agent, lr: groups(agent)[0].update(lr=lr),
+    )
 
 
 def compiled_or_none(make: Callable[[], T]) -> T | None:

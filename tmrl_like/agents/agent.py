@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Protocol
 
 import torch
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from tmrl_like.agents.space_layout import Space
 from tmrl_like.base.tunable import Tunable
@@ -108,12 +109,10 @@ class TrainingAgent(Tunable, ABC):
         gradients = [
             p.grad for holder in holders for p in _parameters_of(holder) if p.grad is not None
         ]
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        flat = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]
         self.ranks.mean(flat)
-        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
-        torch._foreach_copy_(
-            gradients, [p.view_as(g) for p, g in zip(parts, gradients, strict=True)]
-        )
+        averages = _unflatten_dense_tensors(flat, gradients)  # type: ignore[no-untyped-call]
+        torch._foreach_copy_(gradients, averages)
 
     @abstractmethod
     def get_actor(self) -> ActorModule:

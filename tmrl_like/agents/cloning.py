@@ -124,7 +124,7 @@ def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Ite
         )
     for part in actor.children():
         if isinstance(part, Encoder) and part.normalizes:
-            RunningNorm([part]).update(part.flatten(learnt.obs))
+            RunningNorm([part]).update(learnt.obs)
     obs_noise, (act_noise,) = _noise(learnt.obs, learnt.past_actions), _noise((learnt.act,))
     space = actor.action_space
     # actions that hardly varied get noise as well

@@ -119,9 +119,9 @@ class CompiledSAC:
     def __reduce__(self) -> tuple[type[CompiledSAC], tuple[Any, ...]]:
         return type(self), self._made_of
 
-    def count(self, obs_BR: Tensor) -> None:
+    def count(self, obs: Observation) -> None:
         """Do what `RunningNorm.update` does, without ranks."""
-        _count(obs_BR.numpy(), self._statistics)
+        _count(self._encoder.flatten(obs).numpy(), self._statistics)
 
     def of_critics(
         self,
@@ -165,13 +165,8 @@ class CompiledSAC:
         )
         return {"loss_actor": loss, "entropy_nats": entropy}
 
-    def draw(self, noise_BA: Tensor) -> None:
-        """Fill in the noise of one batch of actions."""
-        noise_BA.normal_()
-
     def _drawing(self, num_rows: int) -> Drawing:
-        noise_BA = torch.empty(num_rows, self._num_actions)
-        self.draw(noise_BA)
+        noise_BA = torch.randn(num_rows, self._num_actions)
         return Drawing(noise_BA.numpy(), *self._scalings)
 
     def _see(self, obs: Observation) -> Floats:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from tmrl_like.agents.space_layout import picture_spec
-from tmrl_like.base.options import Natural, in_ranges
-from tmrl_like.errors import expect
+from tmrl_like.base.options import Natural, Positive, in_ranges
 from tmrl_like.policies.pictures import PICTURE_FEATURES, PictureSpec
 
 _LARGE_SIDE = 36
@@ -33,7 +30,10 @@ class ConvolutionEncoder(nn.Module):
 
     @in_ranges
     def __init__(
-        self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64), pooled: Natural = 2
+        self,
+        box: spaces.Box,
+        channels: tuple[Positive, Positive, Positive] = (32, 64, 64),
+        pooled: Natural = 2,
     ) -> None:
         """Build layers with these numbers of channels, for images of this Box, whose bounds are
         scaled to [-1/2, 1/2].
@@ -44,12 +44,6 @@ class ConvolutionEncoder(nn.Module):
             ConfigError: `channels` are not three numbers above 0, or `pooled` is negative.
         """
         super().__init__()
-        expect(
-            len(channels) == 3 and min(channels) >= 1,
-            "channels",
-            channels,
-            "three numbers, 1 or more each",
-        )
         self._spec = picture_spec(box)
         size_in, height, width = self._spec.form
         parts: list[nn.Module] = []

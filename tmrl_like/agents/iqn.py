@@ -20,7 +20,6 @@ from torch import Tensor
 
 from tmrl_like.agents.acceleration import (
     Flat,
-    FlatAdam,
     Metrics,
     accelerate,
     adam_step,
@@ -119,7 +118,6 @@ class IQNAgent(ShippedAgent):
 
     Attributes:
         target: the target network.
-        updates: number of training steps done.
     """
 
     actor: IQNActor
@@ -153,22 +151,13 @@ class IQNAgent(ShippedAgent):
         Raises:
             ConfigError: an argument is out of its range, or the network cannot learn from a space.
         """
-        super().__init__(observation_space, action_space, device)
-        o = self.page(**options)
+        super().__init__(observation_space, action_space, device, **options)
+        o: IQNOptions = self.options
         self.quantiles, self.target_quantiles = o.quantiles, o.target_quantiles
-        self.gamma, self.kappa, self.max_gradient_norm = o.gamma, o.kappa, o.max_gradient_norm
-        self.polyak, self.actor_polyak, self.target_interval = (
-            o.polyak,
-            o.actor_polyak,
-            o.target_interval,
-        )
-        self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise = (
-            o.epsilon,
-            o.epsilon_boltzmann,
-            o.boltzmann_noise,
-        )
-        self.cvar = o.cvar
-        self.updates = 0
+        self.kappa, self.max_gradient_norm = o.kappa, o.max_gradient_norm
+        self.target_interval = o.target_interval
+        self.epsilon, self.epsilon_boltzmann = o.epsilon, o.epsilon_boltzmann
+        self.boltzmann_noise, self.cvar = o.boltzmann_noise, o.cvar
         self.actor = actor_cls(observation_space, action_space)
         self.actor.to_device(device)
         self.target = no_grad(deepcopy(self.actor))
@@ -177,15 +166,7 @@ class IQNAgent(ShippedAgent):
         self.obs_norm = RunningNorm(encoders) if encoders[0].normalizes else None
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
         self._flat_ema = Flat(self.actor_ema, self.actor) if o.actor_polyak else self._flat
-        self.optimizer = FlatAdam(
-            self._flat.parameter,
-            lr=o.lr,
-            betas=o.betas,
-            eps=o.eps,
-            weight_decay=o.weight_decay,
-            decoupled_weight_decay=True,
-        )
-        self._step = self._update
+        self.optimizer = self._adam(self._flat, o.lr, decoupled_weight_decay=True)
         if o.acceleration == "auto":
             self._step = accelerate(self._update, device, [self.optimizer], self._numbers)
         self._explore()
@@ -232,7 +213,7 @@ class IQNAgent(ShippedAgent):
 
     def _update(self, batch: Batch, moves_target: bool) -> Metrics:
         if self.obs_norm is not None:
-            self.obs_norm.update(self.obs_norm.flatten(batch.obs), self.ranks)
+            self.obs_norm.update(batch.obs, self.ranks)
         z_BN, target_BM, tau_BN = self._quantiles(batch)
         loss = quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()
         backward(loss, self.optimizer)
@@ -248,7 +229,7 @@ class IQNAgent(ShippedAgent):
             "loss_quantiles": loss.detach(),
             "q_mean": z_BN.mean(),
             "q_target_mean": target_BM.mean(),
-            "return_std_mean": z_BN.std(dim=1).mean(),
+            "return_std_mean": z_BN.std(dim=1, correction=0).mean(),
             "gradient_norm": norm,
         }
 

@@ -6,7 +6,7 @@ useful bounds, V entries that encode the numbers, F features.
 """
 
 # Capital suffixes name a tensor's dimensions.
-# ruff: noqa: N803, N806
+# ruff: noqa: N806
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -86,14 +86,10 @@ class Encoder(nn.Module):
         return torch.cat((self._features(numbers), features), dim=1)
 
     @property
-    def picture_encoders(self) -> list[PictureEncoder]:
-        """The encoders in `images` that are a `PictureEncoder`."""
-        return [image for image in self.images if isinstance(image, PictureEncoder)]
-
-    @property
     def sees_pictures(self) -> bool:
         """Whether there are images, and the encoder of each is a `PictureEncoder`."""
-        return 0 < len(self.images) == len(self.picture_encoders)
+        are_pictures = [isinstance(image, PictureEncoder) for image in self.images]
+        return bool(are_pictures) and all(are_pictures)
 
     def see(self, obs: Observation, shift: bool = False) -> Tensor:
         """Map a structure of [B, ...] to the numbers as they are, then the features of each image,
@@ -216,13 +212,13 @@ class RunningNorm(nn.Module):
         self.count.fill_(batches)
 
     @torch.no_grad()
-    def update(self, x_BR: Tensor, ranks: Averaging | None = None) -> None:
-        """Add a batch of raw numbers, float32 [B, R], to the statistics, and write scale and shift
-        in place. Reads nothing back from the device.
+    def update(self, obs: Observation, ranks: Averaging | None = None) -> None:
+        """Add a batch of observations to the statistics, and write scale and shift in place. Reads
+        nothing back from the device.
 
         The batches of all `ranks` count as one.
         """
-        x_BU = x_BR.index_select(1, self.which).double()
+        x_BU = self.flatten(obs).index_select(1, self.which).double()
         moments = torch.stack((x_BU.mean(0), x_BU.square_().mean(0)))
         if ranks is not None:
             ranks.mean(moments)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +57,7 @@ def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iter
         The loss of each step as a share of the pictures' variance over the batch: 1 means that the
         decoder gives the mean of all pictures.
     """
-    images = encoder.picture_encoders
+    images: list[Any] = [*encoder.images]
     decoders = nn.ModuleList(_decoder(image) for image in images)
     decoders.to(next(encoder.images.parameters()).device)
     optimizer = torch.optim.Adam(

@@ -201,7 +201,6 @@ class SACAgent(ShippedAgent):
         return_scale: the estimate by which rewards are divided, or None if they are not.
         target_entropy: in nats, of the policy over actions scaled to [-1, 1].
         compiled: computes the gradients faster than autograd, or None if autograd computes them.
-        updates: number of training steps done.
     """
 
     # not in the instance while None: a checkpoint would bring the None to a training that has one
@@ -240,15 +239,13 @@ class SACAgent(ShippedAgent):
         Raises:
             ConfigError: an argument is out of its range, or the networks cannot learn from a space.
         """
-        super().__init__(observation_space, action_space, device)
-        o = self.page(**options)
+        super().__init__(observation_space, action_space, device, **options)
+        o: SACOptions = self.options
         self.n_critics, self.critics_in_target = o.n_critics, o.critics_in_target or o.n_critics
-        self.gamma, self.polyak, self.actor_polyak = o.gamma, o.polyak, o.actor_polyak
         self.policy_delay, self.learn_entropy_coef = o.policy_delay, o.learn_entropy_coef
         self.smoothness = o.smoothness
         usual_entropy = self._usual_entropy()
         self.target_entropy = usual_entropy if o.target_entropy is None else o.target_entropy
-        self.updates = 0
         self._build_networks(actor_cls or self._default_actor, critic_cls or self._default_critic)
         has_means = isinstance(self.actor, SquashedGaussianActor)
         expect(
@@ -265,17 +262,10 @@ class SACAgent(ShippedAgent):
         if o.scale_rewards:
             self.return_scale = ReturnScale().to(device)
         self._flat_temperature = Flat(self.temperature)
-        adam = {
-            "betas": o.betas,
-            "eps": o.eps,
-            "weight_decay": o.weight_decay,
-            "amsgrad": o.amsgrad,
-            "decoupled_weight_decay": o.optimizer == "adamw",
-        }
-        self.actor_optimizer = FlatAdam(self._flat_actor.parameter, lr=o.lr_actor, **adam)
-        self.critic_optimizer = FlatAdam(self._flat_critic.parameter, lr=o.lr_critic, **adam)
+        kind = {"amsgrad": o.amsgrad, "decoupled_weight_decay": o.optimizer == "adamw"}
+        self.actor_optimizer = self._adam(self._flat_actor, o.lr_actor, **kind)
+        self.critic_optimizer = self._adam(self._flat_critic, o.lr_critic, **kind)
         self.temperature_optimizer = FlatAdam(self._flat_temperature.parameter, lr=o.lr_entropy)
-        self._step = self._update
         if o.acceleration == "auto":
             compiled = compiled_or_none(self._compile) if self._is_compilable() else None
             if compiled is not None:
@@ -323,14 +313,10 @@ class SACAgent(ShippedAgent):
         with its rewards scaled.
         """
         if self.obs_norm is not None:
-            obs_BR = self.obs_norm.flatten(batch.obs)
             if self.compiled is not None and self.ranks is None:
-                self.compiled.count(obs_BR)
+                self.compiled.count(batch.obs)
             else:
-                self.obs_norm.update(obs_BR, self.ranks)
-        return self._scale_rewards(batch)
-
-    def _scale_rewards(self, batch: Batch) -> Batch:
+                self.obs_norm.update(batch.obs, self.ranks)
         if self.return_scale is None:
             return batch
         discount = self._gamma_of(batch) * (1.0 - batch.terminated)
@@ -499,7 +485,7 @@ class SACAgent(ShippedAgent):
 
     @entropy_coef.setter
     def entropy_coef(self, value: float) -> None:
-        self.temperature.set(value)
+        self.temperature.log_coef.data.fill_(math.log(value))
 
     def tune(self, **values: float) -> None:
         is_learnt, has_average = self.learn_entropy_coef, self.actor_ema is not self.actor
@@ -617,10 +603,6 @@ class Temperature(nn.Module):
 
     def forward(self) -> Tensor:
         return self.log_coef.exp()
-
-    @torch.no_grad()
-    def set(self, value: float) -> None:
-        self.log_coef.fill_(math.log(value))
 
 
 def joint_obs(batch: Batch) -> Observation:

@@ -11,9 +11,10 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Step
+from tmrl_like.agents.acceleration import Flat, FlatAdam, Step
 from tmrl_like.agents.agent import Averaging, TrainingAgent
 from tmrl_like.agents.observations import RunningNorm
+from tmrl_like.agents.space_layout import Space
 from tmrl_like.base.options import NotNegative, Options
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
@@ -57,14 +58,32 @@ class ShippedAgent(TrainingAgent):
             itself.
         obs_norm: the running statistics by which the built-in networks normalise, or None if none
             of them does.
+        updates: number of training steps done.
     """
 
     page: ClassVar[type[Any]]  # `ShippedOptions`, or a subclass
     actor: ActorModule
     actor_ema: ActorModule
+    gamma: float
     obs_norm: RunningNorm | None
     _update: Step  # does one training step
     _step: Step  # `_update`, or an accelerated form of it
+
+    def __init__(
+        self, observation_space: Space, action_space: Space, device: str, **options: Any
+    ) -> None:
+        """Read the options; the networks are the subclass's."""
+        super().__init__(observation_space, action_space, device)
+        self.options = o = self.page(**options)
+        self.gamma, self.polyak, self.actor_polyak = o.gamma, o.polyak, o.actor_polyak
+        self.updates = 0
+        self._step = self._update
+
+    def _adam(self, flat: Flat, lr: float, **more: bool) -> FlatAdam:
+        """Return an optimiser with the options."""
+        o = self.options
+        adam = {"lr": lr, "betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay}
+        return FlatAdam(flat.parameter, **adam, **more)
 
     def join(self, ranks: Averaging) -> None:
         """See `TrainingAgent.join`."""
@@ -87,8 +106,11 @@ class ShippedAgent(TrainingAgent):
 
     def get_actor(self) -> ActorModule:
         """Return the actor's moving average, or the actor in training if there is none. Its
-        parameters change with each step.
+        parameters change with each step; its buffers are those of the actor in training now.
         """
+        buffers = self.actor_ema.buffers(), self.actor.buffers()
+        for published, trained in zip(*buffers, strict=True):
+            published.copy_(trained)
         return self.actor_ema
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tmrl_like.agents import batch_norm
@@ -33,11 +34,14 @@ from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.policies.layers import Floats
 
 EPS, NEW = np.float32(batch_norm.EPS), np.float32(1.0 - batch_norm.MOMENTUM)
+NO_BOUND = -np.float32(np.inf)
 MAX_R, MAX_D = np.float32(batch_norm.MAX_R), np.float32(batch_norm.MAX_D)
 
 
 class NormedParameters(NamedTuple):
-    """The parameters of N networks, or their gradients. The first of the gains is the inputs'."""
+    """The parameters of N networks, or their gradients. The first gains and offsets are the
+    inputs'; these offsets stay 0.
+    """
 
     gains: tuple[Floats, ...]  # [N, 1, H]
     offsets: tuple[Floats, ...]  # [N, 1, H]
@@ -103,9 +107,10 @@ def _network_of(module: BatchNormMLP) -> NormedNetwork:
 
 
 def _parameters_of(module: BatchNormMLP, see: Callable[[Tensor], Tensor]) -> NormedParameters:
+    nothing = torch.zeros_like(module.gains[0])
     return NormedParameters(
         tuple(see(gain).numpy() for gain in module.gains),
-        tuple(see(offset).numpy() for offset in module.offsets),
+        (nothing.numpy(), *(see(offset).numpy() for offset in module.offsets)),
         tuple(see(weight).numpy() for weight in module.weights),
         see(module.bias).numpy(),
     )
@@ -188,19 +193,15 @@ def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedP
     inputs = x_RI
     passed = []
     for i in range(len(gains)):
-        gain = gains[i][n, 0]
+        gain, offset = gains[i][n, 0], offsets[i][n, 0]
         x = np.empty((len(x_RI), len(gain)), np.float32)
         y = np.empty_like(x)
         if i == 0:
             x[:] = x_RI
         else:
             multiply(inputs, weights[i - 1][n], x, False, False)
-        scale, r, d = np.empty_like(gain), np.ones_like(gain), np.zeros_like(gain)
-        _normalise(x, network.means[i][n, 0], network.vars[i][n, 0], is_renormed, scale, r, d)
-        if i == 0:
-            _line(x, gain * r, gain * d, -np.float32(np.inf), y)
-        else:
-            _line(x, gain * r, gain * d + offsets[i - 1][n, 0], ZERO, y)
+        scale, r, d = _normalise(x, network.means[i][n, 0], network.vars[i][n, 0], is_renormed)
+        _line(x, gain * r, gain * d + offset, ZERO if i > 0 else NO_BOUND, y)
         passed.append(NormedPass(y, x, scale, r, d))
         inputs = y
     return passed
@@ -208,19 +209,14 @@ def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedP
 
 @compiled
 def _normalise(
-    x: Floats,
-    running_mean: Floats,
-    running_var: Floats,
-    is_renormed: bool,
-    scale: Floats,
-    r: Floats,
-    d: Floats,
-) -> None:
-    """Normalise x [R, H] over its rows in place, see `renormalise`, and fill in `scale`, `r` and
-    `d`; the last two are not applied.
+    x: Floats, running_mean: Floats, running_var: Floats, is_renormed: bool
+) -> tuple[Floats, Floats, Floats]:
+    """Normalise x [R, H] over its rows in place, see `renormalise`. Return scale, r and d; the last
+    two are not applied.
     """
     size = np.float32(x.shape[0])
-    mean, var = np.zeros_like(scale), np.zeros_like(scale)
+    mean, var = np.zeros_like(running_mean), np.zeros_like(running_var)
+    r, d = np.ones_like(mean), np.zeros_like(mean)
     sum_rows(x, mean)
     mean /= size
     for b in range(x.shape[0]):
@@ -228,7 +224,7 @@ def _normalise(
             x[b, h] -= mean[h]
             var[h] += x[b, h] * x[b, h]
     var /= size
-    scale[:] = ONE / np.sqrt(var + EPS)
+    scale = ONE / np.sqrt(var + EPS)
     if is_renormed:
         running_scale = ONE / np.sqrt(running_var + EPS)
         r[:] = np.clip(running_scale / scale, ONE / MAX_R, MAX_R)
@@ -238,6 +234,7 @@ def _normalise(
     for b in range(x.shape[0]):
         for h in range(x.shape[1]):
             x[b, h] *= scale[h]
+    return scale, r, d
 
 
 @compiled
@@ -265,10 +262,10 @@ def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO
         d_y = np.empty_like(y)
         multiply(d, weights[i][n], d_y, False, True)
         along, total = np.zeros_like(scale), np.zeros_like(scale)
-        _sum_back(d_y, normed, y, ZERO if i > 0 else -np.float32(np.inf), along, total)
+        _sum_back(d_y, normed, y, ZERO if i > 0 else NO_BOUND, along, total)
         d_gains[i][n, 0] = r * along + shift * total
         if i > 0:
-            d_offsets[i - 1][n, 0] = total
+            d_offsets[i][n, 0] = total
             _back_through_norm(d_y, normed, gains[i][n, 0] * r * scale, along, total)
         d = d_y
 

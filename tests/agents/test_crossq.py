@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from kit.boxes import box, picture
-from kit.learners import batch_of, small, train
+from kit.boxes import picture
+from kit.learners import small, train
 from test_as_before import BOX, OBS
 from torch.testing import assert_close
 
@@ -114,13 +114,6 @@ def test_what_may_change_changes_and_averages_are_not_offered():
             CrossQOptions(**{name: 1})
 
 
-def test_a_subclass_trains_by_the_page():
-    class Mine(CrossQAgent):
-        pass
-
-    assert Mine(OBS, BOX).compiled is None
-
-
 def test_a_policy_of_another_training_is_refused():
     made = crossq()
     with pytest.raises(PolicyError, match="init_policy"):
@@ -146,16 +139,3 @@ class Own(SquashedGaussianActor):
 def test_what_it_cannot_train_is_refused(obs, options, said):
     with pytest.raises(ConfigError, match=said):
         CrossQAgent(obs, BOX, **options)
-
-
-def test_a_value_that_a_reward_tells_is_learnt():
-    """Episodes have one step, so that an action's value is its reward, which is 1 for the largest
-    first number.
-    """
-    obs, act = box(1, 2), box(1, 1)
-    fast = {"entropy_coef": 0.1, "lr_actor": 3e-3, "lr_critic": 3e-3}
-    made = small(CrossQAgent, (obs, act), critic=CRITIC, **fast)
-    for step in range(300):
-        batch = batch_of((obs, act), step, terminated=torch.ones(ROWS))
-        made.train(batch._replace(rew=batch.act[:, 0].clone()))
-    assert made.get_actor().act(torch.zeros(1, 2), test=True)[0] > 0.8

@@ -64,7 +64,6 @@ NARROW = partial(SquashedGaussianActor, hidden_sizes=(8,), log_std_min=-0.1, log
                 "critic_cls": partial(EnsembleCritic, hidden_sizes=(), layer_norm=False),
             },
             id="no hidden layer of CrossQ",
-            marks=pytest.mark.long,  # it compiles for as long as all others
         ),
         pytest.param(
             box(1),

@@ -64,6 +64,13 @@ class BatchNormMLP(nn.Module):
         self.register_buffer("statistics", torch.cat(start))
         self.register_buffer("count", torch.zeros(()))
 
+    def tensors(self) -> tuple[list[Tensor], ...]:
+        """Return the tensors that `MLP.tensors` returns, without the inputs' gains. A hidden layer
+        has no bias, in whose place its offset stands.
+        """
+        offsets = [*self.offsets]
+        return [*self.weights], [*offsets, self.bias], [*self.gains[1:]], offsets
+
     def running(self) -> list[tuple[Tensor, Tensor]]:
         """Return mean and variance of each normalisation, [N, 1, H] each, views of `statistics`."""
         found, first = [], 0

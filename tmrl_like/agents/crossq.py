@@ -145,7 +145,8 @@ class CrossQAgent(SACAgent):
         from tmrl_like.agents.dense_crossq import CompiledCrossQ
 
         modules = self.actor_ema, self.critic_target, self.actor.network, self.critic.network
-        return CompiledCrossQ(modules, (self._flat_actor_ema, self._flat_critic_target))
+        plain = self._flat_actor_ema, self._flat_critic_target
+        return CompiledCrossQ(modules, (*plain, self._flat_actor, self._flat_critic))
 
     def _train_critics(self, batch: Batch) -> Metrics:
         metrics = super()._train_critics(batch)

@@ -24,9 +24,9 @@ import torch
 from numba import config, njit
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
-from torch import nn
 
 from tmrl_like.agents.acceleration import Flat
+from tmrl_like.agents.batch_norm import BatchNormMLP
 from tmrl_like.agents.ensemble import MLP
 from tmrl_like.policies.layers import EPS, Floats
 
@@ -135,29 +135,27 @@ class Passed(NamedTuple):
     scale: Floats  # [B], 1 / standard deviation; without normalisation empty
 
 
-def network_of(module: MLP, flat: Flat) -> DenseNetwork:
+def network_of(module: MLP | BatchNormMLP, flat: Flat) -> DenseNetwork:
     """Return the description of an actor or of critics, whose parameters are all in `flat`."""
-    linears = [*module.hidden, module.head]
-    places = np.zeros((len(linears), 4), np.int64)
-    for kinds, layers in ((slice(0, 2), linears), (slice(2, 4), module.norms)):
-        for i, layer in enumerate(layers):
-            places[i, kinds] = layer.weight.storage_offset(), layer.bias.storage_offset()
-    transposed = isinstance(module.head, nn.Linear)
-    first = linears[0].weight
-    size_in = first.shape[-1 if transposed else -2]
+    weights, biases, gains, offsets = module.tensors()
+    places = np.zeros((len(weights), 4), np.int64)
+    for kind, tensors in enumerate((weights, biases, gains, offsets)):
+        places[: len(tensors), kind] = [tensor.storage_offset() for tensor in tensors]
+    transposed = weights[0].ndim == 2
+    size_in = weights[0].shape[-1 if transposed else -2]
     return DenseNetwork(
         parameters=flat.parameter.detach().numpy(),
         gradients=cast(torch.Tensor, flat.parameter.grad).numpy(),
         places=places,
-        widths=np.array([size_in, *(linear.bias.shape[-1] for linear in linears)]),
-        num_networks=1 if transposed else len(first),
-        normalizes=len(module.norms) > 0,
+        widths=np.array([size_in, *(bias.shape[-1] for bias in biases)]),
+        num_networks=1 if transposed else len(weights[0]),
+        normalizes=len(gains) > 0,
         transposed=transposed,
     )
 
 
 @compiled
-def _layer(network: DenseNetwork, values: Floats, i: int, n: int) -> Layer:
+def layer_of(network: DenseNetwork, values: Floats, i: int, n: int) -> Layer:
     """Return layer i of network n, of parameters or of gradients."""
     size_in, size = network.widths[i], network.widths[i + 1]
     shape = (size, size_in) if network.transposed else (size_in, size)
@@ -190,7 +188,7 @@ def forward(network: DenseNetwork, n: int, x_BI: Floats) -> list[Passed]:
     last, inputs = len(network.places) - 1, x_BI
     passed = []
     for i in range(last + 1):
-        layer = _layer(network, network.parameters, i, n)
+        layer = layer_of(network, network.parameters, i, n)
         y = np.empty((len(x_BI), len(layer.bias)), np.float32)
         multiply(inputs, layer.weight, y, False, network.transposed)
         normed, scale = y, layer.bias[:0]
@@ -252,8 +250,8 @@ def backward(
     last, learns, d = len(network.places) - 1, d_x_BK.size == 0, d_y_BO
     for i in range(last, -1, -1):
         layer, gradient = (
-            _layer(network, network.parameters, i, n),
-            _layer(network, network.gradients, i, n),
+            layer_of(network, network.parameters, i, n),
+            layer_of(network, network.gradients, i, n),
         )
         inputs = passed[i - 1].y if i > 0 else x_BI
         if i < last:

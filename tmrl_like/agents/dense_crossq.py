@@ -10,17 +10,25 @@ of a network.
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from tmrl_like.agents import batch_norm
 from tmrl_like.agents.acceleration import Flat
 from tmrl_like.agents.batch_norm import BatchNormMLP
-from tmrl_like.agents.dense import ONE, ZERO, DenseNetwork, Integers, compiled, multiply, sum_rows
+from tmrl_like.agents.dense import (
+    ONE,
+    ZERO,
+    DenseNetwork,
+    Integers,
+    compiled,
+    layer_of,
+    multiply,
+    network_of,
+    sum_rows,
+)
 from tmrl_like.agents.dense_sac import (
     CompiledSAC,
     Drawing,
@@ -38,24 +46,13 @@ NO_BOUND = -np.float32(np.inf)
 MAX_R, MAX_D = np.float32(batch_norm.MAX_R), np.float32(batch_norm.MAX_D)
 
 
-class NormedParameters(NamedTuple):
-    """The parameters of N networks, or their gradients. The first gains and offsets are the
-    inputs'; these offsets stay 0.
-    """
-
-    gains: tuple[Floats, ...]  # [N, 1, H]
-    offsets: tuple[Floats, ...]  # [N, 1, H]
-    weights: tuple[Floats, ...]  # [N, I, H]
-    bias: Floats  # [N, 1, O], of the head
-
-
 class NormedNetwork(NamedTuple):
     """A `BatchNormMLP` as compiled functions take it."""
 
-    parameters: NormedParameters
-    gradients: NormedParameters
-    means: tuple[Floats, ...]  # [N, 1, H], running
-    vars: tuple[Floats, ...]  # [N, 1, H], running
+    layers: DenseNetwork  # its normalisation is that of batches
+    gain: Floats  # [N, I], of the inputs
+    d_gain: Floats  # [N, I], its gradient
+    statistics: Floats  # running means and variances
     batches: Floats  # [], number of batches seen
     renorm_after: int
 
@@ -78,41 +75,36 @@ class CompiledCrossQ(CompiledSAC):
     def __init__(
         self,
         modules: tuple[SquashedGaussianActor, EnsembleCritic, BatchNormMLP, BatchNormMLP],
-        flats: tuple[Flat, Flat],
+        flats: tuple[Flat, Flat, Flat, Flat],
     ) -> None:
-        """Use the plain actor and critics with their flat parameters, and the networks in training.
-        All parameters stay where they are.
+        """Use the plain actor and critics, and the networks in training, whose parameters stay
+        where they are.
         """
         plain_actor, plain_critic, actor, critic = modules
-        flat_actor, flat_critic = flats
+        flat_plain_actor, flat_plain_critic, flat_actor, flat_critic = flats
         super().__init__(
-            (plain_actor, plain_critic, plain_critic), (flat_actor, flat_critic, flat_critic), None
+            (plain_actor, plain_critic, plain_critic),
+            (flat_plain_actor, flat_plain_critic, flat_plain_critic),
+            None,
         )
         self._made_of = modules, flats
-        self._networks = *self._networks[:2], _network_of(actor), _network_of(critic)
+        self._networks = (
+            *self._networks[:2],
+            _network_of(actor, flat_actor),
+            _network_of(critic, flat_critic),
+        )
         self._critic_gradients, self._actor_gradients = _critic_gradients, _actor_gradients
 
 
-def _network_of(module: BatchNormMLP) -> NormedNetwork:
-    running = module.running()
+def _network_of(module: BatchNormMLP, flat: Flat) -> NormedNetwork:
+    gain = module.gains[0]
     return NormedNetwork(
-        _parameters_of(module, lambda parameter: parameter.detach()),
-        # `Flat` keeps these gradients in the same memory
-        _parameters_of(module, lambda parameter: cast(Tensor, parameter.grad)),
-        tuple(mean.numpy() for mean, _ in running),
-        tuple(var.numpy() for _, var in running),
+        network_of(module, flat),
+        gain.detach()[:, 0].numpy(),
+        cast(Tensor, gain.grad)[:, 0].numpy(),
+        module.statistics.numpy(),
         module.count.numpy(),
         module.renorm_after,
-    )
-
-
-def _parameters_of(module: BatchNormMLP, see: Callable[[Tensor], Tensor]) -> NormedParameters:
-    nothing = torch.zeros_like(module.gains[0])
-    return NormedParameters(
-        tuple(see(gain).numpy() for gain in module.gains),
-        (nothing.numpy(), *(see(offset).numpy() for offset in module.offsets)),
-        tuple(see(weight).numpy() for weight in module.weights),
-        see(module.bias).numpy(),
     )
 
 
@@ -173,13 +165,14 @@ def _forward(network: NormedNetwork, x_RI: Floats) -> tuple[Floats, list[list[No
     """Do what `BatchNormMLP.forward` does, which updates the running statistics. Return the outputs
     [N, R, O], and what the passes keep.
     """
-    weights, bias = network.parameters.weights, network.parameters.bias
-    out_NRO = np.empty((len(bias), len(x_RI), bias.shape[2]), np.float32)
+    layers = network.layers
+    out_NRO = np.empty((layers.num_networks, len(x_RI), layers.widths[-1]), np.float32)
     passes = []
-    for n in range(len(bias)):
+    for n in range(len(out_NRO)):
         passed = _hidden_layers(network, n, x_RI)
-        multiply(passed[-1].y, weights[len(weights) - 1][n], out_NRO[n], False, False)
-        out_NRO[n] += bias[n]
+        head = layer_of(layers, layers.parameters, len(layers.places) - 1, n)
+        multiply(passed[-1].y, head.weight, out_NRO[n], False, False)
+        out_NRO[n] += head.bias
         passes.append(passed)
     network.batches[()] += ONE
     return out_NRO, passes
@@ -188,35 +181,33 @@ def _forward(network: NormedNetwork, x_RI: Floats) -> tuple[Floats, list[list[No
 @compiled
 def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedPass]:
     """Compute network n up to its head."""
-    gains, offsets, weights, _ = network.parameters
-    is_renormed = bool(network.batches[()] >= network.renorm_after)
-    inputs = x_RI
-    passed = []
-    for i in range(len(gains)):
-        gain, offset = gains[i][n, 0], offsets[i][n, 0]
-        x = np.empty((len(x_RI), len(gain)), np.float32)
-        y = np.empty_like(x)
-        if i == 0:
-            x[:] = x_RI
-        else:
-            multiply(inputs, weights[i - 1][n], x, False, False)
-        scale, r, d = _normalise(x, network.means[i][n, 0], network.vars[i][n, 0], is_renormed)
-        _line(x, gain * r, gain * d + offset, ZERO if i > 0 else NO_BOUND, y)
-        passed.append(NormedPass(y, x, scale, r, d))
-        inputs = y
+    layers, gain = network.layers, network.gain[n]
+    passed = [_normalised(network, 0, n, x_RI.copy(), gain, np.zeros_like(gain), NO_BOUND)]
+    for i in range(len(layers.places) - 1):
+        layer = layer_of(layers, layers.parameters, i, n)
+        x = np.empty((len(x_RI), len(layer.gain)), np.float32)
+        multiply(passed[i].y, layer.weight, x, False, False)
+        passed.append(_normalised(network, i + 1, n, x, layer.gain, layer.offset, ZERO))
     return passed
 
 
 @compiled
-def _normalise(
-    x: Floats, running_mean: Floats, running_var: Floats, is_renormed: bool
-) -> tuple[Floats, Floats, Floats]:
-    """Normalise x [R, H] over its rows in place, see `renormalise`. Return scale, r and d; the last
-    two are not applied.
+def _normalised(
+    network: NormedNetwork,
+    i: int,
+    n: int,
+    x: Floats,
+    gain: Floats,
+    offset: Floats,
+    least: np.float32,
+) -> NormedPass:
+    """Normalise x [R, H] over its rows in place, see `renormalise`, by normalisation i of network
+    n. The output is at least `least`.
     """
     size = np.float32(x.shape[0])
-    mean, var = np.zeros_like(running_mean), np.zeros_like(running_var)
-    r, d = np.ones_like(mean), np.zeros_like(mean)
+    running_mean, running_var = _running(network, i, n)
+    mean, var = np.zeros_like(gain), np.zeros_like(gain)
+    r, d = np.ones_like(gain), np.zeros_like(gain)
     sum_rows(x, mean)
     mean /= size
     for b in range(x.shape[0]):
@@ -225,25 +216,29 @@ def _normalise(
             var[h] += x[b, h] * x[b, h]
     var /= size
     scale = ONE / np.sqrt(var + EPS)
-    if is_renormed:
+    if network.batches[()] >= network.renorm_after:
         running_scale = ONE / np.sqrt(running_var + EPS)
         r[:] = np.clip(running_scale / scale, ONE / MAX_R, MAX_R)
         d[:] = np.clip((mean - running_mean) * running_scale, -MAX_D, MAX_D)
     running_mean += NEW * (mean - running_mean)
     running_var += NEW * (var - running_var)
+    slope, shift, y = gain * r, gain * d + offset, np.empty_like(x)
     for b in range(x.shape[0]):
         for h in range(x.shape[1]):
             x[b, h] *= scale[h]
-    return scale, r, d
+            value = x[b, h] * slope[h] + shift[h]
+            y[b, h] = least if value < least else value
+    return NormedPass(y, x, scale, r, d)
 
 
 @compiled
-def _line(x: Floats, scale: Floats, shift: Floats, least: np.float32, y: Floats) -> None:
-    """Write each column of x [R, H] times a scale plus a shift, but at least `least`, to y."""
-    for b in range(x.shape[0]):
-        for h in range(x.shape[1]):
-            value = x[b, h] * scale[h] + shift[h]
-            y[b, h] = least if value < least else value
+def _running(network: NormedNetwork, i: int, n: int) -> tuple[Floats, Floats]:
+    """Return the running mean and variance, [H], of normalisation i of network n."""
+    widths, num_networks = network.layers.widths, network.layers.num_networks
+    size = widths[i]
+    mean = 2 * num_networks * widths[:i].sum() + n * size
+    var = mean + num_networks * size
+    return network.statistics[mean : mean + size], network.statistics[var : var + size]
 
 
 @compiled
@@ -251,22 +246,27 @@ def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO
     """Backpropagate the gradient `d_out_RO` of the outputs of network n, after `_forward`, to its
     parameters.
     """
-    gains, _, weights, _ = network.parameters
-    d_gains, d_offsets, d_weights, d_bias = network.gradients
-    d_bias[n] = ZERO
-    sum_rows(d_out_RO, d_bias[n, 0])
-    d = d_out_RO
-    for i in range(len(gains) - 1, -1, -1):
+    layers, d = network.layers, d_out_RO
+    for i in range(len(passed) - 1, -1, -1):
+        layer = layer_of(layers, layers.parameters, i, n)
+        gradient = layer_of(layers, layers.gradients, i, n)
         y, normed, scale, r, shift = passed[i]
-        multiply(y, d, d_weights[i][n], True, False)
+        if i == len(passed) - 1:
+            gradient.bias[:] = ZERO
+            sum_rows(d, gradient.bias)
+        multiply(y, d, gradient.weight, True, False)
         d_y = np.empty_like(y)
-        multiply(d, weights[i][n], d_y, False, True)
+        multiply(d, layer.weight, d_y, False, True)
         along, total = np.zeros_like(scale), np.zeros_like(scale)
         _sum_back(d_y, normed, y, ZERO if i > 0 else NO_BOUND, along, total)
-        d_gains[i][n, 0] = r * along + shift * total
+        d_gain = r * along + shift * total
         if i > 0:
-            d_offsets[i][n, 0] = total
-            _back_through_norm(d_y, normed, gains[i][n, 0] * r * scale, along, total)
+            before = layer_of(layers, layers.parameters, i - 1, n)
+            d_before = layer_of(layers, layers.gradients, i - 1, n)
+            d_before.gain[:], d_before.offset[:] = d_gain, total
+            _back_through_norm(d_y, normed, before.gain * r * scale, along, total)
+        else:
+            network.d_gain[n] = d_gain
         d = d_y
 
 
@@ -274,8 +274,8 @@ def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO
 def _sum_back(
     d: Floats, normed: Floats, y: Floats, least: np.float32, along: Floats, total: Floats
 ) -> None:
-    """Backpropagate d [R, H] through the bound of `_line`, in place: it is 0 where y is `least`.
-    Add up d in `total`, and d times `normed` in `along`, [H] each.
+    """Backpropagate d [R, H] through the bound of `_normalised`, in place: it is 0 where y is
+    `least`. Add up d in `total`, and d times `normed` in `along`, [H] each.
     """
     for b in range(d.shape[0]):
         for h in range(d.shape[1]):

@@ -165,8 +165,13 @@ class CompiledSAC:
         )
         return {"loss_actor": loss, "entropy_nats": entropy}
 
+    def draw(self, noise_BA: Tensor) -> None:
+        """Fill in the noise of one batch of actions."""
+        noise_BA.normal_()
+
     def _drawing(self, num_rows: int) -> Drawing:
-        noise_BA = torch.randn(num_rows, self._num_actions)
+        noise_BA = torch.empty(num_rows, self._num_actions)
+        self.draw(noise_BA)
         return Drawing(noise_BA.numpy(), *self._scalings)
 
     def _see(self, obs: Observation) -> Floats:

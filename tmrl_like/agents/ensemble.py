@@ -52,6 +52,17 @@ class MLP(nn.Module):
         )
         self.head = linear(widths[-1], num_outputs)
 
+    def tensors(self) -> tuple[list[Tensor], ...]:
+        """Return weights and biases of the linear layers, gains and offsets of the
+        normalisations.
+        """
+        linears = [*self.hidden, self.head]
+        return tuple(
+            [getattr(layer, name) for layer in layers]
+            for layers in (linears, self.norms)
+            for name in ("weight", "bias")
+        )
+
     def outputs(self, x: Tensor, *members: Tensor | None) -> Tensor:
         """Map [..., inputs] to [..., outputs]; each layer is passed `members`."""
         for i, layer in enumerate(self.hidden):

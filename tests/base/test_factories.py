@@ -18,6 +18,7 @@ from tmrl_like.envs.doom.doom_env import TIC_S, VizDoomEnv
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.envs.generic import GenericGymEnv
 from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
+from tmrl_like.errors import ConfigError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations, compressor_of
 
 
@@ -97,6 +98,16 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
 )
 def test_an_environments_class_says_what_a_memory_must_know(env_cls, known):
     assert known_from_env(env_cls) == known
+
+
+def test_what_an_environments_class_needs_to_say_it_and_was_not_given_is_named():
+    class OwnGameEnv(DesktopGameEnv):
+        def __init__(self, **options):
+            super().__init__(**options)
+
+    needed = "^OwnGameEnv.memory_arguments needs the argument interface: give it, or override"
+    with pytest.raises(ConfigError, match=needed):
+        known_from_env(OwnGameEnv)
 
 
 def test_a_memory_is_fitted_to_environment_and_agent_and_so_is_the_one_in_it():

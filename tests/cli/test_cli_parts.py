@@ -10,8 +10,10 @@ import warnings
 
 import pytest
 from cli_commands import TINY
+from tiny import OBS, TinyEnv
 
 from tmrl_like import load_experiment
+from tmrl_like.cli.check import WatchedEnv
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.supervise import Family
@@ -111,6 +113,13 @@ def test_a_part_without_its_parent_ends(free_port, until):
         assert part.said == [f"ready {free_port}"]
         part.process.stdin.close()
         assert part.process.wait(60.0) == 130
+
+
+def test_a_check_takes_nan_for_no_change():
+    env = WatchedEnv(lambda: TinyEnv(returns="nan"))
+    env.reset()
+    for _ in range(3):  # NaN in the second step
+        env.step(OBS[:1])
 
 
 def test_a_test_says_how_the_environment_failed_and_goes_on(typed, fail_in_step):

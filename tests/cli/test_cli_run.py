@@ -88,6 +88,13 @@ def test_a_run_that_has_no_file_starts_over_with_the_experiment_saved_in_it(star
     assert "try: tmrl-like test tiny --trainer.rounds=1" in run.output
 
 
+@pytest.mark.long
+def test_a_proof_that_fails_is_a_failure_of_the_run(start):
+    run = start("run TINY --proof --agent.gain 0.0 --proof.episodes 2")
+    assert run.ends() == 1, run.output
+    assert "proof FAILED: mean return" in run.output
+
+
 def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, folder):
     run = start("run TINY --page", ENDLESS)
     url = run.wait_for("tiny is shown at ").partition("shown at ")[2].strip()

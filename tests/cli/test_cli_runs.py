@@ -142,6 +142,8 @@ def test_a_run_that_was_put_aside_is_tested_with_its_own_policy(typed, trained, 
         assert f" {share} " in typed("test", place, "--env.step_s 0 --episodes 2").out
     assert " 0% " in typed("test tiny-until-now --run_name tiny --episodes 2").out
     assert "run_name: tiny-until-now" in typed("config tiny-until-now").out
+    copied = aside.rename(aside.with_name("tiny (copy)"))  # no name that a run may have
+    assert " 100% " in typed("test", copied, "--env.step_s 0 --episodes 2").out
 
 
 def test_the_confidence_interval_is_that_of_a_mean():

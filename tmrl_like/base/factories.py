@@ -162,6 +162,9 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
     The environment's class provides it in a static method `memory_arguments`, which is called with
     the factory's arguments for the class, including defaults. For a class without this method the
     result is empty.
+
+    Raises:
+        ConfigError: this method needs an argument that is not given.
     """
     if not callable(env_cls):  # a pair of spaces
         return {}
@@ -171,7 +174,13 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
         return {}
     parameters = signature_of(target).parameters
     defaults = {name: p.default for name, p in parameters.items() if p.default is not MISSING}
-    known: dict[str, Any] = say(defaults | given)
+    try:
+        known: dict[str, Any] = say(defaults | given)
+    except KeyError as error:  # missing, or its base gets it from the class itself
+        raise ConfigError(
+            f"{target.__name__}.memory_arguments needs the argument {error.args[0]}: give it, or "
+            "override this method"
+        ) from None
     return known
 
 

@@ -162,11 +162,7 @@ class WatchedEnv:
         self._steps += 1
         where = f"step {self._steps}"
         for name, one, other in zip(_KEPT, kept, before, strict=True):
-            # bytes, because NaN is not equal to itself
-            if any(
-                np.asarray(a).tobytes() != np.asarray(b).tobytes()
-                for _, a, b in tree.walk(one, other)
-            ):
+            if not all(np.array_equal(a, b, equal_nan=True) for _, a, b in tree.walk(one, other)):
                 raise ConfigError(
                     f"{where}: the environment changes {name}, and samples would hold the changed "
                     "one; let step() change a copy"

@@ -9,6 +9,7 @@ from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import nearest
 from tmrl_like.config.document import Document, find_experiment, shipped
 from tmrl_like.config.loading import Overrides, open_experiment, open_kept, settings_of
+from tmrl_like.config.settings import NAME_OF_RUN
 from tmrl_like.errors import ConfigError
 
 _IN_A_RUN = ("run.json", "metrics.jsonl", "policies")
@@ -50,8 +51,9 @@ class Place:
                 "elsewhere; name a YAML file, and its policy with --policy "
                 f"{self.run.name}@{self.version or 'newest'}"
             )
-        name = (("run_name",), self.run.resolve().name)  # its folder may have been renamed
-        return open_kept(start.experiment, start.experiment_file, (name, *overrides))
+        name = self.run.resolve().name  # its folder may have been renamed, perhaps to any text
+        named = [(("run_name",), name)] if NAME_OF_RUN.fullmatch(name) else []
+        return open_kept(start.experiment, start.experiment_file, (*named, *overrides))
 
     def folder(self) -> Path:
         """Return the run's folder; for an experiment, that of its `run_name`."""

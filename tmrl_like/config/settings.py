@@ -25,7 +25,7 @@ from tmrl_like.transport.addresses import addresses_of, host_and_port, is_addres
 from tmrl_like.transport.base import TransportOptions
 from tmrl_like.worker.options import WorkerOptions
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME_OF_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,7 @@ class Settings:
     proof: ProofSection = field(default_factory=ProofSection)
 
     def __post_init__(self) -> None:
-        fine = bool(_NAME.fullmatch(self.run_name))
+        fine = bool(NAME_OF_RUN.fullmatch(self.run_name))
         expect(fine, "run_name", self.run_name, "letters, digits, '.', '_' and '-', at most 100")
         is_seed = self.seed is None or 0 <= self.seed < 2**32
         expect(is_seed, "seed", self.seed, f"0 to {2**32 - 1}")

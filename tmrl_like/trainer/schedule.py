@@ -42,7 +42,7 @@ from tmrl_like.trainer.options import LIVE, Schedule
 from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.ranks import Alone, Ranks, Vote
 from tmrl_like.trainer.round_metrics import RoundMetrics
-from tmrl_like.trainer.tuning import Tuning, discount_of, refuse_two_discounts
+from tmrl_like.trainer.tuning import TunablePart, Tuning, discount_of, refuse_two_discounts
 from tmrl_like.trainer.watch import Listener, RecentRewards
 from tmrl_like.types import Action, Batch, Buffer, Delivery, EpisodeStats, Observation
 from tmrl_like.wire.spaces import Space
@@ -164,9 +164,9 @@ class TrainingOffline(Schedule):
         self._began_at = self._published_at = self.clock()
         self.pacer = Pacer(self, self.total_samples)
         parts = {
-            "trainer": (LIVE, self, self.change),
-            "agent": (self.agent.tunable, self.agent, self.agent.tune),
-            "memory": (self.memory.tunable, self.memory, self.memory.tune),
+            "trainer": TunablePart(LIVE, self, self.change),
+            "agent": TunablePart(self.agent.tunable, self.agent, self.agent.tune),
+            "memory": TunablePart(self.memory.tunable, self.memory, self.memory.tune),
         }
         self.tuning = Tuning(parts, self._check_values)
         self._follow_values()

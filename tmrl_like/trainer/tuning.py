@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -25,10 +25,14 @@ Values: TypeAlias = Mapping[str, float | None]
 """Values by their names in an experiment, such as "agent.lr_actor"."""
 
 
-Part: TypeAlias = tuple[tuple[str, ...], object, Callable[..., None]]
-"""A part of a training: the names of its values that may change, the object that has them, and the
-function that changes them or raises ConfigError.
-"""
+class TunablePart(NamedTuple):
+    """A part of a training: the names of its values that may change, the object that has them, and
+    the function that changes them or raises ConfigError.
+    """
+
+    names: tuple[str, ...]
+    holder: object
+    tune: Callable[..., None]
 
 
 class Tuning(Listener):
@@ -40,7 +44,7 @@ class Tuning(Listener):
         wanted: the same, with all later changes.
     """
 
-    def __init__(self, parts: Mapping[str, Part], check: Callable[[], None]) -> None:
+    def __init__(self, parts: Mapping[str, TunablePart], check: Callable[[], None]) -> None:
         """Read which values may change, and their current values.
 
         Args:
@@ -145,7 +149,7 @@ class Tuning(Listener):
 
     def _now(self, name: str) -> float | None:
         part, _, attribute = name.partition(".")
-        value: float | None = getattr(self._parts[part][1], attribute)
+        value: float | None = getattr(self._parts[part].holder, attribute)
         return value
 
     def _set(self, values: Values) -> None:

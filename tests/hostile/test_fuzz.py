@@ -9,7 +9,7 @@ import random
 from functools import partial
 
 import pytest
-from kit.memory import peak_of
+from kit.allocations import peak_of
 from kit.packets import write
 from test_server_budgets import MESSAGES, ROLES, Scene, encoded
 from test_trainer_budgets import SHAPES, body_of, message_of, taken

@@ -12,8 +12,8 @@ import itertools
 import sys
 
 import pytest
+from kit.allocations import peak_of
 from kit.episodes import episode
-from kit.memory import peak_of
 
 from tmrl_like.server.relay import Relay
 from tmrl_like.transport.base import Identity, Incoming

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 import zstandard
-from kit.memory import peak_of
+from kit.allocations import peak_of
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.types import EpisodeStats

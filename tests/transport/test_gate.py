@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 import zmq
-from kit.memory import memory_of
+from kit.allocations import memory_of
 
 from tmrl_like.transport import Identity, TransportOptions, connect
 from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS, raise_descriptor_limit

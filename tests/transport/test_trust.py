@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
-from kit.memory import memory_of
+from kit.allocations import memory_of
 from link_proxy import LinkProxy
 
 import tmrl_like

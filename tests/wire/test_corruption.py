@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import zstandard
-from kit.memory import peak_of
+from kit.allocations import peak_of
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire.messages import MAX_BODY_BYTES

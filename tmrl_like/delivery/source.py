@@ -68,7 +68,7 @@ class Cursor:
         self.segment, self.at, self.form = segment, HEAD_BYTES, None
 
     def go_behind(self, kind: int, at: int, size: int, count: int) -> None:
-        """Advance past the first `count` of the records at this place, as `SegmentChain.runs`
+        """Advance past the first `count` of the records at this place, as `Source.runs`
         yields them.
         """
         self.at = at + count * padded(size)
@@ -421,6 +421,7 @@ class Source:
 
     def close(self, remove: bool = False) -> None:
         """Unmap the files; `remove`: delete them as well. Calling it twice is fine."""
+        self._next = self._end = None
         self.segments.clear()
         for segment in self._mapped.values():
             segment.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from tmrl_like.errors import CredentialsError
 
@@ -15,6 +16,12 @@ _FILE = re.compile(
     r"BEGIN USER NKEY SEED-+\s+(S\w+)\s+-+END USER NKEY SEED"
 )
 _NOBODY = "local"
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    """The part of a user's JWT that is read."""
+
+    name: str
 
 
 class EngineUser(NamedTuple):
@@ -37,13 +44,13 @@ class EngineUser(NamedTuple):
         try:
             found = _FILE.search(Path(credentials).expanduser().read_text("ascii"))
             jwt, claims, seed = found.groups() if found else ("", "", "")
-            name = str(json.loads(base64.urlsafe_b64decode(claims + "==="))["name"])
+            name = msgspec.json.decode(base64.urlsafe_b64decode(claims + "==="), type=_Claims).name
         except OSError as error:
             raise CredentialsError(
                 f"cannot read the engine's credentials {credentials}: {error.strerror}; "
                 "server.engine_credentials names the .creds file of this machine's user"
             ) from None
-        except (ValueError, LookupError, TypeError):
+        except ValueError:
             raise CredentialsError(
                 f"{credentials} is no file of credentials: expected a user's JWT and its key, as "
                 "`nsc generate creds` writes them"

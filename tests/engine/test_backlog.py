@@ -63,19 +63,41 @@ def test_a_worker_sends_again_once_the_stream_is_nearly_read(stream):
     assert not stream.ack(1).again
 
 
-def test_what_the_trainer_does_not_take_though_much_that_came_later_is_stored_is_given_up(
+def test_what_the_trainer_does_not_take_is_read_again_while_more_of_it_is_stored_then_given_up(
     stream, caplog
 ):
-    stream.read(5, 6, worker="dead", now=0.0)
-    stream.read(1, now=19.0)
-    stream.read(2, now=30.0)
-    stream.ack(1)
-    assert stream.backlog.purge(31.0) is None
-    stream.ack(2)
-    assert stream.backlog.purge(31.0) == 4
-    assert (
-        "entries 5 to 6 of worker dead are given up: the trainer does not take them" in caplog.text
-    )
+    for stored, is_over in ((0, True), (4, True), (4, False)):
+        stream.backlog.begin()
+        stream.ack(stored, worker="dead")
+        stream.read(5, 6, worker="dead", now=0.0)
+        stream.read(1 + stream.sequence, now=19.0)
+        stream.ack(stream.sequence)
+        stream.backlog.purge(31.0)
+        assert not stream.backlog.is_over, "what is stored was read but a little later"
+        stream.read(1, now=30.0)
+        stream.backlog.purge(31.0)
+        assert not stream.backlog.is_over, "what is stored was so before it was read"
+        stream.read(1 + stream.sequence, now=30.0)
+        stream.ack(stream.sequence)
+        below = stream.backlog.purge(31.0)
+        assert stream.backlog.is_over == is_over
+        assert below == (None if is_over else stream.sequence + 1)
+    said = "entries 5 to 6 of worker dead are given up: the trainer does not take them"
+    assert [record.message for record in caplog.records] == [said]
+
+
+def test_what_is_left_of_a_stream_that_was_read_is_read_again_while_more_of_it_is_stored(stream):
+    for stored, is_over in ((0, True), (1, True), (1, False)):
+        stream.backlog.begin()
+        stream.read(2, now=0.0, left=1)
+        stream.ack(stored)
+        stream.backlog.purge(61.0)
+        assert not stream.backlog.is_over, "more can be read"
+        stream.read(3, now=0.0)
+        stream.backlog.purge(59.0)
+        assert not stream.backlog.is_over, "it may be on its way"
+        assert stream.backlog.purge(61.0) is None
+        assert stream.backlog.is_over == is_over
 
 
 def test_a_dismissed_process_holds_nothing_up(stream):
@@ -90,8 +112,9 @@ def test_no_more_is_read_than_a_window_of_what_may_be_on_its_way(stream, monkeyp
         assert stream.backlog.has_room(0.0)
         stream.read(entry)
     assert not stream.backlog.has_room(0.0)
+    stream.ack(0, again=True)
+    assert stream.backlog.has_room(0.0), "what comes behind a gap is not taken"
+    stream.read(4, size=2000)
     stream.ack(1)
-    assert stream.backlog.has_room(0.0)
-    stream.read(4)
-    assert not stream.backlog.has_room(9.0)
-    assert stream.backlog.has_room(11.0), "it was not taken"
+    assert not stream.backlog.has_room(59.0)
+    assert stream.backlog.has_room(61.0), "it was not taken"

@@ -135,6 +135,8 @@ class Reader:
 
     def _read(self):
         now = self._process.clock()
+        if self._backlog.is_over:
+            self.begin()
         ahead = [(number, data) for number, data in self._stream.messages if number > self._read_to]
         if ahead and self._backlog.has_room(now):
             self._read_to, data = ahead[0]

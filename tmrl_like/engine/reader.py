@@ -28,6 +28,7 @@ from tmrl_like.base.text import one_line
 from tmrl_like.engine.backlog import Backlog
 from tmrl_like.engine.connection import EngineConnection, end, hear, wait
 from tmrl_like.engine.seat import SeatKeeper, in_copies, is_of
+from tmrl_like.engine.stream_pass import StreamPass
 from tmrl_like.engine.subjects import (
     GatewayState,
     all_samples,
@@ -59,9 +60,6 @@ _SEAT_S = 1.0  # between two checks
 _SEAT_KEPT_S = 15.0  # without confirmation: nobody can take it while its stream has no leader
 _REFUSED_FOR_S = 1.0
 _MAX_OUTGOING = 64  # messages; a frame of a policy has half a MiB
-_FETCH_S = 1.0
-_BATCH = 48  # messages; a node buffers 64 MiB for a slow reader
-_IDLE_S = 120.0  # a consumer without reader is forgotten; more than a packet counts in the window
 _AGAIN_S = 0.2
 _BEAT_S = 1.0
 _LONELY_AFTER_S = 10.0
@@ -339,38 +337,22 @@ class Reader:
             self._lines(name, logging.WARNING, "the stream %s is used as it is: %s", name, said)
 
     async def _read_once(self, client: Client, stream: JetStreamContext, samples: str) -> None:
-        """Read with one consumer, until it skips a message or the stream is to be read again."""
-        from nats.js.api import AckPolicy, ConsumerConfig
-
-        config = ConsumerConfig(
-            ack_policy=AckPolicy.NONE, mem_storage=True, num_replicas=1, inactive_threshold=_IDLE_S
-        )
-        name = stream_name(self._options.run)
-        subscription = await stream.pull_subscribe(samples, stream=name, config=config)
-        consumed = 0
+        """Read until a message is skipped, or the stream is to be read again."""
+        reading = StreamPass(client, stream, stream_name(self._options.run), self._on_sample)
+        await reading.open(samples)
         try:
-            while not self._backlog.is_over:
+            while not self._backlog.is_over and not reading.is_broken:
                 if not self._backlog.has_room(time.monotonic()):
                     await asyncio.sleep(_TURN_S)
-                    continue
-                try:
-                    messages = await subscription.fetch(_BATCH, timeout=_FETCH_S)
-                except TimeoutError:  # there is no message, no consumer, or no leader
+                elif not await reading.pull():  # there is no message, no consumer, or no leader
                     await self._hear_directly(client, samples)
-                    delivered = (await subscription.consumer_info()).delivered
-                    if delivered is None or delivered.consumer_seq != consumed:
+                    if await reading.has_missed_some():
                         return
-                    continue
-                if self._direct is not None:
+                elif self._direct is not None:
                     await self._direct.unsubscribe()
                     self._direct = None
-                for message in messages:
-                    consumed += 1
-                    if message.metadata.sequence.consumer != consumed:
-                        return
-                    self._on_sample(message)
         finally:
-            await subscription.unsubscribe()
+            await reading.close()
 
     def _on_sample(self, message: Msg) -> None:
         packet, place = self._of_worker(message), message.metadata

@@ -1,0 +1,94 @@
+"""One pass over an engine's stream: a consumer that delivers its messages in order.
+
+`fetch` of nats-py makes two tasks for each message, and is served every few milliseconds only
+beside a busy training thread: 250 messages a second. Here the messages of a request come by
+callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tmrl_like.engine.connection import hear, wait
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+
+_REQUEST_S = 1.0  # how long a request for messages stays open
+_LATE_S = 0.5  # after this time, the answer to a request is missing
+_BATCH = 10_000  # messages; a request ends earlier by its size
+_IDLE_S = 120.0  # a consumer without requests is forgotten; more than a packet counts in the window
+
+
+class StreamPass:
+    """Reads a stream from its first message. `open` it before the first `pull`.
+
+    All methods raise nats.errors.Error or TimeoutError if the nodes do not answer now.
+
+    Attributes:
+        is_broken: whether a message was skipped: what follows is not delivered.
+    """
+
+    def __init__(
+        self, client: Client, stream: JetStreamContext, name: str, take: Callable[[Msg], None]
+    ) -> None:
+        """Read the stream `name`; `take` is called in the loop with each message."""
+        self.is_broken = False
+        self._client = client
+        self._stream = stream
+        self._name = name
+        self._take = take
+        self._taken = 0
+        self._answered = asyncio.Event()
+        self._inbox = client.new_inbox()
+        # the largest message fits: a request ends before the message that would exceed its size
+        size_bytes = 2 * client.max_payload
+        limits = {"batch": _BATCH, "max_bytes": size_bytes, "expires": int(_REQUEST_S * 1e9)}
+        self._request = json.dumps(limits).encode()
+
+    async def open(self, subject: str) -> None:
+        """Create the consumer, for the messages of a subject."""
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        config = ConsumerConfig(
+            filter_subject=subject,
+            ack_policy=AckPolicy.NONE,
+            mem_storage=True,
+            num_replicas=1,
+            inactive_threshold=_IDLE_S,
+        )
+        self._consumer = (await self._stream.add_consumer(self._name, config)).name
+        self._subscription = await hear(self._client, self._inbox, self._on_message)
+
+    async def pull(self) -> bool:
+        """Take the messages that there are, or that come within a second; return whether there were
+        any.
+        """
+        before = self._taken
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._name}.{self._consumer}"
+        await self._client.publish(subject, self._request, reply=self._inbox)
+        await wait(self._answered, _REQUEST_S + _LATE_S)
+        return self._taken > before
+
+    def _on_message(self, message: Msg) -> None:
+        if message.headers and "Status" in message.headers:  # the request has ended
+            self._answered.set()
+        elif not self.is_broken:
+            self._taken += 1
+            self.is_broken = message.metadata.sequence.consumer != self._taken
+            if not self.is_broken:
+                self._take(message)
+
+    async def has_missed_some(self) -> bool:
+        """Whether the consumer has delivered messages that never came."""
+        delivered = (await self._stream.consumer_info(self._name, self._consumer)).delivered
+        return delivered is None or delivered.consumer_seq != self._taken
+
+    async def close(self) -> None:
+        """Take nothing more."""
+        await self._subscription.unsubscribe()

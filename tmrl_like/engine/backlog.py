@@ -17,7 +17,8 @@ from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.engine")
 
-_WINDOW_BYTES = 48 << 20  # read and not stored; less than the trainer's limit for one worker
+# read and not stored; with one request (16 MiB), the trainer's limit for one worker
+_WINDOW_BYTES = 40 << 20
 _AWAITED_S = 60.0  # a packet counts in the window this long: the trainer may never take it
 _OVERTAKEN_S = 20.0  # a packet read this long before one that is stored was not taken
 _FEW = 256  # if fewer messages are left, those that the trainer misses are not among them

@@ -16,6 +16,7 @@ import torch
 
 from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.base.files import disk, lock_folder
+from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import call_beside, thread_beside
 from tmrl_like.delivery.receiver import BlockCheck, Receiver
 from tmrl_like.delivery.sample_store import SampleStore
@@ -97,7 +98,7 @@ class Checkpoints:
         self._threads: list[Executor] = []  # they write checkpoints and samples
         self._writing: Future[None] | None = None
         self._skipped = False
-        self._failure: Exception | None = None  # of the checkpoint written last
+        self._failure = ""  # of the checkpoint written last
 
     # -- bringing a training back ------------------------------------------------------------------
 
@@ -306,10 +307,10 @@ class Checkpoints:
         if self.dump is not None:  # the user's function reads the training itself
             flush_what_fits(training.memory)
             training.kept.receipts = self.receiver.receipts
-            self._try(partial(self.dump, training, self.path))
+            self._try(partial(self.dump, training), self.path)
             return
         snapshot = take_snapshot(training, self.receiver.run, self.receiver.unstored_samples)
-        write = partial(self._try, partial(snapshot.write, self.path))
+        write = partial(self._try, snapshot.write, self.path)
         self._writing = call_beside(self._threads[0], write)
         if wait:
             self._wait()
@@ -323,7 +324,7 @@ class Checkpoints:
         if self._skipped:
             self.save(training, version, wait=True)
         self._wait()
-        if self._failure is not None:
+        if self._failure:
             raise CheckpointError(
                 "the last checkpoint of this training is missing, the one before it stays: "
                 f"{self._failure}"
@@ -348,20 +349,20 @@ class Checkpoints:
         if writing is not None:
             writing.result()
 
-    def _try(self, write: Callable[[], None]) -> None:
+    def _try(self, write: Callable[[Path], None], path: Path) -> None:
         """Write a checkpoint. A failure is logged once, until writing succeeds again."""
         started = time.monotonic()
         try:
-            write()
-        except (CheckpointError, OSError, MemoryError) as error:
-            if self._failure is None:
-                log.error(
-                    "%s; training goes on",
-                    error if str(error) else "no memory is left for a checkpoint",
-                )
-            self._failure = error
+            write(path)
+        # RuntimeError is what torch.save, in a function of the user's, says of a full disk
+        except (OSError, MemoryError, RuntimeError, CheckpointError) as error:
+            reason = str(error) or "no memory is left"
+            failure = f"cannot write the checkpoint to {path}: {one_line(reason)}"
+            if not self._failure:
+                log.error("%s; training goes on", failure)
+            self._failure = failure
             return
-        self._failure = None
+        self._failure = ""
         log.info("checkpoint written in %.2f s", time.monotonic() - started)
 
 

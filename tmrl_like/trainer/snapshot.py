@@ -45,16 +45,10 @@ class Snapshot:
     state: State  # shares no tensor with the training
 
     def write(self, path: Path) -> None:
-        """Write the snapshot to the checkpoint folder `path`.
-
-        Raises:
-            CheckpointError: it cannot be written (disk full, no permission); existing checkpoints
-                stay intact.
+        """Write the snapshot to the checkpoint folder `path`. If this raises OSError (disk full, no
+        permission), existing checkpoints stay intact.
         """
-        try:
-            write_checkpoint(path, self.head, _bytes_of(self.state))
-        except OSError as error:
-            raise CheckpointError(f"cannot write the checkpoint to {path}: {error}") from None
+        write_checkpoint(path, self.head, _bytes_of(self.state))
 
 
 def take_snapshot(training: TrainingOffline, run: str = "", unstored_samples: int = 0) -> Snapshot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import os
 import platform
 import re
@@ -94,9 +95,9 @@ def read_starts(folder: Path) -> list[Start]:
 
 def write_starts(folder: Path, starts: list[Start]) -> None:
     """Write the newest hundred starts. Raises OSError if they cannot be written."""
-    write_atomically(
-        folder / FILE, msgspec.json.format(msgspec.json.encode(starts[-_KEPT:]), indent=1)
-    )
+    text = json.dumps(msgspec.to_builtins(starts[-_KEPT:]), indent=1, ensure_ascii=False)
+    # a name that is not UTF-8 cannot be written as it is
+    write_atomically(folder / FILE, text.encode(errors="replace"))
 
 
 def _git_commit() -> str:

@@ -10,6 +10,7 @@ import os
 import queue
 import sys
 from array import array
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -176,23 +177,31 @@ class TensorBoardSink:
             raise MissingExtraError(
                 "TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'"
             ) from None
-        self._writer: Any = SummaryWriter(str(folder))
+        self._open = partial(SummaryWriter, str(folder))
+        names = dict.fromkeys(map(tag_of, COMPARED), 0.0)
+        self._summaries = hparams(hyper_parameters or {}, names)
+        self._writer: Any = None  # until the first round
         self._failed = False
-        for summary in hparams(hyper_parameters or {}, dict.fromkeys(map(tag_of, COMPARED), 0.0)):
-            self._writer.file_writer.add_summary(summary)
 
     def write(self, record: Record) -> None:
         if self._failed or record.get("kind") != "round":
             return
+        step = record["training_steps_total"]
         try:
+            if self._writer is None:
+                # hides these and later steps of a trainer that was killed
+                self._writer = self._open(purge_step=step)
+                for summary in self._summaries:
+                    self._writer.file_writer.add_summary(summary)
             for name, value in numbers_of(record).items():
-                self._writer.add_scalar(tag_of(name), value, record["training_steps_total"])
+                self._writer.add_scalar(tag_of(name), value, step)
         except Exception as error:
             self._fail(error)
 
     def close(self) -> None:
         try:
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
         except Exception as error:
             self._fail(error)
 

@@ -43,8 +43,8 @@ def read_data_set(path: str | Path) -> Iterator[Buffer]:
     """Yield the samples of a data set, in order.
 
     Args:
-        path: a sample store, one file of it, a worker's folder in a spool, or a Minari data set
-            (its folder or its HDF5 file).
+        path: a sample store, one file of it, a trainer's checkpoint folder, a worker's folder in a
+            spool, or a Minari data set (its folder or its HDF5 file).
 
     Raises:
         ConfigError: there is no data set at `path`.
@@ -56,7 +56,8 @@ def read_data_set(path: str | Path) -> Iterator[Buffer]:
         if (found := find_minari(path)) is not None:
             yield from episodes_of(found)
             return
-        yield from Receiver().replay(stored_files(path))
+        for store in stores_at(path):
+            yield from Receiver().replay(stored_files(store))
     except WireVersionError as error:
         raise CheckpointError(
             f"the data set {path} cannot be read: it holds {error}; read it with the tmrl_like "
@@ -169,6 +170,13 @@ def refuse_taken(folder: Path) -> None:
     """Raise ConfigError if a folder holds a sample store."""
     if files_in(folder):
         raise ConfigError(f"{folder} holds samples already: choose another folder")
+
+
+def stores_at(path: Path) -> list[Path]:
+    """Return the sample stores of all ranks in a trainer's checkpoint folder; of any other path,
+    itself.
+    """
+    return sorted([*path.glob("log"), *path.glob("rank-*/log")]) or [path]
 
 
 def stored_files(path: Path) -> Iterator[StoredFile]:

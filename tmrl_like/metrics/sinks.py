@@ -34,26 +34,19 @@ SHOWN = {
 
 # groups of TensorBoard's tags, by how a metric's name begins; other metrics of an agent: agent
 _GROUPS = {
-    group: tuple(begins.split())
-    for group, begins in {
-        "episodes": "episode return_test_ return_train_ reward_recent_ terminated_ faults_",
-        "timing": "sample_age_ policy_age_ policy_staleness_ inference_ period_error_ safe_action_ "
-        "takeover_ demonstration_ action_change_",
-        "schedule": (
-            "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions"
-        ),
-        "fleet": " ".join(
-            figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed
-        )
-        + " workers deadline_miss_ policy_lag_ refused_packets_ rejected_workers_"
-        " log_fails",
-        "diagnosis": (
-            "learning observation_ action_spread policy_change critic_ reward_low reward_high "
-            "value_"
-        ),
-        "losses": "loss_",
-        "in_force": "agent. memory. trainer.",
-    }.items()
+    "episodes": "episode return_test_ return_train_ reward_recent_ terminated_ faults_",
+    "timing": "sample_age_ policy_age_ policy_staleness_ inference_ period_error_ safe_action_ "
+    "takeover_ demonstration_ action_change_",
+    "schedule": (
+        "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions"
+    ),
+    "fleet": "workers deadline_miss_ policy_lag_ refused_packets_ rejected_workers_ log_fails "
+    + " ".join(figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed),
+    "diagnosis": (
+        "learning observation_ action_spread policy_change critic_ reward_low reward_high value_"
+    ),
+    "losses": "loss_",
+    "in_force": "agent. memory. trainer.",
 }
 # episodes at the beginning of a run that are compared with those at its end
 _COMPARED_EPISODES = 10
@@ -136,12 +129,14 @@ class ConsoleSink:
 
     def close(self) -> None:
         """Print the summary, unless no episode has ended."""
-        tests, others = self._returns[True], self._returns[False]
+        tests = self._returns[True]
+        others = self._returns[False]
         returns = tests or others
         if not returns:
             return
         n = min(_COMPARED_EPISODES, (len(returns) + 1) // 2)
-        before, after = sum(returns[:n]) / n, sum(returns[-n:]) / n
+        before = sum(returns[:n]) / n
+        after = sum(returns[-n:]) / n
         self._print(
             f"trained for {clock(self._time_s)}: {'test' if tests else 'training'} return "
             f"{before:.2f} at first, {after:.2f} in the end (means of {counted(n, 'episode')}); "
@@ -290,7 +285,8 @@ def rows_of_round(r: Record) -> list[tuple[str, str]]:
     of.
     """
     ages = (("sample", r.get("sample_age_p50_s")), ("policy", r.get("policy_age_p50_s")))
-    faults, rejected = r.get("env_faults_total"), r.get("rejected_workers_total")
+    faults = r.get("env_faults_total")
+    rejected = r.get("rejected_workers_total")
     rows = [
         ("samples", f"{r['env_steps_total']:,}, {r['env_steps_per_s']:.1f}/s"),
         (
@@ -342,5 +338,5 @@ def _loss_in_words(record: Record) -> str:
 
 def tag_of(name: str) -> str:
     """Return a metric's name with its group in front, as TensorBoard shows it."""
-    groups = (group for group, begins in _GROUPS.items() if name.startswith(begins))
+    groups = (group for group, begins in _GROUPS.items() if name.startswith(tuple(begins.split())))
     return f"{next(groups, 'agent')}/{name}"

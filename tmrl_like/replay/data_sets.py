@@ -96,9 +96,17 @@ class _Stream:
         )
 
     def packet(self, writer: PacketWriter) -> Packet:
-        first, self.entries = self.entries + 1, self.entries + writer.samples
-        header = {"worker": "data set", "incarnation": self.incarnation, "oldest": 1, "breaks": 0}
-        message = writer.message(Compressor(), first=first, last=self.entries, **header)
+        first = self.entries + 1
+        self.entries += writer.samples
+        message = writer.message(
+            Compressor(),
+            worker="data set",
+            incarnation=self.incarnation,
+            oldest=1,
+            breaks=0,
+            first=first,
+            last=self.entries,
+        )
         return message, writer.samples
 
 

@@ -198,9 +198,12 @@ def _space_of(columns: Columns) -> Space:
         return spaces.Tuple([_space_of(item) for item in columns])
     if columns.dtype.kind not in "biuf":
         raise ValueError("there is text, bytes or None where arrays or numbers are expected")
-    low, high = -np.inf, np.inf
+    low = -np.inf
+    high = np.inf
     if columns.dtype.kind == "b":
-        low, high = 0, 1
+        low = 0
+        high = 1
     elif columns.dtype.kind in "iu":
-        low, high = np.iinfo(columns.dtype).min, np.iinfo(columns.dtype).max
+        low = np.iinfo(columns.dtype).min
+        high = np.iinfo(columns.dtype).max
     return spaces.Box(low, high, columns.shape[1:], columns.dtype.type)

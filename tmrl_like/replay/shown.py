@@ -71,7 +71,7 @@ def shown_steps(
 def _bare(memory_cls: Callable[..., MemoryDataloading]) -> Callable[..., MemoryDataloading]:
     """Return the factory of a memory, and of the one inside it, without what is not needed."""
     _, given = taken_apart(memory_cls)
-    plain: dict[str, Any] = {name: _NOT_NEEDED[name] for name in _NOT_NEEDED if name in given}
+    plain: dict[str, Any] = {name: none for name, none in _NOT_NEEDED.items() if name in given}
     if given.get("memory") is not None:
         plain["memory"] = _bare(given["memory"])
     return replaced(memory_cls, **plain)
@@ -81,9 +81,9 @@ def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:
     for item in range(len(memory)):
         transition = memory.get_transition(item)
         if memory.is_trainable(transition):
-            obs, act = transition[0], transition[1]
+            obs = transition[0]
             yield ShownStep(
                 obs if memory.obs_preprocessor is None else memory.obs_preprocessor(obs),
-                act,
+                transition[1],
                 episode,
             )

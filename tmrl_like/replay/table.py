@@ -149,6 +149,9 @@ class Table:
     Attributes:
         fields: those in `NAMES`, and the kept items of info as `item(name)`.
         row_bytes: size of a row, over all columns.
+        places_in: returns where samples of one structure hold the values of the columns. It raises
+            MemoryContractError if something does not fit. Samples of resets (its second argument)
+            may be cast, because no transition ends there.
     """
 
     def __init__(self, first: Node, capacity: int, options: ReplayOptions) -> None:
@@ -161,7 +164,7 @@ class Table:
         self.capacity = capacity
         self._scratch_folder = options.scratch_folder
         self._items = [item(name) for name in options.kept if name != STEPS_TO_END]
-        self._places = lru_cache(maxsize=256)(self._find_places)
+        self.places_in = lru_cache(maxsize=256)(self._find_places)
         parts = parts_of(first)
         if options.act_buf_len and not isinstance(parts["obs"].node, TupleNode):
             raise MemoryContractError(
@@ -183,7 +186,8 @@ class Table:
             columns = [self._column(leaf, frames.get(leaf.path, 0)) for leaf in form.leaves]
             self.fields[name] = Field(form, columns)
             self.row_bytes += sum(column.array.nbytes for column in columns) // capacity
-        size, ram = self.row_bytes * capacity, psutil.virtual_memory().total
+        size = self.row_bytes * capacity
+        ram = psutil.virtual_memory().total
         if size > ram and self._scratch_folder is None:
             # the system may promise more than there is, and kill the process when it is used
             log.warning(
@@ -219,18 +223,7 @@ class Table:
             allocate(file, size)
             return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
 
-    def fits(self, arrival: Arrival) -> list[Places]:
-        """Return, for each segment, where it holds the values of the columns. Raises
-        MemoryContractError if something does not fit.
-        """
-        return [
-            self._places(segment.schema, only_resets) for segment, only_resets in arrival.segments
-        ]
-
     def _find_places(self, schema: Node, only_resets: bool) -> Places:
-        """Return where samples of one structure hold the values of the columns. Those of resets may
-        be cast, because no transition ends there.
-        """
         parts = parts_of(schema)
         for name in ("act", "obs", *self._items):
             if not only_resets:
@@ -255,13 +248,14 @@ class Table:
         self, row: int, n: int, arrival: Arrival, start: int, found: Sequence[Places]
     ) -> None:
         """Write n samples of an arrival, from its sample `start` on, to n rows, from `row` on;
-        `found` is the result of `fits`.
+        `found` has the `places_in` each of its segments.
 
         Items of info that samples lack become zeros.
         """
         at = row - start  # the row of the segment's first sample, if it were written
         for (segment, only_resets), places in zip(arrival.segments, found, strict=True):
-            low, high = max(0, row - at), min(segment.rows, row + n - at)
+            low = max(0, row - at)
+            high = min(segment.rows, row + n - at)
             if low < high:
                 if not only_resets:  # values of resets may be cast instead
                     self.fields["rew"].columns[0].widen(segment.leaves[places["rew"][0]])

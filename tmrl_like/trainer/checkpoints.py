@@ -130,7 +130,8 @@ class Checkpoints:
         """Open the store of this rank, and its share of the stores of ranks that no longer
         exist.
         """
-        own, size = self.ranks.rank, self.ranks.size
+        own = self.ranks.rank
+        size = self.ranks.size
         left = [folder.name[5:] for folder in path.glob("rank-*")]
         of_all = sorted(int(rank) for rank in left if rank.isdecimal())
         mine = [rank for rank in of_all if rank >= size and rank % size == own]
@@ -161,7 +162,8 @@ class Checkpoints:
     def _build(
         self, path: Path, make: Make, resume: Resume, updater: Updater | None
     ) -> TrainingOffline:
-        ranks, kept_run = self.ranks, None
+        ranks = self.ranks
+        kept_run = None
         if resume == "all" and ranks.rank == 0:
             training, kept_run = self._restore(path, make)
         else:
@@ -186,8 +188,12 @@ class Checkpoints:
         share(training, ranks)
         if updater is not None and is_resumed:
             training = updater(training, make)
-            is_one = isinstance(training, TrainingOffline)
-            expect(is_one, "what updater_fn returned", training, "the training")
+            expect(
+                isinstance(training, TrainingOffline),
+                "what updater_fn returned",
+                training,
+                "the training",
+            )
         self.receiver = Receiver(
             self._stores[-1], run, training.memory.memory_size, check=self.check_of(training)
         )
@@ -234,7 +240,9 @@ class Checkpoints:
         """Fill the memory with the stored samples. With `counts`, all samples that ever came are
         counted, not only these.
         """
-        memory, pacer, kept = training.memory, training.pacer, training.kept
+        memory = training.memory
+        pacer = training.pacer
+        kept = training.kept
         elapsed_s = training.elapsed_s
         has_them = kept.uncounted_samples is None and len(memory) > pacer.recorded_samples
         if has_them:
@@ -279,8 +287,9 @@ class Checkpoints:
         """
         for said in self.ranks.gather(msgspec.msgpack.encode(self.receiver.receipts)):
             receipts = msgspec.msgpack.decode(said, type=list[Receipt])
-            own = [r for r in receipts if share_of(r.worker, self.ranks.size) == self.ranks.rank]
-            self.receiver.note_stored(own)
+            self.receiver.note_stored(
+                [r for r in receipts if share_of(r.worker, self.ranks.size) == self.ranks.rank]
+            )
 
     # -- saving it ---------------------------------------------------------------------------------
 
@@ -310,8 +319,7 @@ class Checkpoints:
             self._try(partial(self.dump, training), self.path)
             return
         snapshot = take_snapshot(training, self.receiver.run, self.receiver.unstored_samples)
-        write = partial(self._try, snapshot.write, self.path)
-        self._writing = call_beside(self._threads[0], write)
+        self._writing = call_beside(self._threads[0], partial(self._try, snapshot.write, self.path))
         if wait:
             self._wait()
 
@@ -345,7 +353,8 @@ class Checkpoints:
 
     def _wait(self) -> None:
         """Wait until the current checkpoint is written, and raise what the writing raised."""
-        writing, self._writing = self._writing, None
+        writing = self._writing
+        self._writing = None
         if writing is not None:
             writing.result()
 

@@ -184,7 +184,8 @@ def stores_at(path: Path) -> list[Path]:
     """Return the sample stores of all ranks in a trainer's checkpoint folder; of any other path,
     itself.
     """
-    return sorted([*path.glob("log"), *path.glob("rank-*/log")]) or [path]
+    stores = sorted([*path.glob("log"), *path.glob("rank-*/log")])
+    return [path] if files_in(path) or not stores else stores
 
 
 def stored_files(path: Path) -> Iterator[StoredFile]:

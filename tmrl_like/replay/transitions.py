@@ -89,7 +89,6 @@ class Rebuilder:
         if self.options.n_steps == 1 and left is None and not shaping:
             ends = rows
             rew = self._number("rew", rows, device)
-            terminated = self._number("terminated", rows, device)
         else:
             ahead, counts = self._ahead(rows)
             if left is not None:
@@ -99,10 +98,8 @@ class Rebuilder:
             rewards = _summed(self._values("rew", ahead), counts, powers)
             discounts = powers.take(counts)
             is_over = self._values("terminated", ends) != 0
-            terminated = self._number("terminated", ends, device)
             if left is not None:
                 is_over |= counts == left
-                terminated = _numbers_of(is_over, device)
                 race_steps = self.options.race_steps
                 beside["time_left"] = _numbers_of(left / race_steps, device)
                 beside["next_time_left"] = _numbers_of((left - counts) / race_steps, device)
@@ -114,6 +111,11 @@ class Rebuilder:
             rew = _numbers_of(rewards, device)
             if self.options.n_steps > 1 or left is not None:
                 beside["discount"] = _numbers_of(discounts, device)
+        terminated = (
+            self._number("terminated", ends, device)
+            if left is None
+            else _numbers_of(is_over, device)
+        )
         truncated = self._number("truncated", ends, device)
         kept = {name: self._gather(item(name), rows, device) for name in self.options.kept}
         return [

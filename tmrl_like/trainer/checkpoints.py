@@ -135,8 +135,7 @@ class Checkpoints:
         left = [folder.name[5:] for folder in path.glob("rank-*")]
         of_all = sorted(int(rank) for rank in left if rank.isdecimal())
         mine = [rank for rank in of_all if rank >= size and rank % size == own]
-        of_ranks = [path / f"rank-{rank}" if rank else path for rank in (*mine, own)]
-        folders = [folder / "log" for folder in of_ranks]
+        folders = [path / f"rank-{rank}/log" if rank else path / "log" for rank in (*mine, own)]
         if self.dump is not None:
             folders = [path.with_name(f"{path.name}.log")]
         self._threads = [self.beside("tmrl-checkpoint")]

@@ -226,11 +226,15 @@ class TrainerLink(TrainerInterface):
         """Take samples, to be read in turns, and heartbeats."""
         if isinstance(message, m.SamplePacket):
             ahead_s = self._clocks.ahead_s(message.worker, message.epoch_s)
-
-            def admit(packet: m.SamplePacket) -> bool:
-                return self._freshness.admit(packet, clocks.unix_s(), self.newest_version, ahead_s)
-
-            taken = self._receiver.take(message, body, data, self._clock(), admit)
+            taken = self._receiver.take(
+                message,
+                body,
+                data,
+                self._clock(),
+                lambda packet: self._freshness.admit(
+                    packet, clocks.unix_s(), self.newest_version, ahead_s
+                ),
+            )
             deliveries = (replace(delivery, ahead_s=ahead_s) for delivery in taken)
             self._unread.add(message.worker, deliveries, len(data) + _UNREAD_BYTES)
             self._read_unread()

@@ -10,7 +10,6 @@ import mmap
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -149,9 +148,6 @@ class Table:
     Attributes:
         fields: those in `NAMES`, and the kept items of info as `item(name)`.
         row_bytes: size of a row, over all columns.
-        places_in: returns where samples of one structure hold the values of the columns. It raises
-            MemoryContractError if something does not fit. Samples of resets (its second argument)
-            may be cast, because no transition ends there.
     """
 
     def __init__(self, first: Node, capacity: int, options: ReplayOptions) -> None:
@@ -164,7 +160,8 @@ class Table:
         self.capacity = capacity
         self._scratch_folder = options.scratch_folder
         self._items = [item(name) for name in options.kept if name != STEPS_TO_END]
-        self.places_in = lru_cache(maxsize=256)(self._find_places)
+        # the structure of the newest steps, and of the newest resets, with what was found of it
+        self._newest: dict[bool, tuple[Node, Places]] = {}
         parts = parts_of(first)
         if options.act_buf_len and not isinstance(parts["obs"].node, TupleNode):
             raise MemoryContractError(
@@ -222,6 +219,17 @@ class Table:
         with tempfile.TemporaryFile(buffering=0, dir=self._scratch_folder) as file:
             allocate(file, size)
             return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
+
+    def places_in(self, schema: Node, only_resets: bool) -> Places:
+        """Return where samples of one structure hold the values of the columns. Those of resets may
+        be cast, because no transition ends there.
+
+        Raises:
+            MemoryContractError: something does not fit.
+        """
+        if only_resets not in self._newest or self._newest[only_resets][0] != schema:
+            self._newest[only_resets] = schema, self._find_places(schema, only_resets)
+        return self._newest[only_resets][1]
 
     def _find_places(self, schema: Node, only_resets: bool) -> Places:
         parts = parts_of(schema)

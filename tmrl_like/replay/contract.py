@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -364,6 +364,9 @@ class MemoryDataloading(Tunable, ABC):
         if not samples:
             raise CheckpointError(f"the data set {path} holds no sample that can be read")
         log.info("data set %s: %d transitions", path, len(self))
+
+
+MemoryFactory: TypeAlias = Callable[..., MemoryDataloading]
 
 
 def with_six(batch: Batch, six: Six) -> Batch:

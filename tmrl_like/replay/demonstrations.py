@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ import numpy as np
 from tmrl_like.base.factories import completed, taken_apart
 from tmrl_like.errors import expect
 from tmrl_like.replay.compressor import compressor_of
-from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.contract import MemoryDataloading, MemoryFactory
 from tmrl_like.replay.crc import Rebuilt
 from tmrl_like.replay.row_set import Array, Flags
 from tmrl_like.replay.streams import NO_TIMING, as_context, info_of
@@ -66,7 +65,7 @@ class WithDemonstrations(MemoryDataloading):
 
     def __init__(
         self,
-        memory: Callable[..., MemoryDataloading],
+        memory: MemoryFactory,
         share: float = 0.5,
         demonstrations_path: str | os.PathLike[str] | None = "",
         held_out: float = 0.0,
@@ -130,7 +129,7 @@ class WithDemonstrations(MemoryDataloading):
 
     @classmethod
     def compressor(
-        cls, memory: Callable[..., MemoryDataloading] | None = None, **arguments: object
+        cls, memory: MemoryFactory | None = None, **arguments: object
     ) -> SampleCompressor | None:
         return None if memory is None else compressor_of(memory)
 

@@ -88,15 +88,17 @@ class FieldForm(NamedTuple):
         return [by_path[leaf.path] for leaf in first.leaves]
 
 
-def parts_of(schema: Node) -> dict[str, FieldForm]:
-    """Return the fields of samples of one structure, and the items of their info as
-    `item(name)`.
-    """
+Parts: TypeAlias = dict[str, FieldForm]
+"""The fields of samples of one structure, and the items of their info as `item(name)`."""
+
+
+def parts_of(schema: Node) -> Parts:
+    """Return the parts of samples of one structure."""
     assert isinstance(schema, TupleNode)  # whatever comes over the wire has been checked there
     info = schema.items[len(NAMES)]
     items = zip(map(item, info.keys), info.items, strict=True) if isinstance(info, DictNode) else ()
     places = count()
-    parts: dict[str, FieldForm] = {}
+    parts = Parts()
     for name, node in (*zip(NAMES, schema.items, strict=False), *items):
         named = tree.walk(fill(node, iter(leaves_of(node))))
         parts[name] = FieldForm(
@@ -145,7 +147,7 @@ def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "sa
             )
 
 
-def refuse_missing(name: str, parts: dict[str, FieldForm]) -> None:
+def refuse_missing(name: str, parts: Parts) -> None:
     """Raise MemoryContractError if a sample lacks an item of info."""
     if name not in parts:
         there = ", ".join(other[5:-1] for other in list(parts)[len(NAMES) :])
@@ -171,7 +173,7 @@ def expected_shapes(observation_space: Space, action_space: Space, memory: Memor
     } | dict.fromkeys(NUMBERS, _SINGLE)
 
 
-def refuse_other_shapes(parts: dict[str, FieldForm], expected: Shapes) -> None:
+def refuse_other_shapes(parts: Parts, expected: Shapes) -> None:
     """Raise MemoryContractError unless the arrays have the expected shapes, in any order."""
     for name, shapes in expected.items():
         found = sorted(leaf.numbers.shape for leaf in parts[name].leaves)
@@ -240,7 +242,7 @@ class SampleCheck:
         return [leaf for leaf, form in found if form is not None and form.dtype.kind == "f"]
 
 
-def _leaves_in(parts: dict[str, FieldForm], names: list[str]) -> list[LeafForm]:
+def _leaves_in(parts: Parts, names: list[str]) -> list[LeafForm]:
     """Return the leaves of those of the named parts that exist."""
     return [leaf for name in names if name in parts for leaf in parts[name].leaves]
 

@@ -47,7 +47,7 @@ class _Clock:
     def take(self, beat: m.Beat, now_s: float) -> None:
         self.up_s = beat.up_s
         self.epoch_s = beat.at_s - beat.up_s
-        self.beats = self.beats + 1
+        self.beats += 1
         minute = int(now_s // 60)
         start_s = now_s - beat.up_s
         self.starts_s[minute] = min(start_s, self.starts_s.get(minute, start_s))

@@ -33,7 +33,7 @@ from tmrl_like.errors import (
 from tmrl_like.metrics.reading import Record
 from tmrl_like.policies.actor import refuse_device
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.contract import MemoryFactory
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.trainer.interface import TrainerInterface
@@ -70,7 +70,6 @@ _BY_POSITION = (  # after the first three, in the order of the original interfac
 )
 
 SpacesOf = Callable[[], gymnasium.Env[Observation, Action]] | Sequence[Space]
-MemoryFactory = Callable[..., MemoryDataloading]
 AgentFactory = Callable[..., TrainingAgent]
 AgentScheduler = Callable[[TrainingAgent, int], None]
 StopAsked = Callable[[], bool]
@@ -290,7 +289,7 @@ class TrainingOffline(Schedule):
             if stops or vote.due or self.round >= self.rounds:
                 records.append(self._close_round(around))
         if self.round >= self.rounds:
-            self.epoch = self.epoch + 1
+            self.epoch += 1
             self.round = 0
         return records
 

@@ -79,6 +79,14 @@ def test_gaps_and_returns_are_in_the_table(tmp_path, typed):
     assert row[:2] + row[4:] == ["arm,", "ab", "3", "3", "6", "0.0", "3", "3", "±", "2"]
 
 
+def test_the_samples_of_all_ranks_are_shown_and_read(tmp_path, typed):
+    write_log(tmp_path / "log", [[packet(1, [1.0]), packet(7, [])]])
+    write_log(tmp_path / "rank-1" / "log", [[packet(4, [3.0])]])
+    rows = [line.split() for line in typed("log", tmp_path).out.splitlines() if "arm," in line]
+    assert [row[6] for row in rows] == ["4", "2"]
+    assert sum(map(len, observations(tmp_path))) == 6
+
+
 @pytest.mark.parametrize("lives", [False, True], ids=["dead", "living"])
 def test_what_a_worker_has_in_its_spool_is_shown_and_read_and_left_as_it_is(tmp_path, typed, lives):
     folder = open_folder(tmp_path, "my arm")

@@ -105,15 +105,18 @@ def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    sink = TensorBoardSink(
-        tmp_path, {"agent.lr_actor": 1e-3, "agent": "SACAgent", "worker.synchronous": True}
-    )
+    experiment = {"agent.lr_actor": 1e-3, "agent": "SACAgent", "worker.synchronous": True}
+    killed = TensorBoardSink(tmp_path, experiment)
+    for step in (6, 7, 8):
+        killed.write(ROUND | {"training_steps_total": step})
+    killed.close()
+    sink = TensorBoardSink(tmp_path, experiment)
     sink.write(ROUND | {"loss_critic": 0.5, "gradient_norm": 1.0})
     sink.write(ROUND | {"kind": "episode", "training_steps_total": 8})
     sink.close()
     found = EventAccumulator(str(tmp_path)).Reload()
-    (event,) = found.Scalars("episodes/return_test_mean")
-    assert (event.step, event.value) == (7, -3.0)
+    _, event = events = found.Scalars("episodes/return_test_mean")
+    assert ([event.step for event in events], event.value) == ([6, 7], -3.0)
     tags = set(found.Tags()["scalars"])
     assert {"losses/loss_critic", "agent/gradient_norm", "schedule/epoch"} <= tags
     assert not any("kind" in tag for tag in tags)
@@ -132,11 +135,11 @@ def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path)
 def test_tensorboard_that_cannot_write_is_reported_once_and_ends_no_training(tmp_path, caplog):
     sink = TensorBoardSink(tmp_path)
     full = OSError("No space left on device")
-    with contextlib.closing(sink._writer):
-        sink._writer = Mock(**{"add_scalar.side_effect": full, "close.side_effect": full})
-        for _ in range(2):
-            sink.write(ROUND)
-        sink.close()
+    sink._open = Mock(**{"return_value.add_scalar.side_effect": full})
+    sink._open.return_value.close.side_effect = full
+    for _ in range(2):
+        sink.write(ROUND)
+    sink.close()
     (record,) = caplog.records
     assert record.getMessage().startswith("TensorBoard: No space left on device; training goes on")
 

@@ -33,8 +33,11 @@ def test_a_repository_that_git_cannot_read_has_no_commit_whatever_git_says(tmp_p
 
 def test_the_newest_starts_are_kept_as_a_list_that_people_can_read(tmp_path):
     assert read_starts(tmp_path) == []
-    write_starts(tmp_path, [Start(command=str(number)) for number in range(102)])
-    assert read_starts(tmp_path) == [Start(command=str(number)) for number in range(2, 102)]
+    starts = [Start(command=str(number), folder="caf\udce9") for number in range(102)]
+    write_starts(tmp_path, starts)
+    assert read_starts(tmp_path) == [
+        Start(command=str(number), folder="caf?") for number in range(2, 102)
+    ]
     assert (tmp_path / "run.json").read_text().count("\n") > 1000
     (tmp_path / "run.json").write_text("[{")
     assert read_starts(tmp_path) == []

@@ -446,6 +446,17 @@ def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
 
 
+def test_a_full_disk_under_a_format_of_ones_own_is_no_end_either(driven, tmp_path):
+    def dump(training, path):
+        raise RuntimeError("unexpected pos 704 vs 598")  # torch.save, if the disk is full
+
+    options = {"checkpoint_path": tmp_path / "own", "dump_run_instance_fn": dump}
+    trainer = driven.trainer(training={"epochs": 2}, **options)
+    with pytest.raises(CheckpointError, match=r"the checkpoint to .*own: unexpected pos 704"):
+        trainer.run()
+    assert trainer.training.epoch == 2
+
+
 def test_what_no_checkpoint_can_hold_is_raised_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(
         CountingAgent, "state_dict", lambda self: {"odd": threading.Lock()}, raising=False

@@ -475,12 +475,15 @@ def test_fields_that_cannot_be_are_named(fields, told):
         TrainingOffline(**usual | fields)
 
 
-def test_a_pickled_training_goes_on_where_it_was_on_a_machine_that_was_just_started(monkeypatch):
+@pytest.mark.parametrize("memory_cls", [ListMemory, ReplayMemory])
+def test_a_pickled_training_goes_on_where_it_was_on_a_machine_that_was_just_started(
+    monkeypatch, memory_cls
+):
     """Users of the prototype pickle trainings."""
     set_clock = partial(monkeypatch.setattr, Standing, "now")
     set_clock(1e6)
     intervals = {"update_model_interval": 1, "update_model_interval_s": 1.0}
-    one = training(cls=Standing, steps=1, **intervals, **FREE)
+    one = training(memory_cls, cls=Standing, steps=1, **intervals, **FREE)
     one.run_epoch(Network(delivery("a", 1)))
     set_clock(1e6 + 600.0)
     data, network = pickle.dumps(one), Network(delivery("a", 2))

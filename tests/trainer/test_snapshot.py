@@ -218,7 +218,7 @@ def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path):
 @pytest.mark.parametrize(
     ("ends_with", "error"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), CheckpointError),
+        (OSError(errno.ENOSPC, "No space left on device"), OSError),
         (KeyboardInterrupt(), KeyboardInterrupt),
     ],
     ids=["full", "killed"],

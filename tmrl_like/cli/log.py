@@ -14,7 +14,7 @@ from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.tables import mean_and_std, print_table
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.errors import CheckpointError, ConfigError
-from tmrl_like.replay.data_sets import read_data_set, stored_files
+from tmrl_like.replay.data_sets import read_data_set, stored_files, stores_at
 from tmrl_like.replay.minari import write_minari
 from tmrl_like.wire.messages import SamplePacket, WireVersionError
 from tmrl_like.wire.packet import samples_up_to
@@ -65,12 +65,15 @@ def main(arguments: Arguments) -> int:
             "the log"
         )
         return 0
-    contents: dict[tuple[str, int], _Contents] = {}
-    for packet, size_bytes in _packets(path):
-        contents.setdefault((packet.worker, packet.incarnation), _Contents()).add(
-            packet, size_bytes
-        )
-    print_table(str(path), _COLUMNS, [_row(*item) for item in contents.items()])
+    rows = []
+    for store in stores_at(path):
+        contents: dict[tuple[str, int], _Contents] = {}
+        for packet, size_bytes in _packets(store):
+            contents.setdefault((packet.worker, packet.incarnation), _Contents()).add(
+                packet, size_bytes
+            )
+        rows += [_row(*item) for item in contents.items()]
+    print_table(str(path), _COLUMNS, rows)
     return 0
 
 
@@ -79,7 +82,7 @@ def _stored(arguments: Arguments) -> Path:
     path = Path(arguments.place or "")
     try:
         run = path if path.exists() else arguments.found.folder()
-        kept = RunPaths.of(run).checkpoint / "log"
+        kept = RunPaths.of(run).checkpoint
         return kept if kept.is_dir() else path
     except ConfigError as error:
         raise ConfigError(f"there is no data set at {path}: {error}") from None

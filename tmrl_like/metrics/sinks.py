@@ -10,6 +10,7 @@ import os
 import queue
 import sys
 from array import array
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,26 +34,19 @@ SHOWN = {
 
 # groups of TensorBoard's tags, by how a metric's name begins; other metrics of an agent: agent
 _GROUPS = {
-    group: tuple(begins.split())
-    for group, begins in {
-        "episodes": "episode return_test_ return_train_ reward_recent_ terminated_ faults_",
-        "timing": "sample_age_ policy_age_ policy_staleness_ inference_ period_error_ safe_action_ "
-        "takeover_ demonstration_ action_change_",
-        "schedule": (
-            "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions"
-        ),
-        "fleet": " ".join(
-            figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed
-        )
-        + " workers deadline_miss_ policy_lag_ refused_packets_ rejected_workers_"
-        " log_fails",
-        "diagnosis": (
-            "learning observation_ action_spread policy_change critic_ reward_low reward_high "
-            "value_"
-        ),
-        "losses": "loss_",
-        "in_force": "agent. memory. trainer.",
-    }.items()
+    "episodes": "episode return_test_ return_train_ reward_recent_ terminated_ faults_",
+    "timing": "sample_age_ policy_age_ policy_staleness_ inference_ period_error_ safe_action_ "
+    "takeover_ demonstration_ action_change_",
+    "schedule": (
+        "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions"
+    ),
+    "fleet": "workers deadline_miss_ policy_lag_ refused_packets_ rejected_workers_ log_fails "
+    + " ".join(figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed),
+    "diagnosis": (
+        "learning observation_ action_spread policy_change critic_ reward_low reward_high value_"
+    ),
+    "losses": "loss_",
+    "in_force": "agent. memory. trainer.",
 }
 # episodes at the beginning of a run that are compared with those at its end
 _COMPARED_EPISODES = 10
@@ -135,12 +129,14 @@ class ConsoleSink:
 
     def close(self) -> None:
         """Print the summary, unless no episode has ended."""
-        tests, others = self._returns[True], self._returns[False]
+        tests = self._returns[True]
+        others = self._returns[False]
         returns = tests or others
         if not returns:
             return
         n = min(_COMPARED_EPISODES, (len(returns) + 1) // 2)
-        before, after = sum(returns[:n]) / n, sum(returns[-n:]) / n
+        before = sum(returns[:n]) / n
+        after = sum(returns[-n:]) / n
         self._print(
             f"trained for {clock(self._time_s)}: {'test' if tests else 'training'} return "
             f"{before:.2f} at first, {after:.2f} in the end (means of {counted(n, 'episode')}); "
@@ -176,23 +172,31 @@ class TensorBoardSink:
             raise MissingExtraError(
                 "TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'"
             ) from None
-        self._writer: Any = SummaryWriter(str(folder))
+        self._open = partial(SummaryWriter, str(folder))
+        names = dict.fromkeys(map(tag_of, COMPARED), 0.0)
+        self._summaries = hparams(hyper_parameters or {}, names)
+        self._writer: Any = None  # until the first round
         self._failed = False
-        for summary in hparams(hyper_parameters or {}, dict.fromkeys(map(tag_of, COMPARED), 0.0)):
-            self._writer.file_writer.add_summary(summary)
 
     def write(self, record: Record) -> None:
         if self._failed or record.get("kind") != "round":
             return
+        step = record["training_steps_total"]
         try:
+            if self._writer is None:
+                # hides these and later steps of a trainer that was killed
+                self._writer = self._open(purge_step=step)
+                for summary in self._summaries:
+                    self._writer.file_writer.add_summary(summary)
             for name, value in numbers_of(record).items():
-                self._writer.add_scalar(tag_of(name), value, record["training_steps_total"])
+                self._writer.add_scalar(tag_of(name), value, step)
         except Exception as error:
             self._fail(error)
 
     def close(self) -> None:
         try:
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
         except Exception as error:
             self._fail(error)
 
@@ -281,7 +285,8 @@ def rows_of_round(r: Record) -> list[tuple[str, str]]:
     of.
     """
     ages = (("sample", r.get("sample_age_p50_s")), ("policy", r.get("policy_age_p50_s")))
-    faults, rejected = r.get("env_faults_total"), r.get("rejected_workers_total")
+    faults = r.get("env_faults_total")
+    rejected = r.get("rejected_workers_total")
     rows = [
         ("samples", f"{r['env_steps_total']:,}, {r['env_steps_per_s']:.1f}/s"),
         (
@@ -333,5 +338,5 @@ def _loss_in_words(record: Record) -> str:
 
 def tag_of(name: str) -> str:
     """Return a metric's name with its group in front, as TensorBoard shows it."""
-    groups = (group for group, begins in _GROUPS.items() if name.startswith(begins))
+    groups = (group for group, begins in _GROUPS.items() if name.startswith(tuple(begins.split())))
     return f"{next(groups, 'agent')}/{name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import os
 import platform
 import re
@@ -70,18 +71,20 @@ def describe_start(**known: object) -> Start:
     installed = [
         info.stem.rpartition("-") for place in sys.path for info in Path(place).glob("*.dist-info")
     ]
-    start = Start(
-        time=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        command=shlex.join(sys.orig_argv),
-        folder=str(Path.cwd()),
-        tmrl_like=tmrl_like.__version__,
-        packages={name: version for name, _, version in sorted(installed)},
-        python=platform.python_version(),
-        platform=platform.platform(),
-        cpu=f"{_cpu()}, {os.cpu_count()}",
-        git_commit=_git_commit(),
+    return msgspec.structs.replace(
+        Start(
+            time=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            command=shlex.join(sys.orig_argv),
+            folder=str(Path.cwd()),
+            tmrl_like=tmrl_like.__version__,
+            packages={name: version for name, _, version in sorted(installed)},
+            python=platform.python_version(),
+            platform=platform.platform(),
+            cpu=f"{_cpu()}, {os.cpu_count()}",
+            git_commit=_git_commit(),
+        ),
+        **known,
     )
-    return msgspec.structs.replace(start, **known)
 
 
 def read_starts(folder: Path) -> list[Start]:
@@ -94,9 +97,9 @@ def read_starts(folder: Path) -> list[Start]:
 
 def write_starts(folder: Path, starts: list[Start]) -> None:
     """Write the newest hundred starts. Raises OSError if they cannot be written."""
-    write_atomically(
-        folder / FILE, msgspec.json.format(msgspec.json.encode(starts[-_KEPT:]), indent=1)
-    )
+    text = json.dumps(msgspec.to_builtins(starts[-_KEPT:]), indent=1, ensure_ascii=False)
+    # a name that is not UTF-8 cannot be written as it is
+    write_atomically(folder / FILE, text.encode(errors="replace"))
 
 
 def _git_commit() -> str:
@@ -106,15 +109,14 @@ def _git_commit() -> str:
     """
     # ValueError: what it says is not UTF-8
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        said = subprocess.run(
+        return subprocess.run(
             ["git", "rev-parse", "HEAD"],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
             timeout=_GIT_WITHIN_S,
             check=True,
-        )
-        return said.stdout.strip()
+        ).stdout.strip()
     return ""
 
 

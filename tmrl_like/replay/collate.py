@@ -53,11 +53,11 @@ def stack(values: Sequence[Observation], device: str, name: str = "value") -> Ob
     Raises:
         MemoryContractError: the values do not share one structure; the message names the leaf.
     """
-    tensors = [
+    tensors = (
         _stacked(parts, device, f"{name}{tree.name_of(path)}")
         for path, *parts in tree.walk(*values)
-    ]
-    return tree.fill(values[0], iter(tensors))
+    )
+    return tree.fill(values[0], tensors)
 
 
 def _stacked(values: Sequence[Observation], device: str, name: str) -> torch.Tensor:

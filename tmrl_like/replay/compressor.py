@@ -80,18 +80,15 @@ class DropHistory:
             obs = obs[: len(obs) - self.act_buf_len]
         if not self.frame_stack:
             return obs
-        if isinstance(self.frame_stack, Mapping):
-            return self._with_newest_items(obs, self.frame_stack)
-        return _newest(obs, self.frame_stack, "the observation")
-
-    def _with_newest_items(self, obs: Observation, stacks: Mapping[str | int, int]) -> Observation:
+        if not isinstance(self.frame_stack, Mapping):
+            return _newest(obs, self.frame_stack, "the observation")
         if type(obs) is not tuple and type(obs) is not dict:
             raise MemoryContractError(
-                f"frame_stack names the items {list(stacks)}, but the observation is "
+                f"frame_stack names the items {list(self.frame_stack)}, but the observation is "
                 f"{_describe(obs)}, no tuple or dict"
             )
         items: Any = dict(obs) if type(obs) is dict else list(obs)
-        for key, size in stacks.items():
+        for key, size in self.frame_stack.items():
             try:
                 items[key] = _newest(items[key], size, f"obs[{key!r}]")
             except (KeyError, IndexError, TypeError):

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -217,9 +217,8 @@ class MemoryDataloading(Tunable, ABC):
         ends in neither reset nor context.
         """
         if not self._seen_trainable:
-            newest = range(len(self))[:-1001:-1]
             self._seen_trainable = any(
-                self.is_trainable(self.get_transition(item)) for item in newest
+                self.is_trainable(self.get_transition(item)) for item in range(len(self))[:-1001:-1]
             )
         return self._seen_trainable and len(self) > 0
 
@@ -261,8 +260,9 @@ class MemoryDataloading(Tunable, ABC):
                 "there is no transition in the memory yet: wait until `memory.ready`"
             )
         for _ in range(_MOST_DRAWS):
-            drawn = map(self._transition_of, self.sample_indices())
-            yield from (transition for transition in drawn if transition is not None)
+            for transition in map(self._transition_of, self.sample_indices()):
+                if transition is not None:
+                    yield transition
         raise MemoryContractError(
             f"of {len(self)} transitions, nearly all end in a reset or in context: there is "
             "nothing to train on yet; wait until `memory.ready`"
@@ -364,6 +364,9 @@ class MemoryDataloading(Tunable, ABC):
         if not samples:
             raise CheckpointError(f"the data set {path} holds no sample that can be read")
         log.info("data set %s: %d transitions", path, len(self))
+
+
+MemoryFactory: TypeAlias = Callable[..., MemoryDataloading]
 
 
 def with_six(batch: Batch, six: Six) -> Batch:

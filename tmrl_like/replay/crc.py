@@ -71,7 +71,8 @@ def first_difference(one: Observation, other: Observation, name: str) -> Differe
     1, 1.0 and True differ, and so do -0.0 and 0.0; NaNs are equal if all their bits are. Subclasses
     of dict count as dict.
     """
-    form, other_form = _form_of(one), _form_of(other)
+    form = _form_of(one)
+    other_form = _form_of(other)
     if form != other_form:
         return name, f"{form}, {one!r:.80}", f"{other_form}, {other!r:.80}"
     if isinstance(one, tuple | list | dict):

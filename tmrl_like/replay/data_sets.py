@@ -43,8 +43,8 @@ def read_data_set(path: str | Path) -> Iterator[Buffer]:
     """Yield the samples of a data set, in order.
 
     Args:
-        path: a sample store, one file of it, a worker's folder in a spool, or a Minari data set
-            (its folder or its HDF5 file).
+        path: a sample store, one file of it, a trainer's checkpoint folder, a worker's folder in a
+            spool, or a Minari data set (its folder or its HDF5 file).
 
     Raises:
         ConfigError: there is no data set at `path`.
@@ -56,7 +56,8 @@ def read_data_set(path: str | Path) -> Iterator[Buffer]:
         if (found := find_minari(path)) is not None:
             yield from episodes_of(found)
             return
-        yield from Receiver().replay(stored_files(path))
+        for store in stores_at(path):
+            yield from Receiver().replay(stored_files(store))
     except WireVersionError as error:
         raise CheckpointError(
             f"the data set {path} cannot be read: it holds {error}; read it with the tmrl_like "
@@ -95,9 +96,17 @@ class _Stream:
         )
 
     def packet(self, writer: PacketWriter) -> Packet:
-        first, self.entries = self.entries + 1, self.entries + writer.samples
-        header = {"worker": "data set", "incarnation": self.incarnation, "oldest": 1, "breaks": 0}
-        message = writer.message(Compressor(), first=first, last=self.entries, **header)
+        first = self.entries + 1
+        self.entries += writer.samples
+        message = writer.message(
+            Compressor(),
+            worker="data set",
+            incarnation=self.incarnation,
+            oldest=1,
+            breaks=0,
+            first=first,
+            last=self.entries,
+        )
         return message, writer.samples
 
 
@@ -169,6 +178,14 @@ def refuse_taken(folder: Path) -> None:
     """Raise ConfigError if a folder holds a sample store."""
     if files_in(folder):
         raise ConfigError(f"{folder} holds samples already: choose another folder")
+
+
+def stores_at(path: Path) -> list[Path]:
+    """Return the sample stores of all ranks in a trainer's checkpoint folder; of any other path,
+    itself.
+    """
+    stores = sorted([*path.glob("log"), *path.glob("rank-*/log")])
+    return [path] if files_in(path) or not stores else stores
 
 
 def stored_files(path: Path) -> Iterator[StoredFile]:

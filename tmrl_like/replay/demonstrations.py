@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, ClassVar
@@ -19,10 +18,10 @@ import numpy as np
 from tmrl_like.base.factories import completed, taken_apart
 from tmrl_like.errors import expect
 from tmrl_like.replay.compressor import compressor_of
-from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.contract import MemoryDataloading, MemoryFactory
 from tmrl_like.replay.crc import Rebuilt
 from tmrl_like.replay.row_set import Array, Flags
-from tmrl_like.replay.streams import as_context, info_of
+from tmrl_like.replay.streams import NO_TIMING, as_context, info_of
 from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Buffer, Observation, SampleCompressor
 from tmrl_like.wire.spaces import Space
 
@@ -66,7 +65,7 @@ class WithDemonstrations(MemoryDataloading):
 
     def __init__(
         self,
-        memory: Callable[..., MemoryDataloading],
+        memory: MemoryFactory,
         share: float = 0.5,
         demonstrations_path: str | os.PathLike[str] | None = "",
         held_out: float = 0.0,
@@ -105,18 +104,22 @@ class WithDemonstrations(MemoryDataloading):
             apart["held_out"] = 0.0
         self.demonstrations = memory(**options | apart)
         self.share = float(share)
-        self.gamma, self.shaping = own.gamma, own.shaping
-        self.columns, self.mini_races, self.held_out = own.columns, own.mini_races, own.held_out
-        self.handles_resets, self.takes_text = own.handles_resets, own.takes_text
+        self.gamma = own.gamma
+        self.shaping = own.shaping
+        self.columns = own.columns
+        self.mini_races = own.mini_races
+        self.held_out = own.held_out
+        self.handles_resets = own.handles_resets
+        self.takes_text = own.takes_text
         self.tunable = tuple(name for name in type(self).tunable if name in own.tunable)  # type: ignore[misc]
         self._takeovers = takeovers
         self._takeovers_so_far = 0
         self._remembered: dict[str, _Remembered] = {}  # least recently used first
-        preprocessors = own.obs_preprocessor, own.sample_preprocessor
         super().__init__(
             own.device,
             own.nb_steps,
-            *preprocessors,
+            own.obs_preprocessor,
+            own.sample_preprocessor,
             own.memory_size,
             own.batch_size,
             "",
@@ -126,7 +129,7 @@ class WithDemonstrations(MemoryDataloading):
 
     @classmethod
     def compressor(
-        cls, memory: Callable[..., MemoryDataloading] | None = None, **arguments: object
+        cls, memory: MemoryFactory | None = None, **arguments: object
     ) -> SampleCompressor | None:
         return None if memory is None else compressor_of(memory)
 
@@ -239,7 +242,5 @@ def _sources_of(buffer: Buffer) -> Array:
     """Return what chose each action: uint8 [N]."""
     if buffer.blocks:
         return np.concatenate([block.timing.source for block in buffer.blocks])
-    timings = [info_of(sample).timing for sample in buffer]
-    return np.array(
-        [ActionSource.POLICY if timing is None else timing.source for timing in timings], np.uint8
-    )
+    timings = [info_of(sample).timing or NO_TIMING for sample in buffer]
+    return np.array([timing.source for timing in timings], np.uint8)

@@ -32,7 +32,8 @@ from tmrl_like.types import Batch, Buffer, Info, Observation, Transition
 from tmrl_like.wire.rows import EPISODES
 from tmrl_like.wire.spaces import Space
 
-_MOST_AT_ONCE, _MOST_BYTES_AT_ONCE = 8, 1 << 20
+_MOST_AT_ONCE = 8
+_MOST_BYTES_AT_ONCE = 1 << 20
 
 
 class ReplayMemory(MemoryDataloading):
@@ -89,9 +90,11 @@ class ReplayMemory(MemoryDataloading):
         is_one_step = getattr(options.get("sample_preprocessor"), "one_step", False)
         reason = "1: the sample_preprocessor makes rewards of one step"
         expect(page.n_steps == 1 or not is_one_step, "n_steps", page.n_steps, reason)
-        self.gamma, self.shaping = page.gamma, page.shaping
+        self.gamma = page.gamma
+        self.shaping = page.shaping
         self.columns = tuple(name for name in page.kept if name != STEPS_TO_END)
-        self.mini_races, self.held_out = page.mini_races, page.held_out
+        self.mini_races = page.mini_races
+        self.held_out = page.held_out
         self.context_length = max(1, page.act_buf_len, page.frames) - 1
         self._race_steps = page.race_steps
         counted = np.floor(np.arange(EPISODES + 1) * self.held_out + 0.5)
@@ -138,7 +141,8 @@ class ReplayMemory(MemoryDataloading):
                 "none: the memory has kept no potentials",
             )
         super().tune(**values)
-        self._drawn, self._at_once = [], 1
+        self._drawn = []
+        self._at_once = 1
 
     def _check_data_set(self, table: Table, observation_space: Space, action_space: Space) -> None:
         parts = {name: field.form for name, field in table.fields.items()}
@@ -178,9 +182,14 @@ class ReplayMemory(MemoryDataloading):
             rebuilder = Rebuilder(
                 Table(of_steps[0], self._index.capacity, self.options), self._index, self.options
             )
-        fits = [rebuilder.table.fits(arrival) for arrival in arrivals]
-        self._rebuilder, self._resets_only = rebuilder, []
-        self._drawn, self._at_once = [], 1
+        fits = [
+            [rebuilder.table.places_in(segment.schema, resets) for segment, resets in one.segments]
+            for one in arrivals
+        ]
+        self._rebuilder = rebuilder
+        self._resets_only = []
+        self._drawn = []
+        self._at_once = 1
         for arrival, of_segments in zip(arrivals, fits, strict=True):
             self._append(rebuilder.table, arrival, of_segments)
 
@@ -236,7 +245,8 @@ class ReplayMemory(MemoryDataloading):
         """
         if self._rebuilder is None or not 0 <= item < len(self):
             raise IndexError(f"item {item} of a memory with {len(self)} transitions")
-        row, gamma = int(self._index.training.rows[item]), self.gamma or 0.0
+        row = int(self._index.training.rows[item])
+        gamma = self.gamma or 0.0
         (transition,) = self._rebuilder.batches(np.array([[row]]), None, gamma)
         original = self._rebuilder.original(row, self._originals, gamma)
         return Transition._make((*transition, Info(transition.columns, original=original)))
@@ -303,7 +313,8 @@ class ReplayMemory(MemoryDataloading):
     def seed(self, seed: int) -> None:
         super().seed(seed)
         self._held_out_rng = np.random.default_rng((seed, 1))
-        self._drawn, self._at_once = [], 1
+        self._drawn = []
+        self._at_once = 1
 
     def sample_indices(self) -> Array:
         """Draw `batch_size` items, uniformly: int64 [batch_size]."""

@@ -177,8 +177,7 @@ def _whole_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
     """Yield the samples of each whole episode, from the last one of its reset to its end."""
     for samples in recorded_episodes(buffers):
         resets = sum(info_of(sample).is_reset for sample in samples)
-        ends = (i for i, s in enumerate(samples, 1) if s.terminated or s.truncated)
-        end = next(ends, 0)
+        end = next((i for i, s in enumerate(samples, 1) if s.terminated or s.truncated), 0)
         if resets and end:
             yield samples[resets - 1 : end]
 
@@ -198,9 +197,13 @@ def _space_of(columns: Columns) -> Space:
         return spaces.Tuple([_space_of(item) for item in columns])
     if columns.dtype.kind not in "biuf":
         raise ValueError("there is text, bytes or None where arrays or numbers are expected")
-    low, high = -np.inf, np.inf
+    low = -np.inf
+    high = np.inf
     if columns.dtype.kind == "b":
-        low, high = 0, 1
+        low = 0
+        high = 1
     elif columns.dtype.kind in "iu":
-        low, high = np.iinfo(columns.dtype).min, np.iinfo(columns.dtype).max
+        limits = np.iinfo(columns.dtype)
+        low = limits.min
+        high = limits.max
     return spaces.Box(low, high, columns.shape[1:], columns.dtype.type)

@@ -45,7 +45,8 @@ class RowIndex:
 
     def __init__(self, capacity: int, options: ReplayOptions) -> None:
         """Make an empty index; memory is taken up as rows are written."""
-        self._actions, self._frames = max(1, options.act_buf_len), max(1, options.frames)
+        self._actions = max(1, options.act_buf_len)
+        self._frames = max(1, options.frames)
         self._longest = max(self._actions, self._frames)
         self._n_steps = options.n_steps
         self.capacity = capacity
@@ -71,8 +72,10 @@ class RowIndex:
         Transitions that end in a sample that `is_held_out` go to `held_out`, the others to
         `training`; those that end in a sample that `is_context` are never drawn.
         """
-        n, first = len(is_reset), self.written % self.capacity
-        rows, new = np.arange(first, first + n), slice(first, first + n)
+        n = len(is_reset)
+        first = self.written % self.capacity
+        rows = np.arange(first, first + n)
+        new = slice(first, first + n)
         shortened = self._overwrite(rows)
         before = rows - 1
         before[0] = self._newest.get(stream, first) % self.capacity

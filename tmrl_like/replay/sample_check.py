@@ -88,19 +88,24 @@ class FieldForm(NamedTuple):
         return [by_path[leaf.path] for leaf in first.leaves]
 
 
-def parts_of(schema: Node) -> dict[str, FieldForm]:
-    """Return the fields of samples of one structure, and the items of their info as
-    `item(name)`.
-    """
+Parts: TypeAlias = dict[str, FieldForm]
+"""The fields of samples of one structure, and the items of their info as `item(name)`."""
+
+
+def parts_of(schema: Node) -> Parts:
+    """Return the parts of samples of one structure."""
     assert isinstance(schema, TupleNode)  # whatever comes over the wire has been checked there
     info = schema.items[len(NAMES)]
     items = zip(map(item, info.keys), info.items, strict=True) if isinstance(info, DictNode) else ()
     places = count()
-    parts: dict[str, FieldForm] = {}
+    parts = Parts()
     for name, node in (*zip(NAMES, schema.items, strict=False), *items):
         named = tree.walk(fill(node, iter(leaves_of(node))))
-        leaves = [LeafForm(next(places), name + tree.name_of(path), leaf) for path, leaf in named]
-        parts[name] = FieldForm(name, node, leaves)
+        parts[name] = FieldForm(
+            name,
+            node,
+            [LeafForm(next(places), name + tree.name_of(path), leaf) for path, leaf in named],
+        )
     return parts
 
 
@@ -132,7 +137,8 @@ def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "sa
             f"{first.name} has changed its structure: it began as {places} and is now {now_places}"
         )
     for leaf, other in zip(first.leaves, now.in_order_of(first), strict=True):
-        began, is_now = leaf.numbers, other.numbers
+        began = leaf.numbers
+        is_now = other.numbers
         if is_now.shape != began.shape or not np.can_cast(is_now.dtype, began.dtype, casting):
             raise MemoryContractError(
                 f"{leaf.path} began as {began.dtype} {began.shape} and is now {is_now.dtype} "
@@ -141,7 +147,7 @@ def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "sa
             )
 
 
-def refuse_missing(name: str, parts: dict[str, FieldForm]) -> None:
+def refuse_missing(name: str, parts: Parts) -> None:
     """Raise MemoryContractError if a sample lacks an item of info."""
     if name not in parts:
         there = ", ".join(other[5:-1] for other in list(parts)[len(NAMES) :])
@@ -161,11 +167,13 @@ def expected_shapes(observation_space: Space, action_space: Space, memory: Memor
     obs = memory.compressed(copy.deepcopy(observation_space).sample())
     if obs is None:
         return {}
-    act = copy.deepcopy(action_space).sample()
-    return {"act": _shapes_of(act), "obs": _shapes_of(obs)} | dict.fromkeys(NUMBERS, _SINGLE)
+    return {
+        "act": _shapes_of(copy.deepcopy(action_space).sample()),
+        "obs": _shapes_of(obs),
+    } | dict.fromkeys(NUMBERS, _SINGLE)
 
 
-def refuse_other_shapes(parts: dict[str, FieldForm], expected: Shapes) -> None:
+def refuse_other_shapes(parts: Parts, expected: Shapes) -> None:
     """Raise MemoryContractError unless the arrays have the expected shapes, in any order."""
     for name, shapes in expected.items():
         found = sorted(leaf.numbers.shape for leaf in parts[name].leaves)
@@ -230,17 +238,13 @@ class SampleCheck:
         for leaf in _leaves_in(parts, self._items):
             _ = leaf.numbers
         refuse_other_shapes(parts, self._shapes)
-        return [found for found in _leaves_in(parts, self._finite) if _is_float(found.leaf)]
+        found = [(leaf, array_form(leaf.leaf)) for leaf in _leaves_in(parts, self._finite)]
+        return [leaf for leaf, form in found if form is not None and form.dtype.kind == "f"]
 
 
-def _leaves_in(parts: dict[str, FieldForm], names: list[str]) -> list[LeafForm]:
+def _leaves_in(parts: Parts, names: list[str]) -> list[LeafForm]:
     """Return the leaves of those of the named parts that exist."""
     return [leaf for name in names if name in parts for leaf in parts[name].leaves]
-
-
-def _is_float(leaf: Leaf) -> bool:
-    numbers = array_form(leaf)
-    return numbers is not None and numbers.dtype.kind == "f"
 
 
 def _may_be_text(space: Space) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 from tmrl_like.base.factories import replaced, taken_apart
 from tmrl_like.errors import ConfigError
-from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.contract import MemoryDataloading, MemoryFactory
 from tmrl_like.replay.demonstrations import WithDemonstrations
 from tmrl_like.replay.streams import recorded_episodes
 from tmrl_like.types import Action, Buffer, Observation
@@ -32,7 +32,7 @@ class ShownStep(NamedTuple):
 
 def shown_steps(
     buffers: Iterable[Buffer],
-    memory_cls: Callable[..., MemoryDataloading],
+    memory_cls: MemoryFactory,
     observation_space: Space,
     action_space: Space,
 ) -> list[ShownStep]:
@@ -68,10 +68,10 @@ def shown_steps(
     return demonstrated or own
 
 
-def _bare(memory_cls: Callable[..., MemoryDataloading]) -> Callable[..., MemoryDataloading]:
+def _bare(memory_cls: MemoryFactory) -> MemoryFactory:
     """Return the factory of a memory, and of the one inside it, without what is not needed."""
     _, given = taken_apart(memory_cls)
-    plain: dict[str, Any] = {name: _NOT_NEEDED[name] for name in _NOT_NEEDED if name in given}
+    plain: dict[str, Any] = {name: none for name, none in _NOT_NEEDED.items() if name in given}
     if given.get("memory") is not None:
         plain["memory"] = _bare(given["memory"])
     return replaced(memory_cls, **plain)
@@ -81,9 +81,9 @@ def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:
     for item in range(len(memory)):
         transition = memory.get_transition(item)
         if memory.is_trainable(transition):
-            obs, act = transition[0], transition[1]
+            obs = transition[0]
             yield ShownStep(
                 obs if memory.obs_preprocessor is None else memory.obs_preprocessor(obs),
-                act,
+                transition[1],
                 episode,
             )

@@ -10,7 +10,6 @@ import mmap
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -161,7 +160,8 @@ class Table:
         self.capacity = capacity
         self._scratch_folder = options.scratch_folder
         self._items = [item(name) for name in options.kept if name != STEPS_TO_END]
-        self._places = lru_cache(maxsize=256)(self._find_places)
+        # the structure of the newest steps, and of the newest resets, with what was found of it
+        self._newest: dict[bool, tuple[Node, Places]] = {}
         parts = parts_of(first)
         if options.act_buf_len and not isinstance(parts["obs"].node, TupleNode):
             raise MemoryContractError(
@@ -183,7 +183,8 @@ class Table:
             columns = [self._column(leaf, frames.get(leaf.path, 0)) for leaf in form.leaves]
             self.fields[name] = Field(form, columns)
             self.row_bytes += sum(column.array.nbytes for column in columns) // capacity
-        size, ram = self.row_bytes * capacity, psutil.virtual_memory().total
+        size = self.row_bytes * capacity
+        ram = psutil.virtual_memory().total
         if size > ram and self._scratch_folder is None:
             # the system may promise more than there is, and kill the process when it is used
             log.warning(
@@ -219,18 +220,18 @@ class Table:
             allocate(file, size)
             return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
 
-    def fits(self, arrival: Arrival) -> list[Places]:
-        """Return, for each segment, where it holds the values of the columns. Raises
-        MemoryContractError if something does not fit.
-        """
-        return [
-            self._places(segment.schema, only_resets) for segment, only_resets in arrival.segments
-        ]
-
-    def _find_places(self, schema: Node, only_resets: bool) -> Places:
+    def places_in(self, schema: Node, only_resets: bool) -> Places:
         """Return where samples of one structure hold the values of the columns. Those of resets may
         be cast, because no transition ends there.
+
+        Raises:
+            MemoryContractError: something does not fit.
         """
+        if only_resets not in self._newest or self._newest[only_resets][0] != schema:
+            self._newest[only_resets] = schema, self._find_places(schema, only_resets)
+        return self._newest[only_resets][1]
+
+    def _find_places(self, schema: Node, only_resets: bool) -> Places:
         parts = parts_of(schema)
         for name in ("act", "obs", *self._items):
             if not only_resets:
@@ -255,13 +256,14 @@ class Table:
         self, row: int, n: int, arrival: Arrival, start: int, found: Sequence[Places]
     ) -> None:
         """Write n samples of an arrival, from its sample `start` on, to n rows, from `row` on;
-        `found` is the result of `fits`.
+        `found` has the `places_in` each of its segments.
 
         Items of info that samples lack become zeros.
         """
         at = row - start  # the row of the segment's first sample, if it were written
         for (segment, only_resets), places in zip(arrival.segments, found, strict=True):
-            low, high = max(0, row - at), min(segment.rows, row + n - at)
+            low = max(0, row - at)
+            high = min(segment.rows, row + n - at)
             if low < high:
                 if not only_resets:  # values of resets may be cast instead
                     self.fields["rew"].columns[0].widen(segment.leaves[places["rew"][0]])

@@ -28,6 +28,7 @@ policy would change with phi.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, Union
 
@@ -52,6 +53,7 @@ Number: TypeAlias = Union["torch.Tensor", float]
 _POTENTIAL = item("potential")
 
 
+@dataclass(eq=False)
 class Rebuilder:
     """Makes transitions from rows, and rebuilds action buffers and stacks of frames.
 
@@ -59,12 +61,9 @@ class Rebuilder:
     None as device it serves batches of one, and returns what was stored, in its original type.
     """
 
-    def __init__(self, table: Table, index: RowIndex, options: ReplayOptions) -> None:
-        """Read from this table, with this index."""
-        self.table = table
-        self.index = index
-        self.options = options
-        self._race = options.race_steps
+    table: Table
+    index: RowIndex
+    options: ReplayOptions
 
     def batches(
         self,
@@ -88,34 +87,35 @@ class Rebuilder:
         """
         beside: dict[str, Sequence[Number]] = {}
         if self.options.n_steps == 1 and left is None and not shaping:
-            ends, rew = rows, self._number("rew", rows, device)
-            terminated = self._number("terminated", rows, device)
+            ends = rows
+            rew = self._number("rew", rows, device)
         else:
             ahead, counts = self._ahead(rows)
             if left is not None:
                 counts = np.minimum(counts, left)
             ends = np.take_along_axis(ahead, counts[None] - 1, axis=0)[0]
             powers = _powers(gamma, self.options.n_steps)
-            rewards, discounts = (
-                _summed(self._values("rew", ahead), counts, powers),
-                powers.take(counts),
-            )
+            rewards = _summed(self._values("rew", ahead), counts, powers)
+            discounts = powers.take(counts)
             is_over = self._values("terminated", ends) != 0
-            terminated = self._number("terminated", ends, device)
             if left is not None:
                 is_over |= counts == left
-                terminated = _numbers_of(is_over, device)
-                beside["time_left"] = _numbers_of(left / self._race, device)
-                beside["next_time_left"] = _numbers_of((left - counts) / self._race, device)
+                race_steps = self.options.race_steps
+                beside["time_left"] = _numbers_of(left / race_steps, device)
+                beside["next_time_left"] = _numbers_of((left - counts) / race_steps, device)
             if shaping:
-                before = self._values(
-                    _POTENTIAL, self.index.parent.take(rows).astype(np.intp)
-                ).astype(np.float64)
+                parents = self.index.parent.take(rows).astype(np.intp)
+                before = self._values(_POTENTIAL, parents).astype(np.float64)
                 after = self._values(_POTENTIAL, ends).astype(np.float64)
                 rewards += shaping * (np.where(is_over, 0.0, discounts * after) - before)
             rew = _numbers_of(rewards, device)
             if self.options.n_steps > 1 or left is not None:
                 beside["discount"] = _numbers_of(discounts, device)
+        terminated = (
+            self._number("terminated", ends, device)
+            if left is None
+            else _numbers_of(is_over, device)
+        )
         truncated = self._number("truncated", ends, device)
         kept = {name: self._gather(item(name), rows, device) for name in self.options.kept}
         return [
@@ -155,7 +155,9 @@ class Rebuilder:
 
         The first actions led to `rows`, int [M, B], the last ones to `ends`, int [M, B].
         """
-        parent, length, count = self.index.parent, self.options.act_buf_len, len(rows)
+        parent = self.index.parent
+        length = self.options.act_buf_len
+        count = len(rows)
         walk = follow(parent, rows, max(1, length))
         before = walk[1:]
         after = walk[:-1] if ends is rows else follow(parent, ends, max(1, length) - 1)
@@ -168,7 +170,8 @@ class Rebuilder:
             last_obs, obs = observations[k::count]
             act, *buffered = actions[k::count]
             if length:
-                last_obs, obs = (*last_obs, *buffered[:length]), (*obs, *buffered[length:])
+                last_obs = (*last_obs, *buffered[:length])
+                obs = (*obs, *buffered[length:])
             yield last_obs, act, obs
 
     def _number(self, field: str, rows: Rows, device: str | None) -> Sequence[Number]:

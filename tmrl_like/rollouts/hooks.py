@@ -91,5 +91,7 @@ class Rollouts:
         self._queue.put(None)
         self._thread.join(within_s)
         if self._thread.is_alive():
-            line = "on_rollout did not come back within %g s: episodes that wait for it may be lost"
-            log.warning(line, within_s)
+            log.warning(
+                "on_rollout did not come back within %g s: episodes that wait for it may be lost",
+                within_s,
+            )

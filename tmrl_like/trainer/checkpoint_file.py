@@ -89,7 +89,8 @@ def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
     """
     before = _files_in(folder)
     head.number = max(before, default=0) + 1
-    head.size_bytes, head.checksum = len(body), zlib.crc32(body)
+    head.size_bytes = len(body)
+    head.checksum = zlib.crc32(body)
     write_atomically(folder / f"{_PREFIX}{head.number}", checked_json(head) + b"\n", body)
     disk.sync_folder(folder)
     for path in list(before.values())[:-1]:
@@ -105,12 +106,14 @@ def read_newest(folder: Path) -> Checkpoint | None:
     Raises:
         CheckpointError: all checkpoints are damaged, or the newest has another format.
     """
-    damaged, why = 0, ""
+    damaged = 0
+    why = ""
     for number, path in reversed(_files_in(folder).items()):
         try:
             found = _read(path)
         except (OSError, ValueError) as error:
-            damaged, why = damaged or number, why or one_line(error, 200)
+            damaged = damaged or number
+            why = why or one_line(error, 200)
             continue
         if found.head.format != FORMAT:
             raise CheckpointError(
@@ -119,11 +122,15 @@ def read_newest(folder: Path) -> Checkpoint | None:
                 "--fresh, or another --run_name)"
             )
         if damaged:
-            line = (
+            log.warning(
                 "checkpoint %d in %s is damaged (%s): going on from checkpoint %d, of training "
-                "step %d"
+                "step %d",
+                damaged,
+                folder,
+                why,
+                number,
+                found.head.training_steps,
             )
-            log.warning(line, damaged, folder, why, number, found.head.training_steps)
         return found
     if damaged:
         raise CheckpointError(

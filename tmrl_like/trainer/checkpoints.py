@@ -16,6 +16,7 @@ import torch
 
 from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.base.files import disk, lock_folder
+from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import call_beside, thread_beside
 from tmrl_like.delivery.receiver import BlockCheck, Receiver
 from tmrl_like.delivery.sample_store import SampleStore
@@ -97,7 +98,7 @@ class Checkpoints:
         self._threads: list[Executor] = []  # they write checkpoints and samples
         self._writing: Future[None] | None = None
         self._skipped = False
-        self._failure: Exception | None = None  # of the checkpoint written last
+        self._failure = ""  # of the checkpoint written last
 
     # -- bringing a training back ------------------------------------------------------------------
 
@@ -129,12 +130,12 @@ class Checkpoints:
         """Open the store of this rank, and its share of the stores of ranks that no longer
         exist.
         """
-        own, size = self.ranks.rank, self.ranks.size
+        own = self.ranks.rank
+        size = self.ranks.size
         left = [folder.name[5:] for folder in path.glob("rank-*")]
         of_all = sorted(int(rank) for rank in left if rank.isdecimal())
         mine = [rank for rank in of_all if rank >= size and rank % size == own]
-        of_ranks = [path / f"rank-{rank}" if rank else path for rank in (*mine, own)]
-        folders = [folder / "log" for folder in of_ranks]
+        folders = [path / f"rank-{rank}/log" if rank else path / "log" for rank in (*mine, own)]
         if self.dump is not None:
             folders = [path.with_name(f"{path.name}.log")]
         self._threads = [self.beside("tmrl-checkpoint")]
@@ -160,7 +161,8 @@ class Checkpoints:
     def _build(
         self, path: Path, make: Make, resume: Resume, updater: Updater | None
     ) -> TrainingOffline:
-        ranks, kept_run = self.ranks, None
+        ranks = self.ranks
+        kept_run = None
         if resume == "all" and ranks.rank == 0:
             training, kept_run = self._restore(path, make)
         else:
@@ -185,8 +187,12 @@ class Checkpoints:
         share(training, ranks)
         if updater is not None and is_resumed:
             training = updater(training, make)
-            is_one = isinstance(training, TrainingOffline)
-            expect(is_one, "what updater_fn returned", training, "the training")
+            expect(
+                isinstance(training, TrainingOffline),
+                "what updater_fn returned",
+                training,
+                "the training",
+            )
         self.receiver = Receiver(
             self._stores[-1], run, training.memory.memory_size, check=self.check_of(training)
         )
@@ -233,7 +239,9 @@ class Checkpoints:
         """Fill the memory with the stored samples. With `counts`, all samples that ever came are
         counted, not only these.
         """
-        memory, pacer, kept = training.memory, training.pacer, training.kept
+        memory = training.memory
+        pacer = training.pacer
+        kept = training.kept
         elapsed_s = training.elapsed_s
         has_them = kept.uncounted_samples is None and len(memory) > pacer.recorded_samples
         if has_them:
@@ -278,8 +286,9 @@ class Checkpoints:
         """
         for said in self.ranks.gather(msgspec.msgpack.encode(self.receiver.receipts)):
             receipts = msgspec.msgpack.decode(said, type=list[Receipt])
-            own = [r for r in receipts if share_of(r.worker, self.ranks.size) == self.ranks.rank]
-            self.receiver.note_stored(own)
+            self.receiver.note_stored(
+                [r for r in receipts if share_of(r.worker, self.ranks.size) == self.ranks.rank]
+            )
 
     # -- saving it ---------------------------------------------------------------------------------
 
@@ -306,11 +315,10 @@ class Checkpoints:
         if self.dump is not None:  # the user's function reads the training itself
             flush_what_fits(training.memory)
             training.kept.receipts = self.receiver.receipts
-            self._try(partial(self.dump, training, self.path))
+            self._try(partial(self.dump, training), self.path)
             return
         snapshot = take_snapshot(training, self.receiver.run, self.receiver.unstored_samples)
-        write = partial(self._try, partial(snapshot.write, self.path))
-        self._writing = call_beside(self._threads[0], write)
+        self._writing = call_beside(self._threads[0], partial(self._try, snapshot.write, self.path))
         if wait:
             self._wait()
 
@@ -323,7 +331,7 @@ class Checkpoints:
         if self._skipped:
             self.save(training, version, wait=True)
         self._wait()
-        if self._failure is not None:
+        if self._failure:
             raise CheckpointError(
                 "the last checkpoint of this training is missing, the one before it stays: "
                 f"{self._failure}"
@@ -344,24 +352,25 @@ class Checkpoints:
 
     def _wait(self) -> None:
         """Wait until the current checkpoint is written, and raise what the writing raised."""
-        writing, self._writing = self._writing, None
+        writing = self._writing
+        self._writing = None
         if writing is not None:
             writing.result()
 
-    def _try(self, write: Callable[[], None]) -> None:
+    def _try(self, write: Callable[[Path], None], path: Path) -> None:
         """Write a checkpoint. A failure is logged once, until writing succeeds again."""
         started = time.monotonic()
         try:
-            write()
-        except (CheckpointError, OSError, MemoryError) as error:
-            if self._failure is None:
-                log.error(
-                    "%s; training goes on",
-                    error if str(error) else "no memory is left for a checkpoint",
-                )
-            self._failure = error
+            write(path)
+        # RuntimeError is what torch.save, in a function of the user's, says of a full disk
+        except (OSError, MemoryError, RuntimeError, CheckpointError) as error:
+            reason = str(error) or "no memory is left"
+            failure = f"cannot write the checkpoint to {path}: {one_line(reason)}"
+            if not self._failure:
+                log.error("%s; training goes on", failure)
+            self._failure = failure
             return
-        self._failure = None
+        self._failure = ""
         log.info("checkpoint written in %.2f s", time.monotonic() - started)
 
 

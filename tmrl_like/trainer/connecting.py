@@ -55,7 +55,8 @@ class LinkParts:
 
     def over(self, ring: Ring, name: str | None) -> TrainerLink:
         """Make the trainer's connection over `ring`, which leads to a server or to an engine."""
-        training, ranks = self.training, self.training.ranks
+        training = self.training
+        ranks = self.training.ranks
         try:
             return TrainerLink(
                 ring,
@@ -94,8 +95,9 @@ def how_to_connect(
         return lambda parts: _over_engine(connect, parts, name)
     if connect is not None:
         return connect
-    port = cfg.PORT if server_port is None else server_port
-    servers = addresses_of(server_ip or cfg.SERVER_IP_FOR_TRAINER, port)
+    servers = addresses_of(
+        server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
+    )
     if len(servers) > 1:
         raise ConfigError(
             f"the trainer dials one server, and server.host names {len(servers)}: what workers "

@@ -15,18 +15,24 @@ import numpy as np
 
 from tmrl_like.types import EpisodeStats
 
-LEARNING, TOO_EARLY, NOT_LEARNING = "learning", "too early to say", "not learning because "
+LEARNING = "learning"
+TOO_EARLY = "too early to say"
+NOT_LEARNING = "not learning because "
 
 _LASTS = 3  # judgements in a row in which a sign must be present
-_FEW, _MANY = 2, 20  # numbers of first episodes that are compared with the newest
-_LEAST, _NEWEST = 8, 10  # least and most newest episodes, when compared with the few
+_FEW = 2  # numbers of first episodes that are compared with the newest
+_MANY = 20
+_LEAST = 8  # least and most newest episodes, when compared with the few
+_NEWEST = 10
 _CLEAR = 3.0  # standard errors that make a rise clear
-_FLAT_EPISODES, _FLAT_STEPS = 40, 10_000
+_FLAT_EPISODES = 40
+_FLAT_STEPS = 10_000
 # training steps before a worker's first sample that make a policy count as trained
 _TRAINED_STEPS = 500
 _NEAR_BEST = 0.9  # share of the way from the lowest reward to the highest
 # newest episodes that are looked at, and the least number of them
-_LATEST, _LEAST_EPISODES = 20, 10
+_LATEST = 20
+_LEAST_EPISODES = 10
 
 Round = Mapping[str, float]
 
@@ -105,7 +111,8 @@ class Returns:
     def flat(self) -> str:
         """Return the sentence that says that returns do not rise."""
         kept = self.kept["train"] or self.kept["test"]
-        newest, first = float(np.mean(kept[-_NEWEST:])), float(np.mean(kept[:_FEW]))
+        newest = float(np.mean(kept[-_NEWEST:]))
+        first = float(np.mean(kept[:_FEW]))
         said = (
             f"{newest:.3g} in the newest episodes, {first:.3g} in the first ones, after "
             f"{self.count} episodes"
@@ -124,116 +131,117 @@ class _Values(dict[str, float]):
     def __missing__(self, name: str) -> float:
         return math.nan
 
+    def __getattr__(self, name: str) -> float:
+        return self[name]
+
 
 SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     "faults": (
-        lambda v: v["fault_share"] > 0.3,
+        lambda v: v.fault_share > 0.3,
         "the environment fails in {fault_share:.0%} of the newest episodes: the worker's log says "
         "why",
     ),
     "safe action": (
-        lambda v: v["safe_action_share"] > 0.3,
+        lambda v: v.safe_action_share > 0.3,
         "the safe action drives {safe_action_share:.0%} of the steps: the worker's log says why",
     ),
     "still": (
-        lambda v: v["observation_moves_share"] < 0.05,
+        lambda v: v.observation_moves_share < 0.05,
         "the observation stays the same in {observation_still_share:.0%} of the steps: check "
         "whether the worker stands still (commands, emergency stop), or a sensor is dead",
     ),
     "reward": (
         lambda v: (
-            v["env_steps_total"] >= 300
-            and v["reward_same"] == 1
-            and (not v["reward_high"] or not v["terminated"])
+            v.env_steps_total >= 300
+            and v.reward_same == 1
+            and (not v.reward_high or not v.terminated)
         ),
         "the reward has been {reward_high:g} in each of {env_steps_total:,} samples: reward what "
         "leads to the goal as well, or begin with demonstrations",
     ),
     "reward too small": (
-        lambda v: v["entropy_bonus"] > 10 * v["reward_range"] > 0,
+        lambda v: v.entropy_bonus > 10 * v.reward_range > 0,
         "rewards are negligible beside the entropy bonus: that is {entropy_bonus:.2g} in each "
         "step, and rewards differ by {reward_range:.2g}; enlarge the rewards, or lower "
         "agent.entropy_coef",
     ),
     "reward too large": (
-        lambda v: max(abs(v["value_low"]), abs(v["value_high"])) > 10_000,
+        lambda v: max(abs(v.value_low), abs(v.value_high)) > 10_000,
         "rewards are too large: with equal rewards, returns would reach {value_low:.3g} to "
         "{value_high:.3g}, and critics learn values of about a hundred well; divide the rewards, "
         "or set agent.scale_rewards",
     ),
     "observation too large": (
-        lambda v: v["observation_largest"] > 20,
+        lambda v: v.observation_largest > 20,
         "observations are not normalised: one is {observation_largest:.3g} where the first layer "
         "expects 1 to 3; give the observation space true bounds, or infinite ones",
     ),
     "observation too small": (
-        lambda v: v["observation_spread"] < 0.02,
+        lambda v: v.observation_spread < 0.02,
         "observations hardly differ: by {observation_spread:.2g} where the first layer expects 1 "
         "to 3; give the observation space true bounds, or infinite ones",
     ),
     "short episodes": (
-        lambda v: v["episode_steps"] <= 4,
+        lambda v: v.episode_steps <= 4,
         "episodes end after {episode_steps:.3g} steps: see what terminates them, and ep_max_length",
     ),
     "time limit": (
-        lambda v: v["terminated_share"] == 1 and v["episode_steps_differ"] == 0,
+        lambda v: v.terminated_share == 1 and v.episode_steps_differ == 0,
         "episodes all terminate after exactly {episode_steps:.0f} steps: a time limit must "
         "truncate instead",
     ),
     "gamma": (
-        lambda v: v["gamma"] < 0.5,
+        lambda v: v.gamma < 0.5,
         "gamma is {gamma:g}, so that fewer than two future steps count: raise agent.gamma (0.9 to "
         "0.99)",
     ),
     "policy stays": (
-        lambda v: v["policy_change"] < 1e-5,
+        lambda v: v.policy_change < 1e-5,
         "the policy does not change ({policy_change:.1g} in 500 training steps): raise "
         "agent.lr_actor",
     ),
     "old policy": (
-        lambda v: v["policy_age_steps"] > 3000,
+        lambda v: v.policy_age_steps > 3000,
         "samples are made by a policy that is {policy_age_steps:,.0f} training steps old: lower "
         "trainer.update_model_interval, or see whether workers get policies",
     ),
     "memory": (
-        lambda v: (
-            v["memory_size"] < 10 * v["batch_size"] and v["env_steps_total"] > 2 * v["memory_size"]
-        ),
+        lambda v: v.memory_size < 10 * v.batch_size and v.env_steps_total > 2 * v.memory_size,
         "the memory holds {memory_transitions:,} transitions, and a batch takes {batch_size:.0f}: "
         "raise memory_size",
     ),
     "few training steps": (
-        lambda v: v["env_steps_total"] > 400 and v["sample_uses"] < 2,
+        lambda v: v.env_steps_total > 400 and v.sample_uses < 2,
         "each sample is trained on {sample_uses:.2g} times: raise "
         "trainer.max_training_steps_per_env_step, or make the trainer faster",
     ),
     "values": (
-        lambda v: v["values_drift"] > 0.5,
+        lambda v: v.values_drift > 0.5,
         "values drift away: the critics' mean is {q_mean:.3g}, but returns lie between "
         "{value_low:.3g} and {value_high:.3g} at most; lower agent.lr_critic, or raise "
         "agent.polyak",
     ),
     "critics": (
-        lambda v: v["critic_spread"] <= 1e-6 * abs(v["q_mean"]),
+        lambda v: v.critic_spread <= 1e-6 * abs(v.q_mean),
         "a critic values all observations and actions alike: its values differ by "
         "{critic_spread:.1g}; lower agent.lr_critic, and start again",
     ),
     "critics stay": (
-        lambda v: v["critic_change"] < 1e-5,
+        lambda v: v.critic_change < 1e-5,
         "critics do not change ({critic_change:.1g} in 500 training steps): raise agent.lr_critic",
     ),
     "entropy collapsed": (
-        lambda v: v["entropy_per_action"] < -3.5,
+        lambda v: v.entropy_per_action < -3.5,
         "entropy has collapsed: {entropy_per_action:.2f} nats for each number of an action; raise "
         "agent.target_entropy or agent.entropy_coef",
     ),
     "random": (
-        lambda v: v["training_steps_total"] > 4000 and v["entropy_share"] > 0.95,
+        lambda v: v.training_steps_total > 4000 and v.entropy_share > 0.95,
         "the policy stays random: its entropy is {entropy_share:.0%} of the largest; lower "
         "agent.entropy_coef or agent.target_entropy, or enlarge the rewards",
     ),
     "ignores": (
-        lambda v: v["training_steps_total"] > 2000 and v["action_spread"] < 0.02,
+        lambda v: v.training_steps_total > 2000 and v.action_spread < 0.02,
         "the actor ignores its observation: its actions differ by {action_spread:.2g} of their "
         "range; check obs_preprocessor and actor, and lower agent.lr_actor",
     ),
@@ -275,15 +283,17 @@ class Diagnosis:
         """Return the line about a training after its newest round, given as its metrics with the
         figures of the module `learning`. Figures that are missing are no sign.
         """
-        returns, values = self.returns, self._values(record)
+        returns = self.returns
+        values = self._values(record)
         found = {name: text for name, (is_there, text) in SIGNS.items() if is_there(values)}
         self._lasts = {name: self._lasts.get(name, 0) + 1 for name in found}
         lasting = [text for name, text in found.items() if self._lasts[name] >= _LASTS]
         is_old = (
             record["training_steps_total"] >= _FLAT_STEPS and not 0 < returns.count < _FLAT_EPISODES
         )
-        is_near_best = values["reward_level"] > _NEAR_BEST
-        was_said, self._says_flat = self._says_flat, False
+        is_near_best = values.reward_level > _NEAR_BEST
+        was_said = self._says_flat
+        self._says_flat = False
         if returns.have_risen():
             self.line = LEARNING
         elif lasting:
@@ -300,33 +310,33 @@ class Diagnosis:
     def _values(self, record: Round) -> _Values:
         values = _Values({name: value for name, value in record.items() if value is not None})
         self._rewards = (
-            min(self._rewards[0], values["reward_low"]),
-            max(self._rewards[1], values["reward_high"]),
+            min(self._rewards[0], values.reward_low),
+            max(self._rewards[1], values.reward_high),
         )
         low, high = self._rewards
-        gamma, entropy = values["gamma"], values["entropy_nats"]
-        step_bonus = values["entropy_coef"] * entropy
+        gamma = values.gamma
+        entropy = values.entropy_nats
+        step_bonus = values.entropy_coef * entropy
         bonus = step_bonus / max(1.0 - gamma, 1e-6)
-        highest, lowest = max(0.0, values["value_high"]), min(0.0, values["value_low"])
+        highest = max(0.0, values.value_high)
+        lowest = min(0.0, values.value_low)
         beyond = max(
-            values["q_mean"] - highest - max(0.0, bonus),
-            lowest + min(0.0, bonus) - values["q_mean"],
+            values.q_mean - highest - max(0.0, bonus),
+            lowest + min(0.0, bonus) - values.q_mean,
         )
-        training_share = 1.0 - values["idle_s"] / max(values["round_duration_s"], 1e-9)
+        training_share = 1.0 - values.idle_s / max(values.round_duration_s, 1e-9)
         values.update(
             reward_high=high,
             reward_range=high - low,
             entropy_bonus=abs(step_bonus),
             reward_same=low <= high <= low + 1e-6 * abs(low),
             terminated=self._terminated,
-            observation_still_share=1.0 - values["observation_moves_share"],
-            sample_uses=values["training_steps_per_env_step_round"] * values["batch_size"],
-            policy_age_steps=values["policy_age_p50_s"]
-            * values["training_steps_per_s"]
-            * training_share,
+            observation_still_share=1.0 - values.observation_moves_share,
+            sample_uses=values.training_steps_per_env_step_round * values.batch_size,
+            policy_age_steps=values.policy_age_p50_s * values.training_steps_per_s * training_share,
             values_drift=beyond / (highest - lowest or math.nan),
-            entropy_per_action=entropy / (values["action_numbers"] or math.nan),
-            entropy_share=entropy / (values["max_entropy"] or math.nan),
+            entropy_per_action=entropy / (values.action_numbers or math.nan),
+            entropy_share=entropy / (values.max_entropy or math.nan),
         )
         if len(self._episodes) >= _LEAST_EPISODES:
             steps = [stats.steps for stats in self._episodes]
@@ -337,7 +347,7 @@ class Diagnosis:
                 episode_steps_differ=max(steps) - min(steps),
             )
             if all(stats.truncated for stats in self._episodes):
-                values["reward_level"] = (values["reward_recent_mean"] - low) / (
+                values["reward_level"] = (values.reward_recent_mean - low) / (
                     high - low or math.nan
                 )
         return values

@@ -83,7 +83,8 @@ class Fleet:
         in `Schedule`. Experts, which ignore policies, and workers that keep one policy are never
         late.
         """
-        self._stalled_after_s, self._max_lag_versions = stalled_after_s, max_lag_versions
+        self._stalled_after_s = stalled_after_s
+        self._max_lag_versions = max_lag_versions
         # any thread may read it; a worker in it is never changed, only replaced as a whole
         self._workers: dict[str, _Worker] = {}
         self._totals = Counter[str]()  # sums of growing figures since the workers started
@@ -95,11 +96,14 @@ class Fleet:
         """Take a worker's heartbeat (connection's thread). `newest` is the version published last;
         0: none.
         """
-        name, condition, known = beat.worker, beat.condition, self._workers.get(beat.worker)
+        name = beat.worker
+        condition = beat.condition
+        known = self._workers.get(beat.worker)
         before = known or _Worker(name)
         grown = {}
         for figure in (*_GROWING, "env_steps"):
-            now, then = getattr(condition, figure), getattr(before.condition, figure)
+            now = getattr(condition, figure)
+            then = getattr(before.condition, figure)
             # otherwise a new process has taken the name
             grown[figure] = now - then if now >= then else now
         self._totals.update(grown)
@@ -130,7 +134,8 @@ class Fleet:
 
     def _tell(self, worker: _Worker, before: dict[str, object]) -> None:
         for fact, level, line, over in _TOLD:
-            now, then = worker.facts[fact], before.get(fact)
+            now = worker.facts[fact]
+            then = before.get(fact)
             if now and now != then:
                 self._say(worker.name, level, line, worker.facts)
             elif then and not now and over:
@@ -158,7 +163,8 @@ class Fleet:
         """Return the workers' condition, and what they did since the last call. `newest` is the
         version published last.
         """
-        alive, driven = self._alive(), self._driven
+        alive = self._alive()
+        driven = self._driven
         self._driven = Counter()
         metrics: dict[str, float] = {
             "workers": len(alive),

@@ -25,6 +25,7 @@ from tmrl_like.agents.models import SamplingActor
 from tmrl_like.agents.observations import Encoder
 from tmrl_like.agents.sac import SACAgent
 from tmrl_like.base import tree
+from tmrl_like.base.text import one_line
 from tmrl_like.metrics.reading import Record
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.contract import MemoryDataloading
@@ -41,9 +42,11 @@ Figures = dict[str, float]
 
 _FIGURES_EVERY = 500  # training steps plus samples
 # steps between two figures: fewer give none, and of more only the newest count
-_LEAST_STEPS, _MOST_STEPS = 100, 800
+_LEAST_STEPS = 100
+_MOST_STEPS = 800
 _LARGEST_LEAF = 64  # an array with more numbers is treated as a picture and left out
-_PROBED, _LEAST_PROBED = 128, 8  # observations used from a batch
+_PROBED = 128  # observations used from a batch
+_LEAST_PROBED = 8
 
 
 class LearningWatch(Listener):
@@ -63,9 +66,12 @@ class LearningWatch(Listener):
         diagnosis: Diagnosis,
         rewards: RecentRewards,
     ) -> None:
-        self._agent, self._memory = agent, memory
-        self._diagnosis, self._rewards = diagnosis, rewards
-        self._of_samples, self._of_actor = SampleFigures(), ActorFigures()
+        self._agent = agent
+        self._memory = memory
+        self._diagnosis = diagnosis
+        self._rewards = rewards
+        self._of_samples = SampleFigures()
+        self._of_actor = ActorFigures()
         self._batch: Batch | None = None  # the newest batch that was trained on
         self._measured_at: float = 0  # training steps plus samples
 
@@ -93,15 +99,12 @@ class LearningWatch(Listener):
             except Exception as error:  # may come from the user's agent
                 self._measured_at = math.inf
                 log.warning(
-                    "no figures of samples and actor: %s: %s; training goes on",
-                    type(error).__name__,
-                    error,
+                    "no figures of samples and actor: %s; training goes on", one_line(error)
                 )
             if "reward_low" in record:
                 rewards = [record["reward_low"], record["reward_high"], *self._rewards.newest]
                 record |= {"reward_low": float(min(rewards)), "reward_high": float(max(rewards))}
-            known = known_figures(self._agent, self._memory, self.num_ranks)
-            self._diagnosis.judge(known | record)
+            self._diagnosis.judge(known_figures(self._agent, self._memory, self.num_ranks) | record)
         record["learning"] = self._diagnosis.line
 
 
@@ -119,7 +122,8 @@ class SampleFigures:
     def add(self, buffer: Buffer) -> None:
         """Take samples that enter the memory."""
         if not self._stream:
-            self._stream, self._last = buffer.stream, []
+            self._stream = buffer.stream
+            self._last = []
         for block in buffer.blocks if buffer.stream == self._stream else ():
             try:
                 obs = np.concatenate(self._last + [_numbers(segment) for segment in block.segments])
@@ -168,7 +172,8 @@ class ActorFigures:
     @torch.no_grad()
     def figures(self, agent: TrainingAgent, batch: Batch) -> Figures:
         """Return figures of a batch, and of what has changed since the last figures."""
-        actor, figures = agent.get_actor(), _of_rewards(agent, batch)
+        actor = agent.get_actor()
+        figures = _of_rewards(agent, batch)
         obs = tree.map_leaves(lambda leaf: leaf[:_PROBED], batch.obs)
         figures |= _of_first_layer(actor, obs)
         if len(batch.rew) < _LEAST_PROBED:
@@ -204,8 +209,10 @@ def _of_first_layer(actor: ActorModule, obs: Observation) -> Figures:
     for encoder in actor.children():
         if isinstance(encoder, Encoder) and not encoder.images:
             seen = encoder(obs)
-            largest = float(seen.square().mean(0).max()) ** 0.5
-            return {"observation_largest": largest, "observation_spread": float(seen.std(0).max())}
+            return {
+                "observation_largest": float(seen.square().mean(0).max()) ** 0.5,
+                "observation_spread": float(seen.std(0).max()),
+            }
     return {}
 
 
@@ -217,12 +224,17 @@ def _of_rewards(agent: TrainingAgent, batch: Batch) -> Figures:
     if gamma is None or gamma >= 1.0:
         return {"reward_low": float(batch.rew.min()), "reward_high": float(batch.rew.max())}
     for_ever = batch.rew / (1.0 - (gamma if batch.discount is None else batch.discount))
-    low, high = float(for_ever.min()), float(for_ever.max())
+    low = float(for_ever.min())
+    high = float(for_ever.max())
     scale = 1.0
     if isinstance(agent, SACAgent) and agent.return_scale is not None:
         scale = float(agent.return_scale.scale())
-    figures = {"reward_low": low * (1.0 - gamma), "reward_high": high * (1.0 - gamma)}
-    return figures | {"value_low": low / scale, "value_high": high / scale}
+    return {
+        "reward_low": low * (1.0 - gamma),
+        "reward_high": high * (1.0 - gamma),
+        "value_low": low / scale,
+        "value_high": high / scale,
+    }
 
 
 def _sample(actor: SamplingActor, obs: Observation) -> torch.Tensor:

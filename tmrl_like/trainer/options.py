@@ -90,9 +90,11 @@ class Schedule(Options):
         to do.
         """
         if epoch >= self.epochs:
-            name, what = "epochs", counted(int(self.epochs), "epoch")
+            name = "epochs"
+            what = counted(int(self.epochs), "epoch")
         elif elapsed_s >= self.max_minutes * 60:
-            name, what = "max_minutes", f"{self.max_minutes:g} minutes"
+            name = "max_minutes"
+            what = f"{self.max_minutes:g} minutes"
         else:
             return
         raise FinishedError(

@@ -96,12 +96,14 @@ class Pacer:
             ConfigError: the limit is infinite, so that the worker would wait for ever.
         """
         if not self.in_lockstep:
-            self.in_lockstep, self.untasked_training = True, training_steps
+            self.in_lockstep = True
+            self.untasked_training = training_steps
             self.check(self.limit)
 
     def leave_lockstep(self) -> None:
         """Leave lockstep, as no worker waits for training."""
-        self.in_lockstep, self.tasked_steps = False, 0
+        self.in_lockstep = False
+        self.tasked_steps = 0
 
     def is_done(self, training_steps: int, tasked_steps: int) -> bool:
         """Whether the training for this many tasked environment steps is done after

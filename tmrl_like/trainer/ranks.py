@@ -69,7 +69,9 @@ class Alone:
         tasks: of these, the environment steps that allow training.
     """
 
-    rank, size, group = 0, 1, 0
+    rank = 0
+    size = 1
+    group = 0
     samples = tasks = 0
     _all = _mine = Vote()  # the newest vote of all, and this rank's part of it
 
@@ -77,7 +79,8 @@ class Alone:
         """Vote as `vote` does, and return the vote of all, with only those `samples` and `tasks`
         that are new since the last call.
         """
-        before, mine = self._all, mine._replace(samples=self.samples, tasks=self.tasks)
+        before = self._all
+        mine = mine._replace(samples=self.samples, tasks=self.tasks)
         self._all, self._mine = self.vote(mine, may_be_late)
         return self._all._replace(
             samples=self._all.samples - before.samples, tasks=self._all.tasks - before.tasks
@@ -116,7 +119,7 @@ class Alone:
 
     def broadcast(self, data: bytes) -> bytes:
         """Return the data of rank 0."""
-        return data
+        return self.gather(b"" if self.rank else data)[0]
 
     def check(self, agent: TrainingAgent, training_steps: int) -> None:
         """Check, after a training step, that all ranks learn the same."""
@@ -152,7 +155,8 @@ class Ranks(Alone):
         self._late: tuple[Vote, Vote] | None = None  # the result of that vote
         self._timeout = datetime.timedelta(seconds=options.start_timeout_s)
         try:
-            self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            self.rank = int(os.environ["RANK"])
+            self.size = int(os.environ["WORLD_SIZE"])
             local_rank = int(os.environ.get("LOCAL_RANK", "0"))
             num_local = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
         except (KeyError, ValueError) as error:
@@ -166,8 +170,9 @@ class Ranks(Alone):
         if torch.cuda.is_available():
             torch.cuda.set_device(local_rank % torch.cuda.device_count())
         with self._said("to meet"):
-            url = options.address or "env://"
-            store = next(rendezvous(url, self.rank, self.size, timeout=self._timeout))[0]
+            store = next(
+                rendezvous(options.address or "env://", self.rank, self.size, timeout=self._timeout)
+            )[0]
             prefix = _round_of(store, self.rank, self.size, self._timeout)
             self._dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
@@ -202,7 +207,8 @@ class Ranks(Alone):
             ) from None
 
     def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
-        late, self._late = self._late, None
+        late = self._late
+        self._late = None
         if late is None or not may_be_late:
             late = super().vote(mine)
         self._ballot = mine._replace(due=False)
@@ -231,7 +237,8 @@ class Ranks(Alone):
                 for work in works:
                     work.wait()
                 return
-            other, others = 1 - self.rank, [torch.empty_like(tensor) for tensor in tensors]
+            other = 1 - self.rank
+            others = [torch.empty_like(tensor) for tensor in tensors]
             works = [self._dist.irecv(tensor, other) for tensor in others]
             works += [self._dist.isend(tensor, other) for tensor in tensors]
             for work in works:
@@ -260,9 +267,6 @@ class Ranks(Alone):
         joined[ends[self.rank] : ends[self.rank + 1]] = np.frombuffer(data, np.uint8)
         self._add(torch.from_numpy(joined))  # adds in place
         return [joined[start:end].tobytes() for start, end in itertools.pairwise(ends)]
-
-    def broadcast(self, data: bytes) -> bytes:
-        return self.gather(b"" if self.rank else data)[0]
 
     def check(self, agent: TrainingAgent, training_steps: int) -> None:
         """Check that the agent averages its gradients and, every `check_every_steps`, that its
@@ -313,7 +317,8 @@ def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -
     are gone, and a process that reads them before they are replaced waits for minutes. So rank 0
     names a round, and announces which processes have answered.
     """
-    own, until = secrets.token_hex(8), time.monotonic() + timeout.total_seconds()
+    own = secrets.token_hex(8)
+    until = time.monotonic() + timeout.total_seconds()
     if rank == 0:
         answers = [f"tmrl/{own}/{other}" for other in range(1, size)]
         store.set("tmrl/round", own)
@@ -336,5 +341,4 @@ def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -
 
 def meet(options: RankOptions) -> Alone:
     """Return the ranks of this training: several if `WORLD_SIZE` in the environment is above 1."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    return Alone() if size in ("", "0", "1") else Ranks(options)
+    return Alone() if os.environ.get("WORLD_SIZE", "1") in ("", "0", "1") else Ranks(options)

@@ -87,23 +87,28 @@ class RoundMetrics(Listener):
             self._add_actions(block, delivery.buffer.stream)
 
     def _add_timing(self, block: Block, ahead_s: float) -> None:
-        add, timing, is_step = self._of_samples, block.timing, ~block.is_reset
+        timing = block.timing
+        is_step = ~block.is_reset
         observed_at_s = timing.observed_at_s - ahead_s
-        add["sample_age_{}_s"].append(clocks.unix_s() - observed_at_s)
-        add["inference_{}_s"].append(timing.inference_s[is_step])
-        add["period_error_{}_s"].append(timing.period_error_s[is_step])
-        add["demonstration_share"].append(
-            np.isin(timing.source, (*TAKEN_OVER, ActionSource.EXPERT))
-        )
-        add["safe_action_share"].append(timing.source[is_step] == ActionSource.SAFE)
-        add["takeover_share"].append(np.isin(timing.source[is_step], TAKEN_OVER))
-        published = timing.policy_version[timing.policy_version > 0]
-        add["policy_staleness_{}_versions"].append(np.maximum(self._newest_version - published, 0))
-        for version in np.unique(published):
-            if (published_s := self._published_s.get(int(version))) is not None:
-                add["policy_age_{}_s"].append(
-                    observed_at_s[timing.policy_version == version] - published_s
-                )
+        source = timing.source[is_step]
+        versions = timing.policy_version
+        policy_age_s = observed_at_s - [
+            self._published_s.get(version, np.nan) for version in versions.tolist()
+        ]
+        values = {
+            "sample_age_{}_s": clocks.unix_s() - observed_at_s,
+            "inference_{}_s": timing.inference_s[is_step],
+            "period_error_{}_s": timing.period_error_s[is_step],
+            "demonstration_share": np.isin(timing.source, (*TAKEN_OVER, ActionSource.EXPERT)),
+            "safe_action_share": source == ActionSource.SAFE,
+            "takeover_share": np.isin(source, TAKEN_OVER),
+            "policy_staleness_{}_versions": np.maximum(
+                self._newest_version - versions[versions > 0], 0
+            ),
+            "policy_age_{}_s": policy_age_s[~np.isnan(policy_age_s)],
+        }
+        for name, found in values.items():
+            self._of_samples[name].append(found)
 
     def _add_actions(self, block: Block, stream: str) -> None:
         """Add how much each action differs from the one before it in the same stream."""
@@ -121,8 +126,10 @@ class RoundMetrics(Listener):
     def on_round(self, record: Record) -> None:
         """Summarise the round; the record already has the totals of training steps and samples."""
         self.is_closed = True
-        steps, samples = record["training_steps_total"], record["env_steps_total"]
-        new_steps, new_samples = steps - self._began[0], samples - self._began[1]
+        steps = record["training_steps_total"]
+        samples = record["env_steps_total"]
+        new_steps = steps - self._began[0]
+        new_samples = samples - self._began[1]
         record |= self._numbers | {
             "round_duration_s": self.duration_s,
             "idle_s": self._idle_s,

@@ -24,7 +24,8 @@ _LARGEST_S = 1e11  # no clock of an honest worker exceeds this
 _SAY_AGAIN_S = 600.0
 _MAX_SAID = 100
 # shared by all workers, because the trainer's clock may be the one that jumps
-_LINES, _LINES_PER_S = 20, 0.1
+_LINES = 20
+_LINES_PER_S = 0.1
 
 
 @dataclass
@@ -44,8 +45,11 @@ class _Clock:
         return min(self.starts_s.values())
 
     def take(self, beat: m.Beat, now_s: float) -> None:
-        self.up_s, self.epoch_s, self.beats = beat.up_s, beat.at_s - beat.up_s, self.beats + 1
-        minute, start_s = int(now_s // 60), now_s - beat.up_s
+        self.up_s = beat.up_s
+        self.epoch_s = beat.at_s - beat.up_s
+        self.beats += 1
+        minute = int(now_s // 60)
+        start_s = now_s - beat.up_s
         self.starts_s[minute] = min(start_s, self.starts_s.get(minute, start_s))
         if len(self.starts_s) > _MINUTES:
             del self.starts_s[next(iter(self.starts_s))]
@@ -88,9 +92,9 @@ class WorkerClocks:
         ahead_s = known.epoch_s - known.start_s + now_s - time.time()
         if abs(ahead_s - known.said_s) <= _WORTH_SAYING_S:
             return
-        is_off = abs(ahead_s) > _WORTH_SAYING_S
-        known.said_s = ahead_s if is_off else 0.0
-        if is_off:
+        known.said_s = 0.0
+        if abs(ahead_s) > _WORTH_SAYING_S:
+            known.said_s = ahead_s
             line = (
                 "the clock of worker %s is %.0f s %s this trainer's: ages of samples allow for it; "
                 "set both by NTP"
@@ -141,18 +145,21 @@ class FreshnessLimits:
         """
         age_s = now_s + ahead_s - packet.observed_at_s
         lag = newest_version - packet.policy_version if packet.policy_version else 0
-        if not packet.samples or (age_s <= self._max_age_s and lag <= self.max_lag_versions):
-            return True
-        self.dropped_samples += packet.samples
-        if age_s > self._max_age_s:
-            limit, reason = (
-                "max_sample_age_s",
-                f"{age_s:.3g} s old, at most {self._max_age_s:g} are allowed",
-            )
-        else:
+        if packet.samples and age_s > self._max_age_s:
+            limit = "max_sample_age_s"
+            reason = f"{age_s:.3g} s old, at most {self._max_age_s:g} are allowed"
+        elif packet.samples and lag > self.max_lag_versions:
             limit = "max_policy_lag_versions"
             reason = f"made {lag} versions ago, at most {self.max_lag_versions:g} are allowed"
+        else:
+            return True
+        self.dropped_samples += packet.samples
         if self._lines_of.take(f"{limit} {packet.worker}", 1, now_s) and self._lines.take(1, now_s):
-            line = "samples of worker %s are dropped (%s): %s; %d samples dropped so far"
-            log.warning(line, packet.worker, limit, reason, self.dropped_samples)
+            log.warning(
+                "samples of worker %s are dropped (%s): %s; %d samples dropped so far",
+                packet.worker,
+                limit,
+                reason,
+                self.dropped_samples,
+            )
         return False

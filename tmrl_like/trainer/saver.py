@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -33,38 +34,32 @@ class Publication(NamedTuple):
     training_steps: int = 0
 
 
+@dataclass(eq=False)
 class Saver:
     """Writes published policies in a thread of its own, so that training never waits for the
     disk.
+
+    Attributes:
+        path: file for the newest policy; None: it is not written.
+        store: store for all policies; None: no store.
+        card: the card of all files, without version, time and steps.
+        options: what the store keeps.
+        training_steps: returns the training steps done so far.
+        waiting_bytes: if the disk is slower than training, the oldest waiting policies beyond this
+            size are skipped.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        store: PolicyStore | None,
-        card: PolicyCard,
-        options: TrainerOptions,
-        training_steps: Callable[[], int],
-        waiting_bytes: int = 32 << 20,
-    ) -> None:
-        """Start the thread.
+    path: Path | None
+    store: PolicyStore | None
+    card: PolicyCard
+    options: TrainerOptions
+    training_steps: Callable[[], int]
+    waiting_bytes: int = 32 << 20
 
-        Args:
-            path: file for the newest policy; None: it is not written.
-            store: store for all policies; None: no store.
-            card: the card of all files, without version, time and steps.
-            options: what the store keeps.
-            training_steps: returns the training steps done so far.
-            waiting_bytes: if the disk is slower than training, the oldest waiting policies beyond
-                this size are skipped.
-        """
-        self.path = path
-        self._store = store
-        self._card = card
-        self._options = options
-        self._training_steps = training_steps
-        self._waiting_bytes = waiting_bytes
-        self._tagged_at_s, self._tagged_steps = time.monotonic(), training_steps()
+    def __post_init__(self) -> None:
+        """Start the thread."""
+        self._tagged_at_s = time.monotonic()
+        self._tagged_steps = self.training_steps()
         self._waiting: list[Publication] = []  # the first one is being written
         self._lock = threading.Lock()
         self._failed = False
@@ -78,8 +73,8 @@ class Saver:
 
     def save(self, publication: Publication) -> None:
         """Write a policy later, unless it is not finite. Training thread only."""
-        publication = publication._replace(training_steps=self._training_steps())
-        most = max(1, self._waiting_bytes // max(1, len(publication.weights.content.data)))
+        publication = publication._replace(training_steps=self.training_steps())
+        most = max(1, self.waiting_bytes // max(1, len(publication.weights.content.data)))
         with self._lock:
             self._waiting.append(publication)
             del self._waiting[1:-most]
@@ -87,8 +82,8 @@ class Saver:
 
     def add_return(self, version: int, return_: float) -> None:
         """Note the return of a test episode of a policy. Training thread only."""
-        if self._store is not None and math.isfinite(return_):
-            call_beside(self._beside, partial(self._note, self._store, version, return_))
+        if self.store is not None and math.isfinite(return_):
+            call_beside(self._beside, partial(self._note, self.store, version, return_))
 
     def close(self) -> None:
         """Write the policies that are waiting, and end the thread. Calling it twice is fine."""
@@ -105,7 +100,7 @@ class Saver:
         except (OSError, PolicyError, MemoryError) as error:
             # PolicyError: the policy to be tagged is gone
             if not self._failed:
-                where = self._store.folder if self._store is not None else self.path
+                where = self.store.folder if self.store is not None else self.path
                 why = error if str(error) else "no memory is left"
                 log.error("cannot save the policy to %s: %s; training goes on", where, why)
             self._failed = True
@@ -118,27 +113,29 @@ class Saver:
         refuse_diverged(policy.weights.tensors)
         version, published_at_s, weights, steps = policy
         card = msgspec.structs.replace(
-            self._card, version=version, published_at_s=published_at_s, training_steps=steps
+            self.card, version=version, published_at_s=published_at_s, training_steps=steps
         )
-        if self._store is not None:
-            kept = self._store.add(weights.content, card)
+        if self.store is not None:
+            kept = self.store.add(weights.content, card)
             if self._wants_tag(steps):
-                self._store.tag(str(version), f"step-{steps}")
+                self.store.tag(str(version), f"step-{steps}")
             if self.path is not None:
                 link_atomically(kept, self.path)
-            self._store.collect(self._options.keep_policies)
+            self.store.collect(self.options.keep_policies)
         elif self.path is not None:
             write_policy(self.path, weights.content, card)
 
     def _wants_tag(self, steps: int) -> bool:
         """Whether all tag intervals that are set have passed since the last tag."""
-        every_s, every_steps = self._options.tag_every_s, self._options.tag_every_steps
+        every_s = self.options.tag_every_s
+        every_steps = self.options.tag_every_steps
         now = time.monotonic()
         if not (every_s or every_steps) or now - self._tagged_at_s < every_s:
             return False
         if every_steps and steps // every_steps == self._tagged_steps // every_steps:
             return False
-        self._tagged_at_s, self._tagged_steps = now, steps
+        self._tagged_at_s = now
+        self._tagged_steps = steps
         return True
 
     def _note(self, store: PolicyStore, version: int, return_: float) -> None:

@@ -33,7 +33,7 @@ from tmrl_like.errors import (
 from tmrl_like.metrics.reading import Record
 from tmrl_like.policies.actor import refuse_device
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.contract import MemoryFactory
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.trainer.interface import TrainerInterface
@@ -70,7 +70,6 @@ _BY_POSITION = (  # after the first three, in the order of the original interfac
 )
 
 SpacesOf = Callable[[], gymnasium.Env[Observation, Action]] | Sequence[Space]
-MemoryFactory = Callable[..., MemoryDataloading]
 AgentFactory = Callable[..., TrainingAgent]
 AgentScheduler = Callable[[TrainingAgent, int], None]
 StopAsked = Callable[[], bool]
@@ -148,8 +147,12 @@ class TrainingOffline(Schedule):
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
         spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
-        gamma = argument_of(self.training_agent_cls, "gamma")
-        memory_cls = completed(self.memory_cls, gamma=gamma, held_out=self.held_out_share, **spaces)
+        memory_cls = completed(
+            self.memory_cls,
+            gamma=argument_of(self.training_agent_cls, "gamma"),
+            held_out=self.held_out_share,
+            **spaces,
+        )
         self.memory = memory_cls(nb_steps=self.steps, device=self.device)
         self.agent = self.training_agent_cls(device=self.device, **spaces)
         refuse_two_discounts(self.memory, self.agent)
@@ -266,7 +269,8 @@ class TrainingOffline(Schedule):
             self.agent_scheduler(self.agent, self.epoch)
             self._follow_discount()
         records: list[Record] = []
-        stops, metrics = False, self._metrics
+        stops = False
+        metrics = self._metrics
         while self.round < self.rounds and not stops:
             if metrics.is_closed:
                 metrics.begin(self.epoch, self.round, self.total_updates, self.total_samples)
@@ -285,7 +289,8 @@ class TrainingOffline(Schedule):
             if stops or vote.due or self.round >= self.rounds:
                 records.append(self._close_round(around))
         if self.round >= self.rounds:
-            self.epoch, self.round = self.epoch + 1, 0
+            self.epoch += 1
+            self.round = 0
         return records
 
     def _run_round(self, around: _Around) -> None:
@@ -304,8 +309,10 @@ class TrainingOffline(Schedule):
     def _train(self, batch: Batch, around: _Around) -> None:
         metrics = self.agent.train(batch)
         if not isinstance(metrics, Mapping):
-            agent, got = type(self.agent).__name__, one_line(metrics, 80)
-            raise ConfigError(f"{agent}.train returned {got}; expected a dict of metrics")
+            agent = type(self.agent).__name__
+            raise ConfigError(
+                f"{agent}.train returned {one_line(metrics, 80)}; expected a dict of metrics"
+            )
         for listener in around.listeners:
             listener.on_step(batch, metrics)
         self.total_updates += 1
@@ -346,8 +353,9 @@ class TrainingOffline(Schedule):
     def _may_publish(self, around: _Around) -> bool:
         if not self.update_model_interval_s:
             return True
-        since_s = self.clock() - self._published_at
-        return self._vote(around.should_stop, since_s >= self.update_model_interval_s).due
+        return self._vote(
+            around.should_stop, self.clock() - self._published_at >= self.update_model_interval_s
+        ).due
 
     def _vote(
         self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False
@@ -355,7 +363,8 @@ class TrainingOffline(Schedule):
         """Exchange the state of this rank with all others, and count the samples that have arrived
         at any of them.
         """
-        pacer, stop = self.pacer, should_stop() or self.elapsed_s > self.max_minutes * 60
+        pacer = self.pacer
+        stop = should_stop() or self.elapsed_s > self.max_minutes * 60
         vote = self.ranks.cast(
             Vote(self.memory.ready, stop, is_due, pacer.in_lockstep), may_be_late
         )
@@ -374,7 +383,8 @@ class TrainingOffline(Schedule):
         """Put arrived samples into the memory; take no more from a worker process whose samples do
         not fit.
         """
-        taken, rejected = [], set()
+        taken = []
+        rejected = set()
         for delivery in around.interface.retrieve(timeout_s):
             receipt = delivery.receipt
             if receipt is not None and receipt[:2] in rejected:
@@ -428,17 +438,18 @@ class TrainingOffline(Schedule):
         """On each iteration, report which workers are missing if no samples have come for long, and
         how far the warm-up is.
         """
-        silent_since, remind_after_s, came, counted_at = (
-            self.clock(),
-            _FIRST_REMINDER_S,
-            self._awaited(),
-            -math.inf,
-        )
+        silent_since = self.clock()
+        remind_after_s = _FIRST_REMINDER_S
+        came = self._awaited()
+        counted_at = -math.inf
         while True:
             yield
-            now, before, came = self.clock(), came, self._awaited()
+            now = self.clock()
+            before = came
+            came = self._awaited()
             if came != before:
-                silent_since, remind_after_s = now, _FIRST_REMINDER_S
+                silent_since = now
+                remind_after_s = _FIRST_REMINDER_S
             elif now - silent_since >= remind_after_s and (
                 self.ranks.rank == 0 or not self.memory.ready
             ):
@@ -450,8 +461,11 @@ class TrainingOffline(Schedule):
                 remind_after_s += min(remind_after_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
             if self.total_samples < self.start_training and now - counted_at >= _WARM_UP_EVERY_S:
                 counted_at = now
-                waits = {"start_training": self.start_training}
-                self._say(around, "warm_up", waits | {"env_steps_total": self.total_samples})
+                counts = {
+                    "start_training": self.start_training,
+                    "env_steps_total": self.total_samples,
+                }
+                self._say(around, "warm_up", counts)
 
     def _awaited(self) -> int:
         """The number of samples so far: of all ranks, or of this one alone while it has too few to
@@ -519,7 +533,8 @@ class TrainingOffline(Schedule):
         """Restore a pickled training, perhaps where the clock is another one."""
         elapsed_s = state.pop("elapsed_s")
         vars(self).update(state)
-        self.elapsed_s, self._published_at = elapsed_s, self.clock()
+        self.elapsed_s = elapsed_s
+        self._published_at = self.clock()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return the state of the schedule as plain values, for a checkpoint; agent and memory save

@@ -45,16 +45,10 @@ class Snapshot:
     state: State  # shares no tensor with the training
 
     def write(self, path: Path) -> None:
-        """Write the snapshot to the checkpoint folder `path`.
-
-        Raises:
-            CheckpointError: it cannot be written (disk full, no permission); existing checkpoints
-                stay intact.
+        """Write the snapshot to the checkpoint folder `path`. If this raises OSError (disk full, no
+        permission), existing checkpoints stay intact.
         """
-        try:
-            write_checkpoint(path, self.head, _bytes_of(self.state))
-        except OSError as error:
-            raise CheckpointError(f"cannot write the checkpoint to {path}: {error}") from None
+        write_checkpoint(path, self.head, _bytes_of(self.state))
 
 
 def take_snapshot(training: TrainingOffline, run: str = "", unstored_samples: int = 0) -> Snapshot:
@@ -68,7 +62,11 @@ def take_snapshot(training: TrainingOffline, run: str = "", unstored_samples: in
     """
     head = Head(FORMAT, 0, run, training.total_updates, training.epoch, training.elapsed_s)
     state = _state_of(training) | {"unstored_samples": unstored_samples}
-    return Snapshot(head, map_leaves(_copied, state))
+    state = map_leaves(
+        lambda leaf: leaf.detach().to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf,
+        state,
+    )
+    return Snapshot(head, state)
 
 
 def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
@@ -151,7 +149,8 @@ def object_state(holder: Any) -> State:
     """
     if hasattr(type(holder), "state_dict"):
         return dict(holder.state_dict())
-    given, state = signature_of(type(holder)).parameters, {}
+    given = signature_of(type(holder)).parameters
+    state = {}
     for name, value in vars(holder).items():
         if not (name in given and isinstance(value, _PLAIN)):
             with contextlib.suppress(_NoState):
@@ -231,10 +230,6 @@ def _restored(current: Any, saved: Any) -> Any:
         with torch.no_grad():
             return current.copy_(saved)
     return saved
-
-
-def _copied(value: object) -> object:
-    return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
 
 
 def _bytes_of(state: State) -> memoryview:

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Unpack
@@ -53,19 +54,21 @@ _MAX_CAUSE = 100
 _OUT_OF_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory")
 
 
+@dataclass(eq=False)
 class _Records(Listener):
     """Passes each record to the sinks and the link, and returns of test episodes to the saver."""
 
-    def __init__(self, sinks: Sequence[Sink], saver: Saver | None, link: TrainerInterface) -> None:
-        self._sinks, self._saver, self._link = sinks, saver, link
+    sinks: Sequence[Sink]
+    saver: Saver | None
+    link: TrainerInterface
 
     def on_record(self, record: Record) -> None:
         is_test = record["kind"] == "episode" and record["test"] and not record["fault"]
-        if is_test and self._saver is not None:
-            self._saver.add_return(record["policy_version"], record["return"])
-        for sink in self._sinks:
+        if is_test and self.saver is not None:
+            self.saver.add_return(record["policy_version"], record["return"])
+        for sink in self.sinks:
             sink.write(record)
-        self._link.report(record)
+        self.link.report(record)
 
 
 class Trainer:
@@ -166,8 +169,10 @@ class Trainer:
             if options.init_policy is not None and training.total_updates == 0:
                 _start_from(training, options.init_policy)
             self._checkpoints.gather_receipts()
-            file = None if ranks.rank else cfg.path_of_run(model_path, "MODEL_PATH_TRAINER")
-            folder = None if ranks.rank else cfg.path_of_run(policies_path, "POLICIES_FOLDER")
+            if ranks.rank:
+                model_path = policies_path = None
+            file = cfg.path_of_run(model_path, "MODEL_PATH_TRAINER")
+            folder = cfg.path_of_run(policies_path, "POLICIES_FOLDER")
             versions = [] if folder is None else PolicyStore(folder).versions()
             newest = max(training.kept.version, *versions, 0)
             # all ranks count from the same version
@@ -232,8 +237,10 @@ class Trainer:
         """
         config = partial_to_dict(functools.partial(self._training_cls))
         folder = self._metrics_path.parent / "wandb"
-        init = {"entity": entity, "project": project, "id": run_id, "config": config}
-        self._run(about, functools.partial(WandbSink, folder, key, **init))
+        make = functools.partial(
+            WandbSink, folder, key, entity=entity, project=project, id=run_id, config=config
+        )
+        self._run(about, make)
 
     def stop(self) -> None:
         """End the current (or next) `run` after its current training step, with a checkpoint. Any
@@ -302,13 +309,15 @@ class Trainer:
             self._stop.set()
 
     def _run_epochs(self, listeners: Sequence[Listener]) -> None:
-        training, link = self.training, self.link
+        training = self.training
+        link = self.link
 
         def is_over() -> bool:
             return training.epoch >= training.epochs or training.is_over(self._stop.is_set)
 
         training.publish(link)
-        saved_at, ends = -math.inf, is_over()
+        saved_at = -math.inf
+        ends = is_over()
         while not ends:
             training.run_epoch(link, listeners, self._stop.is_set)
             training.publish(link)

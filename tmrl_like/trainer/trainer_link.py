@@ -182,11 +182,15 @@ class TrainerLink(TrainerInterface):
         return Publication(version, time.time(), weights)
 
     def fleet(self) -> dict[str, float]:
-        stale = {"dropped_stale_samples_total": self._freshness.dropped_samples}
-        return self.workers.metrics(self.newest_version) | self._receiver.metrics() | stale
+        return (
+            self.workers.metrics(self.newest_version)
+            | self._receiver.metrics()
+            | {"dropped_stale_samples_total": self._freshness.dropped_samples}
+        )
 
     def who_is_missing(self) -> str:
-        missing, rank = self.workers.describe() or "no worker has come", self._rank
+        missing = self.workers.describe() or "no worker has come"
+        rank = self._rank
         if rank.size > 1:
             missing = (
                 f"rank {rank.number} gets only workers whose names assign them to it: start at "
@@ -222,11 +226,15 @@ class TrainerLink(TrainerInterface):
         """Take samples, to be read in turns, and heartbeats."""
         if isinstance(message, m.SamplePacket):
             ahead_s = self._clocks.ahead_s(message.worker, message.epoch_s)
-
-            def admit(packet: m.SamplePacket) -> bool:
-                return self._freshness.admit(packet, clocks.unix_s(), self.newest_version, ahead_s)
-
-            taken = self._receiver.take(message, body, data, self._clock(), admit)
+            taken = self._receiver.take(
+                message,
+                body,
+                data,
+                self._clock(),
+                lambda packet: self._freshness.admit(
+                    packet, clocks.unix_s(), self.newest_version, ahead_s
+                ),
+            )
             deliveries = (replace(delivery, ahead_s=ahead_s) for delivery in taken)
             self._unread.add(message.worker, deliveries, len(data) + _UNREAD_BYTES)
             self._read_unread()
@@ -245,11 +253,12 @@ class TrainerLink(TrainerInterface):
             self._turn_left_s -= self._unread.work(self._inbox.append, self._turn_left_s)
         except MemoryError:  # this packet, and those behind it, are not acknowledged
             self._turn_left_s = 0.0
-            line = (
+            self._say_short(
+                "memory",
+                logging.ERROR,
                 "no memory is left for samples that arrive: training goes on, and the workers send "
-                "them again"
+                "them again",
             )
-            self._say_short("memory", logging.ERROR, line)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Read waiting packets, hand them over, and store the samples that are in the memory; send
@@ -263,8 +272,11 @@ class TrainerLink(TrainerInterface):
         try:
             self._receiver.write(self._clock())
         except MemoryError:  # samples that are not stored are not acknowledged
-            line = "no memory is left to store samples: training goes on, and they are stored later"
-            self._say_short("memory", logging.ERROR, line)
+            self._say_short(
+                "memory",
+                logging.ERROR,
+                "no memory is left to store samples: training goes on, and they are stored later",
+            )
         if not connected:
             return 0.0 if self._unread else _TICK_S
         # the policy first, so that a worker in lockstep has it when it continues
@@ -282,7 +294,8 @@ class TrainerLink(TrainerInterface):
         """
         if self._frame is None:
             with self._lock:
-                policy, self._next_publication = self._next_publication, None
+                policy = self._next_publication
+                self._next_publication = None
                 self._publication = policy or self._publication
             self._frames = iter(()) if policy is None else self._frames_of(policy)
             self._frame = next(self._frames, None)

@@ -183,7 +183,8 @@ def refuse_two_discounts(memory: object, agent: object) -> None:
     """Raise ConfigError if both have a discount and these differ: the memory uses its discount to
     sum rewards, the agent to add values.
     """
-    of_memory, of_agent = discount_of(memory), discount_of(agent)
+    of_memory = discount_of(memory)
+    of_agent = discount_of(agent)
     if None not in (of_memory, of_agent) and of_memory != of_agent:
         raise ConfigError(
             f"gamma is {of_memory} in the memory and {of_agent} in the agent: give both the same"

@@ -1,13 +1,11 @@
 """Access to a worker's folder."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from tmrl_like.delivery import folder as folder_module
 from tmrl_like.delivery.folder import open_folder
-from tmrl_like.delivery.segments import path_of
 from tmrl_like.errors import ConfigError
 
 
@@ -58,23 +56,6 @@ def test_samples_of_another_version_are_left_alone_and_the_user_is_told(opened, 
     opened("arm")
     assert "another version of tmrl_like left in" in caplog.text
     assert old.read_bytes() == b"rows"
-
-
-def test_a_file_that_was_never_filled_and_cannot_be_removed_stops_nobody(
-    opened, tmp_path, monkeypatch
-):
-    def refuse(path, **how):
-        raise PermissionError
-
-    opened("arm").close()
-    cut_off = path_of(tmp_path / "arm", 1, 1)
-    cut_off.write_bytes(b"")
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", refuse)
-        opened("arm").close()
-    assert cut_off.exists()
-    opened("arm")
-    assert not cut_off.exists()
 
 
 @pytest.mark.parametrize("name", ["arm 1/left", "..", "ä.b%2E", "C:\\arm", "a" * 66])

@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 import filelock
 
 from tmrl_like.base.files import lock_folder
-from tmrl_like.delivery.segments import SUFFIX, incarnations_in, remove_never_filled
+from tmrl_like.delivery.segments import SUFFIX, incarnations_in
 from tmrl_like.errors import ConfigError
 
 log = logging.getLogger("tmrl_like.delivery")
@@ -54,7 +54,6 @@ class WorkerFolder:
 
     def __init__(self, path: Path, worker: str, lock: filelock.BaseFileLock) -> None:
         """Use `open_folder` instead, which locks the folder."""
-        remove_never_filled(path)
         self.path = path
         self.worker = worker
         self.dead = tuple(incarnations_in(path))

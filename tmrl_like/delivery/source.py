@@ -254,12 +254,15 @@ class Source:
         """Find the oldest segment if none is known; return whether there is one."""
         if not self.segments:
             self.is_short = False
-            found = [
-                self._map(file_of(path)) for path in segments_of(self._folder, self.incarnation)
-            ]
-            kept = [segment for segment in found if segment is not None and not segment.is_free]
-            if not self.is_short:  # else the oldest is not known
-                self.segments.extend(sorted(kept, key=lambda segment: segment.words[NUMBER])[:1])
+            kept = []
+            for path in segments_of(self._folder, self.incarnation):
+                segment = self._map(file_of(path))
+                if segment is not None and not segment.is_free:
+                    kept.append(segment)
+                elif segment is not None and self.is_dead:
+                    self._remove(segment)
+            if kept and not self.is_short:  # else the oldest is not known
+                self.segments.append(min(kept, key=lambda segment: segment.words[NUMBER]))
         return bool(self.segments)
 
     def runs(self, cursor: Cursor) -> Iterator[tuple[int, int, int, int]]:
@@ -299,8 +302,8 @@ class Source:
     def _map(self, file: int) -> Segment | None:
         """Map a file of this process.
 
-        Returns None if the file is gone, was just created, belongs to another process after a power
-        cut, or if descriptors or memory are lacking.
+        Returns None if the file is gone, is cut off, belongs to another process after a power cut,
+        or if descriptors or memory are lacking.
         """
         if file not in self._mapped:
             for gone in [
@@ -318,7 +321,7 @@ class Source:
                     "again"
                 )
                 return None
-            if segment.words[INCARNATION] != self.incarnation:
+            if segment.words[INCARNATION] not in (0, self.incarnation):  # 0: never filled
                 segment.close()
                 return None
             self._mapped[file] = segment

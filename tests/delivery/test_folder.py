@@ -66,6 +66,13 @@ def test_any_name_gets_a_folder_of_its_own_and_comes_back(opened, tmp_path, name
     assert opened(None).worker == name
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "n" * 201, os.fsdecode(b"a\xff")])
+def test_a_name_that_no_server_takes_is_refused_at_once(tmp_path, name):
+    for root in (None, tmp_path):
+        with pytest.raises(ConfigError, match=r"name is .* printable characters"):
+            open_folder(root, name)
+
+
 def test_a_name_too_long_for_a_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="needs a shorter name"):
         open_folder(tmp_path, "ü" * 150)

@@ -124,7 +124,8 @@ def test_a_server_that_refuses_is_not_missed_until_it_is_gone(alone, caplog):
     assert lines(caplog) == ["the server is full; trying again every 5 s"]
     alone.pass_s(5.0)
     assert lines(caplog)[1:] == [
-        "no server answers at a:1: is `tmrl-like server` running there? Still trying"
+        "no server answers at a:1: is `tmrl-like server` running there, with its keys unchanged? "
+        "Still trying"
     ]
 
 
@@ -194,7 +195,7 @@ def test_all_servers_are_dialled_in_turn_until_one_answers_and_that_is_said_once
     assert two.dialled[:4] == ["a:1", "b:2", "a:1", "b:2"]
     assert len(two.dialled) < 12  # slow links are given more time
     (line,) = lines(caplog)
-    assert line.startswith("no server answers at a:1, b:2: is `tmrl-like server` running there?")
+    assert line.startswith("no server answers at a:1, b:2: is `tmrl-like server` running there, ")
     two.say(WELCOME)
     assert two.is_welcome
 

@@ -3,7 +3,7 @@
 import pytest
 from kit.rings import DeadLink, IdleRole, ring_of
 
-from tmrl_like.errors import ConfigError, RefusedError, ShortageError
+from tmrl_like.errors import RefusedError, ShortageError
 from tmrl_like.session.session import Session
 from tmrl_like.wire import messages as m
 
@@ -49,9 +49,3 @@ def test_where_there_is_no_thread_the_link_is_closed(monkeypatch):
     with pytest.raises(ShortageError):
         Session(ring_of(link), IdleRole(), "worker", "w")
     assert link.is_closed
-
-
-@pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "n" * 201])
-def test_a_name_that_no_server_takes_is_refused_at_once(name):
-    with pytest.raises(ConfigError, match=r"name is .* printable characters"):
-        Session(ring_of(DeadLink()), IdleRole(), "worker", name)

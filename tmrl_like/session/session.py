@@ -17,9 +17,8 @@ from pathlib import Path
 
 import tmrl_like
 from tmrl_like.base import clocks
-from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread, wait_checking
-from tmrl_like.errors import ShortageError, TmrlLikeError, expect
+from tmrl_like.errors import ShortageError, TmrlLikeError
 from tmrl_like.session.conversation import Conversation, Role
 from tmrl_like.session.ring import Ring
 from tmrl_like.wire import messages as m
@@ -66,11 +65,8 @@ class Session:
             clock: monotonic clock, in seconds.
 
         Raises:
-            ConfigError: the name is too long, or not one line of printable characters.
             ShortageError: the system has no thread for it; the ring is closed.
         """
-        is_a_name = len(name) <= m.MAX_NAME and one_line(name) == name
-        expect(is_a_name, "name", name, f"one line of at most {m.MAX_NAME} printable characters")
         incarnation = incarnation or secrets.randbits(62) + 1
         about = (spaces, _file_id(model_path), takes_over, rank, run, clocks.up_s())
         hello = m.Hello(role_name, name, incarnation, tmrl_like.__version__, *about)

@@ -43,7 +43,7 @@ from tmrl_like.transport.base import REVOKED, Identity
 log = logging.getLogger(__name__)
 
 ROLES = ("worker", "trainer")
-_LINE_PREFIX = "tmrl-like-key-1."
+_LINE_PREFIX = "tmrl-like-key-2."
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL = "local"
 KEYS_CHECK_S = 1.0
@@ -128,9 +128,7 @@ class KeyFolder:
                 f"there is a key named {name!r} already; revoke it first or take another name"
             )
         keys = self._authorize(server, name, roles)
-        return _LINE_PREFIX + base64.urlsafe_b64encode(
-            msgspec.msgpack.encode(keys)
-        ).decode().rstrip("=")
+        return _LINE_PREFIX + base64.urlsafe_b64encode(checked_json(keys)).decode().rstrip("=")
 
     def join(self, line: str) -> PeerKeys:
         """Store a line made by `invite` as this machine's key.
@@ -147,8 +145,8 @@ class KeyFolder:
         text = text.removeprefix(_LINE_PREFIX)
         try:
             content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            keys = msgspec.msgpack.decode(content, type=PeerKeys)
-        except (ValueError, msgspec.MsgspecError):
+            keys = read_checked(content, PeerKeys)
+        except ValueError:
             raise CredentialsError(
                 "the line is incomplete or damaged; copy all of what `keys invite` printed"
             ) from None

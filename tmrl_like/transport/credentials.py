@@ -298,6 +298,10 @@ class AuthorizedKeys:
         """Return the identity of a key that was once valid, or `REVOKED` if it no longer is."""
         return self.identities.get(curve_public, REVOKED)
 
+    def is_valid(self, name: str) -> bool:
+        """Whether the key of this name may connect."""
+        return name in self._known
+
     def find(self, curve_public: str) -> Identity | None:
         """Return the identity of this key, or None; if it is unknown, look for new files first.
 

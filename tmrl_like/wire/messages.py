@@ -180,7 +180,8 @@ class SamplePacket(Message):
     # size of the columns before compression
     body_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)]
     compressed: bool  # zstandard
-    observed_at_s: float = 0.0  # of the first sample; Unix time
+    # of the first sample; Unix time, of which a date can be made
+    observed_at_s: Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)] = 0.0
     policy_version: Count = 0  # the oldest that chose an action here; 0: none was published yet
     episodes: Annotated[
         tuple[tuple[Entry, EpisodeStats], ...], msgspec.Meta(max_length=MAX_EPISODES)

@@ -57,7 +57,7 @@ STRUCTURE, ROW, FREE_ROW, REPORT, BREAK = range(5)
 any size; a finished episode (msgpack); a break."""
 RECORD_BYTES = 8  # the head of a record
 MAX_RECORD_BYTES = (1 << 29) - 1
-_MAX_RUN = 500  # rows that are looked at, and checked, at once
+_MAX_RUN = 2000  # rows that are looked at, and checked, at once
 
 
 def padded(size: int) -> int:

@@ -302,8 +302,8 @@ class Source:
     def _map(self, file: int) -> Segment | None:
         """Map a file of this process.
 
-        Returns None if the file is gone, is cut off, belongs to another process after a power cut,
-        or if descriptors or memory are lacking.
+        Returns None if the file is gone, is cut off, was just created, belongs to another process
+        after a power cut, or if descriptors or memory are lacking.
         """
         if file not in self._mapped:
             for gone in [
@@ -321,7 +321,8 @@ class Source:
                     "again"
                 )
                 return None
-            if segment.words[INCARNATION] not in (0, self.incarnation):  # 0: never filled
+            never_filled = self.is_dead and not segment.words[NUMBER]
+            if segment.words[INCARNATION] != self.incarnation and not never_filled:
                 segment.close()
                 return None
             self._mapped[file] = segment

@@ -63,10 +63,6 @@ class Cursor:
     breaks: int  # number of breaks before it
     form: RowFormat | None = None  # of the rows at this place
 
-    def enter(self, segment: Segment) -> None:
-        """Go to the start of the following segment."""
-        self.segment, self.at, self.form = segment, HEAD_BYTES, None
-
     def go_behind(self, kind: int, at: int, size: int, count: int) -> None:
         """Advance past the first `count` of the records at this place, as `Source.runs`
         yields them.
@@ -276,7 +272,7 @@ class Source:
             following = self._following(cursor, file) if file else None
             if following is None:
                 return
-            cursor.enter(following)
+            cursor.segment, cursor.at, cursor.form = following, HEAD_BYTES, None
 
     def _following(self, cursor: Cursor, file: int) -> Segment | None:
         """Return the segment in this file, which follows the one at `cursor`; None if it cannot be

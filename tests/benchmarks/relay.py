@@ -132,14 +132,13 @@ def run_worker(port, keys, transport, kind, count, pipe):
     from tmrl_like.session.ring import connect_to_one
     from tmrl_like.session.session import Session
     from tmrl_like.transport import KeyFolder
-    from tmrl_like.wire.messages import Spaces
+    from tmrl_like.wire.messages import Hello, Spaces
 
     keep_freed_memory(64 << 20)  # as the link's process
     worker = Sending(open_folder(None, "bench"), OutboxOptions(max_bytes=KEPT_BYTES), KEPT_BYTES)
     ring = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
-    session = Session(
-        ring, worker, "worker", "bench", spaces=Spaces(*SPACES), incarnation=worker.log.incarnation
-    )
+    hello = Hello("worker", "bench", worker.log.incarnation, spaces=Spaces(*SPACES))
+    session = Session(ring, worker, hello)
     session.wait_connected(10)
     samples = drone_samples(4000) if kind == "packets" else image_samples(400, kind == "noise")
     for i, sample in zip(range(count), itertools.cycle(samples), strict=False):

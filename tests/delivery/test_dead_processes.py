@@ -7,7 +7,7 @@ from both_ends import STATS, Taker
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.delivery.segments import incarnations_in
+from tmrl_like.delivery.segments import Segment, incarnations_in, path_of
 from tmrl_like.delivery.source import Source
 from tmrl_like.wire import messages as m
 
@@ -97,6 +97,16 @@ def test_backlogs_take_turns_when_the_connection_takes_little(spool):
     assert [packet.incarnation for packet in taker.packets] == 3 * [1, 2, 3]
 
 
+def test_each_row_that_they_left_is_checked_a_few_times_however_many_there_are(spool, monkeypatch):
+    checked, checksum = [], Segment._checksum
+    left(spool, 1, *range(10_000))
+    monkeypatch.setattr(
+        Segment, "_checksum", lambda *record: checked.append(record) or checksum(*record)
+    )
+    assert spool(2, max_samples=5).pumped(awaits=True).all_numbers == [*range(10_000)]
+    assert len(checked) < 30 * 10_000
+
+
 def test_the_limit_is_for_all_of_them_and_the_newest_are_kept(spool, small_files):
     for incarnation in (1, 2):
         left(spool, incarnation, *range(300))
@@ -134,7 +144,7 @@ def test_files_that_cannot_be_removed_stop_nothing_and_go_with_a_later_process(s
         assert len(removals) <= 10, "it tries without end"
         remove_all(source)
 
-    left(spool, 1, 1, 2)
+    path_of(left(spool, 1, 1, 2).folder.path, 1, 99).touch()
     box = spool(2)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", refuse)

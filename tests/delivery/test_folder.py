@@ -1,13 +1,11 @@
 """Access to a worker's folder."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from tmrl_like.delivery import folder as folder_module
 from tmrl_like.delivery.folder import open_folder
-from tmrl_like.delivery.segments import path_of
 from tmrl_like.errors import ConfigError
 
 
@@ -60,29 +58,19 @@ def test_samples_of_another_version_are_left_alone_and_the_user_is_told(opened, 
     assert old.read_bytes() == b"rows"
 
 
-def test_a_file_that_was_never_filled_and_cannot_be_removed_stops_nobody(
-    opened, tmp_path, monkeypatch
-):
-    def refuse(path, **how):
-        raise PermissionError
-
-    opened("arm").close()
-    cut_off = path_of(tmp_path / "arm", 1, 1)
-    cut_off.write_bytes(b"")
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", refuse)
-        opened("arm").close()
-    assert cut_off.exists()
-    opened("arm")
-    assert not cut_off.exists()
-
-
 @pytest.mark.parametrize("name", ["arm 1/left", "..", "ä.b%2E", "C:\\arm", "a" * 66])
 def test_any_name_gets_a_folder_of_its_own_and_comes_back(opened, tmp_path, name):
     opened(name).close()
     (folder,) = tmp_path.iterdir()
     assert folder.is_dir()
     assert opened(None).worker == name
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "n" * 201, os.fsdecode(b"a\xff")])
+def test_a_name_that_no_server_takes_is_refused_at_once(tmp_path, name):
+    for root in (None, tmp_path):
+        with pytest.raises(ConfigError, match=r"name is .* printable characters"):
+            open_folder(root, name)
 
 
 def test_a_name_too_long_for_a_folder_is_refused(tmp_path):

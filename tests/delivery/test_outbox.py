@@ -140,6 +140,20 @@ def test_the_window_limits_what_is_on_its_way_and_so_does_a_full_connection(ends
     assert box.pumped(wire).spans == [(1, 1), (2, 2)]
 
 
+def test_a_backlog_is_sent_in_turns_between_which_the_link_gives_signs_of_life(ends):
+    clock, wire = Clock(), Wire()
+    box = ends(clock=clock, max_samples=1)
+    fill(box, 50)
+
+    def send(data):
+        clock.now += 0.06
+        return wire.send(data)
+
+    for sent in (2, 4):
+        box.pump(send, True)
+        assert len(wire.packets) == sent
+
+
 def test_what_does_not_continue_what_came_before_begins_a_packet(ends):
     box = ends(max_samples=2)
     for _ in range(3):

@@ -15,7 +15,7 @@ from test_server_budgets import MESSAGES, ROLES, Scene, encoded
 from test_trainer_budgets import SHAPES, body_of, message_of, taken
 
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.delivery.sample_store import read_files
+from tmrl_like.delivery.sample_store import read_file
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import encode_packet
 
@@ -92,7 +92,7 @@ class Log:
     def take(self, data):
         self._file.write_bytes(data)
         try:
-            for buffer in Receiver().replay(read_files([self._file])):
+            for buffer in Receiver().replay(filter(None, [read_file(self._file)])):
                 for block in buffer.blocks:
                     block.samples()
         except m.WireVersionError:

@@ -57,6 +57,9 @@ class FullLink:
             )
         return True
 
+    def is_valid(self, key):
+        return True
+
     def forget(self, peer):
         pass
 

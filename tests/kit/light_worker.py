@@ -89,10 +89,8 @@ class LightWorker(LightDelivery):
         spaces=None,
     ):
         super().__init__(folder, options, log_bytes)
-        incarnation = self.log.incarnation
-        self.session = Session(
-            ring, self, "worker", folder.worker, spaces=spaces, incarnation=incarnation
-        )
+        hello = m.Hello("worker", folder.worker, self.log.incarnation, spaces=spaces)
+        self.session = Session(ring, self, hello)
 
     def close(self, flush_s=1.0):
         """Leave. In a private folder, samples that are not stored by then are lost."""

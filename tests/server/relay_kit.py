@@ -78,12 +78,16 @@ class Scene:
         self.now = 0.0
         self.relay = Relay(self, **options)
         self._peers = {}
+        self.revoked = set()  # names of keys
 
     def send(self, peer, data):
         if self._peers[peer].full:
             return False
         self._peers[peer].got.append(m.decode(data))
         return True
+
+    def is_valid(self, key):
+        return key not in self.revoked
 
     def forget(self, peer):
         """Do nothing: nothing is kept about peers."""

@@ -245,10 +245,19 @@ def test_a_seat_stays_between_two_signs_of_life_however_short_the_silence_that_i
 def test_a_revoked_key_ends_what_it_has_open_and_its_names_are_free(scene, trainer):
     revoked = scene.worker("arm", key=WORKER_ONLY)
     revoked.key = REVOKED
+    scene.revoked.add(WORKER_ONLY.name)
     revoked.send(1)
     assert "revoked" in revoked.refusal.reason
     assert trainer.entries == scene.workers == []
     heir = scene.worker("arm", 2, OTHER_WORKER)
+    assert scene.workers == [heir]
+
+
+def test_the_names_of_a_key_that_was_revoked_while_its_worker_was_away_are_free(scene):
+    scene.worker("arm", key=WORKER_ONLY).say(m.Bye())
+    assert "belongs to" in scene.worker("arm", 2, OTHER_WORKER).refusal.reason
+    scene.revoked.add(WORKER_ONLY.name)
+    heir = scene.worker("arm", 3, OTHER_WORKER)
     assert scene.workers == [heir]
 
 

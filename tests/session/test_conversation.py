@@ -4,7 +4,7 @@ import pytest
 from kit.clocks import Clock
 from kit.rings import DeadLink, IdleRole
 
-from tmrl_like.errors import CredentialsError, RefusedError
+from tmrl_like.errors import CredentialsError, RefusedError, TransportError
 from tmrl_like.session import conversation as module
 from tmrl_like.session.conversation import Conversation
 from tmrl_like.session.ring import Ring
@@ -124,7 +124,8 @@ def test_a_server_that_refuses_is_not_missed_until_it_is_gone(alone, caplog):
     assert lines(caplog) == ["the server is full; trying again every 5 s"]
     alone.pass_s(5.0)
     assert lines(caplog)[1:] == [
-        "no server answers at a:1: is `tmrl-like server` running there? Still trying"
+        "no server answers at a:1: is `tmrl-like server` running there, with its keys unchanged? "
+        "Still trying"
     ]
 
 
@@ -194,7 +195,7 @@ def test_all_servers_are_dialled_in_turn_until_one_answers_and_that_is_said_once
     assert two.dialled[:4] == ["a:1", "b:2", "a:1", "b:2"]
     assert len(two.dialled) < 12  # slow links are given more time
     (line,) = lines(caplog)
-    assert line.startswith("no server answers at a:1, b:2: is `tmrl-like server` running there?")
+    assert line.startswith("no server answers at a:1, b:2: is `tmrl-like server` running there, ")
     two.say(WELCOME)
     assert two.is_welcome
 
@@ -220,16 +221,23 @@ def test_a_key_that_one_server_does_not_know_is_tried_with_the_others(two, caplo
         two.conversation.turn(0.0)
 
 
-def test_a_key_that_cannot_be_read_for_a_moment_ends_nothing(two, caplog, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        CredentialsError("cannot read peer.json: Stale file handle"),
+        TransportError("bücher.example:7790 is not an address to connect to: Invalid argument"),
+    ],
+)
+def test_a_server_that_cannot_be_dialled_now_ends_nothing(two, caplog, monkeypatch, error):
     def fail(address):
-        raise CredentialsError("cannot read peer.json: Stale file handle")
+        raise error
 
     two.say(WELCOME)
     with monkeypatch.context() as patch:
         patch.setattr(two.ring, "_dial", fail)
         two.pass_s(10.0)
     assert two.ring.where == "a:1"
-    assert caplog.text.count("another server is not dialled: cannot read peer.json") == 1
+    assert caplog.text.count(f"another server is not dialled: {error}") == 1
     two.pass_s(15.0)
     assert two.dialled[:2] == ["a:1", "b:2"]
 

@@ -134,6 +134,9 @@ class SimulatedServerLink:
         self._world.auditor.on_sent(data)
         return True
 
+    def is_valid(self, key):
+        return True
+
     def forget(self, peer):
         self._known.discard(peer)
 

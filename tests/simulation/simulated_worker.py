@@ -153,12 +153,9 @@ class LinkProcess(Process):
         ring = Ring(world.rng.sample(servers, len(servers)), self._dial)
         condition = Condition(awaits=worker.is_in_lockstep)
         self.role = WorkerRole(self.outbox, NO_GATE, None, NO_FILES, condition, self._tell)
-        about = {
-            "spaces": SPACES,
-            "incarnation": own[0],
-            "takes_over": self.outbox.takes_over,
-        }
-        self.session = Session(ring, self.role, "worker", worker.name, **about, clock=self.clock)
+        taken_over = self.outbox.takes_over
+        hello = m.Hello("worker", worker.name, own[0], spaces=SPACES, takes_over=taken_over)
+        self.session = Session(ring, self.role, hello, self.clock)
 
     def _dial(self, address):
         self.peer = SimulatedPeerLink(self.world, address, self, self.identity)

@@ -54,6 +54,21 @@ def test_a_mount_without_keys_is_filled_with_one_set_whoever_comes_first(mount, 
     assert AuthorizedKeys(mount).find(peer.curve_public) == Identity("local", peer.roles)
 
 
+@pytest.mark.parametrize("error", [None, errno.EPERM], ids=["links", "no links"])
+def test_the_key_of_the_servers_machine_is_made_again_as_it_was(mount, monkeypatch, error):
+    if error is not None:
+        monkeypatch.setattr(disk, "link", failing(error))
+    keys = mount.peer_keys()
+    (mount.path / "peer.json").unlink()
+    assert mount.peer_keys() == keys
+    assert AuthorizedKeys(mount).find(keys.curve_public) == Identity("local", keys.roles)
+    mount.invite("car")
+    mount.revoke("local")
+    (mount.path / "peer.json").unlink()
+    assert mount.peer_keys() == keys
+    assert AuthorizedKeys(mount).find(keys.curve_public) is None
+
+
 def test_a_folder_of_other_things_is_no_key_folder(mount):
     (mount.path / "notes.txt").touch()
     with pytest.raises(
@@ -167,12 +182,28 @@ def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder):
     assert keys.find(public) == Identity("car", ("worker",))
 
 
-@pytest.mark.parametrize(("cut", "more"), [(-5, ""), (None, "A"), (40, "é")])
-def test_a_line_that_was_not_copied_whole_is_refused(folder, cut, more):
+def test_a_line_that_was_not_copied_whole_is_refused(folder):
     car = KeyFolder(folder.path.with_name("car"))
-    with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
-        car.join(folder.invite("car")[:cut] + more)
+    line = folder.invite("car")
+    for damaged in (line[:-5], f"{line[:40]}é"):
+        with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
+            car.join(damaged)
     assert not (car.path / "peer.json").exists()
+
+
+def test_a_line_with_a_wrong_character_is_refused_unless_that_changes_no_key(folder):
+    car = KeyFolder(folder.path.with_name("car"))
+    line = folder.invite("car")
+    assert len(line) < 1000
+    keys, refused = car.join(line), []
+    for place in range(16, len(line)):
+        wrong = "B" if line[place] == "A" else "A"
+        try:
+            assert car.join(f"{line[:place]}{wrong}{line[place + 1 :]}") == keys
+        except CredentialsError as error:
+            refused.append(str(error))
+    assert len(refused) > len(line) - 30
+    assert all("the line is incomplete or damaged" in reason for reason in refused)
 
 
 def test_unknown_keys_do_not_make_the_folder_be_read_again_and_again(folder, monkeypatch):

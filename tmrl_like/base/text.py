@@ -9,8 +9,10 @@ from typing import Any
 
 from tmrl_like.base.gone import GONE
 
-CONTROLS = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
-"""Line ends, escapes and marks of writing direction, for the brackets of a regular expression."""
+CONTROLS = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
+"""Line ends, escapes, marks of writing direction, and what has no UTF-8 form, for the brackets of a
+regular expression.
+"""
 
 _control = re.compile(f"[{CONTROLS}]")
 

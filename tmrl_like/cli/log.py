@@ -106,7 +106,7 @@ def _row(process: tuple[str, int], contents: _Contents) -> list[str]:
     )
     returns = "{:.3g} ± {:.3g}".format(*mean_and_std(contents.returns)) if contents.returns else "-"
     return [
-        f"{process[0]}, {process[1]:x}"[: len(process[0]) + 10],
+        f"{process[0]}, {process[1]:x}",
         f"{began:%Y-%m-%d %H:%M:%S}" if began else "-",
         f"{contents.packets:,}",
         f"{contents.missing:,}",

@@ -28,8 +28,10 @@ from urllib.parse import quote, unquote
 import filelock
 
 from tmrl_like.base.files import lock_folder
-from tmrl_like.delivery.segments import SUFFIX, incarnations_in, remove_never_filled
-from tmrl_like.errors import ConfigError
+from tmrl_like.base.text import one_line
+from tmrl_like.delivery.segments import SUFFIX, incarnations_in
+from tmrl_like.errors import ConfigError, expect
+from tmrl_like.wire.messages import MAX_NAME
 
 log = logging.getLogger("tmrl_like.delivery")
 
@@ -54,7 +56,6 @@ class WorkerFolder:
 
     def __init__(self, path: Path, worker: str, lock: filelock.BaseFileLock) -> None:
         """Use `open_folder` instead, which locks the folder."""
-        remove_never_filled(path)
         self.path = path
         self.worker = worker
         self.dead = tuple(incarnations_in(path))
@@ -84,7 +85,7 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
     """
     if root is None:
         try:
-            return _private_folder(name or new_name())
+            return _private_folder(name_of_peer(name))
         except OSError as error:
             raise ConfigError(
                 f"cannot use this machine's shared memory: {error}; make room, or set a spool"
@@ -93,7 +94,7 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
         free = _free_folder(root) if name is None else None
         if free is not None:
             return free
-        name = name or new_name()
+        name = name_of_peer(name)
         folder = _quoted(name)
         if not 0 < len(folder) <= _MAX_FOLDER_NAME:
             raise ConfigError(
@@ -192,6 +193,13 @@ def leave(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def new_name() -> str:
-    """Return a name for a worker or trainer that no other process has."""
-    return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
+def name_of_peer(name: str | None) -> str:
+    """Return the name of a worker or trainer; without one, a new one that no other process has.
+
+    Raises:
+        ConfigError: the name is too long, or not one line of printable characters.
+    """
+    name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
+    is_a_name = len(name) <= MAX_NAME and one_line(name) == name
+    expect(is_a_name, "name", name, f"one line of at most {MAX_NAME} printable characters")
+    return name

@@ -24,6 +24,7 @@ from tmrl_like.wire import messages as m
 log = logging.getLogger("tmrl_like.delivery")
 
 _FULL_AGAIN_S = 600.0
+_TURN_S = 0.1  # of a backlog; between two turns, signs of life are sent
 
 
 class Outbox:
@@ -97,8 +98,8 @@ class Outbox:
             )
 
     def pump(self, send: Send, may_send: bool, awaits: bool = False) -> None:
-        """Send the packets that are due, as far as the window and the connection allow; `awaits`:
-        see `SamplePacket`.
+        """Send the packets that are due, as far as the window, the connection and a turn's time
+        allow; `awaits`: see `SamplePacket`.
         """
         with self._busy:
             if self._senders:
@@ -111,7 +112,11 @@ class Outbox:
         for sender in self._senders.values():
             sender.mind_silence(now)
         idle = 0  # consecutive senders of which nothing was due
-        while idle < len(self._senders) and self._in_flight_bytes < self._options.window_bytes:
+        while (
+            idle < len(self._senders)
+            and self._in_flight_bytes < self._options.window_bytes
+            and self._clock() - now < _TURN_S
+        ):
             incarnation, sender = next(iter(self._senders.items()))
             is_taken = sender.send_one(send, now, awaits, self._epoch_s)
             if is_taken is False:

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import logging
 import os
-import secrets
 import shutil
 import threading
 from collections import deque
@@ -32,6 +31,7 @@ from tmrl_like.delivery.segments import (
     ROW,
     STRUCTURE,
     Segment,
+    new_incarnation,
     padded,
     path_of,
 )
@@ -77,9 +77,9 @@ class SampleLog:
         Args:
             folder: folder for the files; its owner closes it.
             max_bytes: maximum size of entries that are not stored; at least two files are kept.
-            incarnation: identifies these entries; 0: a random number.
+            incarnation: identifies these entries; 0: a new one.
         """
-        self.incarnation = incarnation or secrets.randbits(62) + 1
+        self.incarnation = incarnation or new_incarnation()
         self.entries = self.lost_samples = 0
         self.alarm = ""
         self._folder = folder.path

@@ -25,7 +25,7 @@ import logging
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -349,11 +349,6 @@ class SampleStore:
 def files_in(folder: Path) -> list[Path]:
     """Return the files of a store, oldest first."""
     return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())
-
-
-def read_files(paths: Iterable[Path]) -> Iterator[StoredFile]:
-    """Read files; see `read_file`."""
-    return filter(None, map(read_file, paths))
 
 
 def read_file(path: Path) -> StoredFile | None:

@@ -18,7 +18,10 @@ precedes its first sample.
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +57,7 @@ STRUCTURE, ROW, FREE_ROW, REPORT, BREAK = range(5)
 any size; a finished episode (msgpack); a break."""
 RECORD_BYTES = 8  # the head of a record
 MAX_RECORD_BYTES = (1 << 29) - 1
+_MAX_RUN = 2000  # rows that are looked at, and checked, at once
 
 
 def padded(size: int) -> int:
@@ -161,7 +165,8 @@ class Segment:
             if size < RECORD_BYTES or at + size > end:
                 return
             if kind == ROW:
-                column = np.ndarray((end - at) // size, np.uint32, self.map, at, size)
+                rows = min((end - at) // size, _MAX_RUN)
+                column = np.ndarray(rows, np.uint32, self.map, at, size)
                 # the run ends at the first record with another size or kind
                 others = np.flatnonzero(column != word)
                 count = int(others[0]) if len(others) else len(column)
@@ -202,35 +207,20 @@ def file_of(path: Path) -> int:
 
 def segments_of(folder: Path, incarnation: int) -> list[Path]:
     """Return the files of one process."""
-    name = f"{incarnation:016x}-"
-    # filtered here, as glob caches each pattern
-    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.name.startswith(name))
+    start = f"{incarnation:016x}-"
+    names = os.listdir(folder)  # a spool may hold thousands, for which a `Path` each takes long
+    return [folder / name for name in names if name.startswith(start) and name.endswith(SUFFIX)]
 
 
 def incarnations_in(folder: Path) -> list[int]:
-    """Return the incarnations of the processes that left files in a folder, oldest first as far as
-    known.
-    """
-    began: dict[int, float] = {}
+    """Return the incarnations of the processes that left files in a folder, oldest first."""
+    found = set()
     for path in folder.glob(f"*-*{SUFFIX}"):
-        with contextlib.suppress(OSError, ValueError):  # just removed; not one of our files
-            incarnation, at = int(path.stem.partition("-")[0], 16), path.stat().st_mtime
-            began[incarnation] = min(at, began.get(incarnation, at))
-    return sorted(began, key=began.__getitem__)
+        with contextlib.suppress(ValueError):  # not one of our files
+            found.add(int(path.stem.partition("-")[0], 16))
+    return sorted(found)
 
 
-def remove_never_filled(folder: Path) -> None:
-    """Remove the files that dead processes have created and never filled."""
-    for path in folder.glob(f"*-*{SUFFIX}"):
-        try:
-            segment = Segment(path)
-        except OSError:  # it may hold entries
-            continue
-        except ValueError:  # created, but without its full size
-            with contextlib.suppress(OSError):  # a later process tries again
-                path.unlink()
-            continue
-        if segment.words[NUMBER]:
-            segment.close()
-        else:
-            segment.remove()
+def new_incarnation() -> int:
+    """Return a new incarnation, which is higher than earlier ones, as far as the clock is right."""
+    return time.time_ns() // 1000 << 11 | secrets.randbits(11)

@@ -63,10 +63,6 @@ class Cursor:
     breaks: int  # number of breaks before it
     form: RowFormat | None = None  # of the rows at this place
 
-    def enter(self, segment: Segment) -> None:
-        """Go to the start of the following segment."""
-        self.segment, self.at, self.form = segment, HEAD_BYTES, None
-
     def go_behind(self, kind: int, at: int, size: int, count: int) -> None:
         """Advance past the first `count` of the records at this place, as `Source.runs`
         yields them.
@@ -254,12 +250,15 @@ class Source:
         """Find the oldest segment if none is known; return whether there is one."""
         if not self.segments:
             self.is_short = False
-            found = [
-                self._map(file_of(path)) for path in segments_of(self._folder, self.incarnation)
-            ]
-            kept = [segment for segment in found if segment is not None and not segment.is_free]
-            if not self.is_short:  # else the oldest is not known
-                self.segments.extend(sorted(kept, key=lambda segment: segment.words[NUMBER])[:1])
+            kept = []
+            for path in segments_of(self._folder, self.incarnation):
+                segment = self._map(file_of(path))
+                if segment is not None and not segment.is_free:
+                    kept.append(segment)
+                elif segment is not None and self.is_dead:
+                    self._remove(segment)
+            if kept and not self.is_short:  # else the oldest is not known
+                self.segments.append(min(kept, key=lambda segment: segment.words[NUMBER]))
         return bool(self.segments)
 
     def runs(self, cursor: Cursor) -> Iterator[tuple[int, int, int, int]]:
@@ -273,7 +272,7 @@ class Source:
             following = self._following(cursor, file) if file else None
             if following is None:
                 return
-            cursor.enter(following)
+            cursor.segment, cursor.at, cursor.form = following, HEAD_BYTES, None
 
     def _following(self, cursor: Cursor, file: int) -> Segment | None:
         """Return the segment in this file, which follows the one at `cursor`; None if it cannot be
@@ -299,8 +298,8 @@ class Source:
     def _map(self, file: int) -> Segment | None:
         """Map a file of this process.
 
-        Returns None if the file is gone, was just created, belongs to another process after a power
-        cut, or if descriptors or memory are lacking.
+        Returns None if the file is gone, is cut off, was just created, belongs to another process
+        after a power cut, or if descriptors or memory are lacking.
         """
         if file not in self._mapped:
             for gone in [
@@ -318,7 +317,8 @@ class Source:
                     "again"
                 )
                 return None
-            if segment.words[INCARNATION] != self.incarnation:
+            never_filled = self.is_dead and not segment.words[NUMBER]
+            if segment.words[INCARNATION] != self.incarnation and not never_filled:
                 segment.close()
                 return None
             self._mapped[file] = segment

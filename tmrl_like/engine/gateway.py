@@ -73,6 +73,7 @@ class Gateway:
         self._inner = inner
         self._run = options.run
         self.forget = inner.forget
+        self.is_valid = inner.is_valid
         self.wake = inner.wake
         name = f"the engine, --server.engine {','.join(options.nodes)}"[: m.MAX_NAME]
         self._hello = m.Hello("trainer", name, _incarnation(), "")

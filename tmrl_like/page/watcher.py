@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tmrl_like.delivery.folder import new_name
+from tmrl_like.delivery.folder import name_of_peer
 from tmrl_like.metrics.reading import Record
 from tmrl_like.page.history import RunHistory
 from tmrl_like.session.ring import Ring
@@ -90,7 +90,7 @@ class Watcher:
         self._view = self._report = 0
         self.seen_at = self._asked_at = self._told_at = -math.inf
         self._was_connected = False
-        self.session = Session(ring, self, "watcher", new_name())
+        self.session = Session(ring, self, m.Hello("watcher", name_of_peer(None)))
 
     def welcome(self, browser: Browser) -> None:
         """Add a browser, and look at the server now. Any thread."""

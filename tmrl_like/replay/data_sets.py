@@ -21,7 +21,7 @@ from tmrl_like.delivery.sample_store import (
     StoredFile,
     StoreHead,
     files_in,
-    read_files,
+    read_file,
 )
 from tmrl_like.delivery.segments import incarnations_in, segments_of
 from tmrl_like.delivery.source import Source
@@ -200,7 +200,7 @@ def stored_files(path: Path) -> Iterator[StoredFile]:
     for incarnation in incarnations:
         yield from _left_by(path, incarnation)
     if not incarnations:
-        yield from read_files(_log_files(path))
+        yield from filter(None, map(read_file, _log_files(path)))
 
 
 def _left_by(folder: Path, incarnation: int) -> Iterator[StoredFile]:

@@ -366,12 +366,14 @@ class Relay:
                 self._welcome(worker)
 
     def _bind_name(self, name: str, key: str) -> None:
-        """Bind a worker's name to the first key that uses it, for as long as this server runs.
+        """Bind a worker's name to the first key that uses it, for as long as this server runs and
+        the key is valid.
 
         A key can hold as many names as there are seats; for a further one it loses the oldest name
         that is not in use.
         """
-        if name in self._owners:
+        if self._owners.pop(name, None) == key:
+            self._owners[name] = key
             return
         own = [known for known, owner in self._owners.items() if owner == key]
         if len(own) >= self._max_workers:
@@ -398,7 +400,7 @@ class Relay:
         if share_file(self.trainer, hello):
             return m.Refusal(_SHARED_FILE.format("worker", "trainer"))
         owner = self._owners.get(hello.name, key)
-        if owner != key:
+        if owner != key and self._link.is_valid(owner):
             return later(
                 f"the name {hello.name} belongs to the workers of the key {owner!r}, and this "
                 f"one's is {key!r}: give it another name (--name), or restart the server"
@@ -494,7 +496,6 @@ class Relay:
         if seat is None:
             self._tell(peer, refusal)
             return
-        self._owners = {name: key for name, key in self._owners.items() if key != seat.key}
         self._dismiss(seat, refusal)
 
     def _expel(self, seat: Seat, why: str) -> None:

@@ -13,10 +13,10 @@ from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.threads import start_thread
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.errors import OversizeError, ShortageError, TmrlLikeError
+from tmrl_like.errors import OversizeError, TmrlLikeError
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.server.relay import Counters, Relay
-from tmrl_like.transport import KeyFolder, ServerLink, TransportOptions, listen
+from tmrl_like.transport import KeyFolder, TransportOptions, listen
 
 log = logging.getLogger("tmrl_like.server")
 
@@ -82,27 +82,30 @@ class Server:
         )
         limits = limits or TransportOptions()
         port = cfg.PORT if port is None else port
-        self._link = _listen(
-            transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits, engine
-        )
-        self._relay = Relay(
-            self._link,
-            options.min_samples_per_server_packet,
-            options.max_workers,
-            limits.silent_after_s,
-            max_waiting_bytes=max(
-                limits.max_message_bytes, _MAX_WAITING_BYTES - limits.queue_bytes
-            ),
-        )
         # peers that hear nothing for `silent_after_s` dial again
         self._beat_s = min(_BEAT_S, limits.silent_after_s / 4)
         self._failure: BaseException | None = None
         self._shortages = Bucket(1, 1 / _SHORTAGE_AGAIN_S)  # limits log lines
         self._stopping = threading.Event()
         self._ended = threading.Event()
+        keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
+        self._link = listen(transport, host, port, keys, limits)
         try:
+            if engine is not None:  # it sits in the trainer's seat
+                from tmrl_like.engine.gateway import Gateway
+
+                self._link = Gateway(self._link, engine)
+            self._relay = Relay(
+                self._link,
+                options.min_samples_per_server_packet,
+                options.max_workers,
+                limits.silent_after_s,
+                max_waiting_bytes=max(
+                    limits.max_message_bytes, _MAX_WAITING_BYTES - limits.queue_bytes
+                ),
+            )
             start_thread(self._run, "tmrl-server")
-        except ShortageError:
+        except TmrlLikeError:
             self._link.close()
             raise
         close_at_exit(self, turn=2)
@@ -195,26 +198,3 @@ class Server:
         except OversizeError as error:
             if self._shortages.take(1, time.monotonic()):
                 log.error("the answer to %s is dropped: %s", sender, error)
-
-
-def _listen(
-    transport: str,
-    host: str,
-    port: int,
-    keys: KeyFolder,
-    limits: TransportOptions,
-    engine: EngineOptions | None,
-) -> ServerLink:
-    """Return the server's side of a transport; with an engine, the engine sits in the trainer's
-    seat.
-    """
-    if engine is None:
-        return listen(transport, host, port, keys, limits)
-    from tmrl_like.engine.gateway import Gateway
-
-    link = listen(transport, host, port, keys, limits)
-    try:
-        return Gateway(link, engine)
-    except TmrlLikeError:
-        link.close()
-        raise

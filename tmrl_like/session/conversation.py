@@ -224,5 +224,8 @@ class Conversation:
             return
         if now - self._answered_at > _COMPLAIN_AFTER_S * len(servers):
             self._has_complained = True
-            why = unknown_host(servers) or "is `tmrl-like server` running there?"
+            why = (
+                unknown_host(servers)
+                or "is `tmrl-like server` running there, with its keys unchanged?"
+            )
             log.warning("no server answers at %s: %s Still trying", ", ".join(servers), why)

@@ -7,7 +7,7 @@ import random
 import socket
 from collections.abc import Callable, Sequence
 
-from tmrl_like.errors import CredentialsError, ShortageError
+from tmrl_like.errors import ShortageError, TransportError
 from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, connect
 from tmrl_like.transport.addresses import host_and_port
 from tmrl_like.wire.messages import share_of
@@ -46,15 +46,15 @@ class Ring:
         """Leave the current server with a last message, and dial the next one.
 
         If there is only one server, the link is kept: it redials by itself. The link is also kept
-        if the system has no thread for the next one, or the key's file cannot be read now; the next
-        call tries again.
+        if the next one cannot be dialled now, for example because the system has no thread for it;
+        the next call tries again.
         """
         if len(self.addresses) == 1:
             return
         self._turn += 1
         try:
             dialled = self._dial(self.where)
-        except (ShortageError, CredentialsError) as error:
+        except (ShortageError, TransportError) as error:
             self._turn -= 1
             if not self._is_short:
                 log.error("another server is not dialled: %s; trying again", error)

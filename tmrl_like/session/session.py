@@ -8,18 +8,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import platform
-import secrets
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-import tmrl_like
-from tmrl_like.base import clocks
-from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread, wait_checking
-from tmrl_like.errors import ShortageError, TmrlLikeError, expect
+from tmrl_like.errors import ShortageError, TmrlLikeError
 from tmrl_like.session.conversation import Conversation, Role
 from tmrl_like.session.ring import Ring
 from tmrl_like.wire import messages as m
@@ -38,15 +34,7 @@ class Session:
         self,
         ring: Ring,
         role: Role,
-        role_name: str,
-        name: str,
-        *,
-        spaces: m.Spaces | None = None,
-        model_path: Path | None = None,
-        incarnation: int = 0,
-        takes_over: tuple[int, ...] = (),
-        rank: m.Rank = m.ALONE,
-        run: str = "",
+        hello: m.Hello,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the thread and introduce the peer, without waiting for the server.
@@ -54,33 +42,19 @@ class Session:
         Args:
             ring: an open connection; closed by `close`.
             role: handles the messages.
-            role_name: "worker", "trainer" or "watcher".
-            name: unique among live peers of the role.
-            spaces: compared between worker and trainer.
-            model_path: where this peer keeps its weights; two peers on one machine must not share
-                this file.
-            incarnation: identifies this process; 0: a random number.
-            takes_over: dead incarnations of this name whose entries this peer sends as well.
-            rank: this trainer's rank, if several trainers learn as one.
-            run: the training that this trainer resumes.
+            hello: introduces the peer.
             clock: monotonic clock, in seconds.
 
         Raises:
-            ConfigError: the name is too long, or not one line of printable characters.
             ShortageError: the system has no thread for it; the ring is closed.
         """
-        is_a_name = len(name) <= m.MAX_NAME and one_line(name) == name
-        expect(is_a_name, "name", name, f"one line of at most {m.MAX_NAME} printable characters")
-        incarnation = incarnation or secrets.randbits(62) + 1
-        about = (spaces, _file_id(model_path), takes_over, rank, run, clocks.up_s())
-        hello = m.Hello(role_name, name, incarnation, tmrl_like.__version__, *about)
         self.conversation = Conversation(ring, role, hello, clock)
         self._ring = ring
         self._stopping = threading.Event()
         self._flush_s = 0.0
         self._failure: BaseException | None = None
         try:
-            self._thread = start_thread(self._run, f"tmrl-link-{role_name}")
+            self._thread = start_thread(self._run, f"tmrl-link-{hello.role}")
         except ShortageError:
             ring.close()
             raise
@@ -146,7 +120,7 @@ class Session:
             self._ring.close()
 
 
-def _file_id(path: Path | None) -> str:
+def file_id(path: Path | None) -> str:
     """Return a hash that identifies a file on this machine without revealing its path."""
     if path is None:
         return ""

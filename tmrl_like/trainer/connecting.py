@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import tmrl_like.config.config_constants as cfg
-from tmrl_like.delivery.folder import new_name
+from tmrl_like.delivery.folder import name_of_peer
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, expect
@@ -60,7 +60,7 @@ class LinkParts:
         try:
             return TrainerLink(
                 ring,
-                name or new_name(),
+                name_of_peer(name),
                 describe_spaces(training.observation_space, training.action_space),
                 self.receiver,
                 self.freshness,

@@ -20,7 +20,7 @@ from tmrl_like.metrics.sinks import as_json
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weights import WeightsCopy, refuse_diverged
 from tmrl_like.session.ring import Ring
-from tmrl_like.session.session import Session
+from tmrl_like.session.session import Session, file_id
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.sample_ages import FreshnessLimits, WorkerClocks
@@ -89,17 +89,15 @@ class TrainerLink(TrainerInterface):
         self._frame: bytes | None = None  # … after this one; None: all are sent
         self._memory: list[WeightsCopy] = []  # of publications, in use or free
         self._divergence: DivergedError | None = None
-        self.session = Session(
-            ring,
-            self,
+        hello = m.Hello(
             "trainer",
             name,
             spaces=spaces,
-            model_path=None if saver is None else saver.path,
+            model_file=file_id(None if saver is None else saver.path),
             rank=rank,
             run=self._receiver.run,
-            clock=clock,
         )
+        self.session = Session(ring, self, hello, clock)
 
     # -- the training thread -----------------------------------------------------------------------
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, get_args
+from typing import get_args
 
 from tmrl_like.base.options import Port, expect_in_range
 from tmrl_like.errors import ConfigError, MissingExtraError
@@ -71,11 +71,7 @@ def connect(
     return _sides(transport)[1](host, port, keys, options or TransportOptions())
 
 
-_Server: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], ServerLink]
-_Peer: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], PeerLink]
-
-
-def _sides(transport: str) -> tuple[_Server, _Peer]:
+def _sides(transport: str) -> tuple[Callable[..., ServerLink], Callable[..., PeerLink]]:
     """Return both sides of a transport; its packages are imported only here."""
     if transport == "zmq":
         from tmrl_like.transport.zmq import ZmqPeerLink, ZmqServerLink

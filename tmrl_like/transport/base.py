@@ -192,6 +192,9 @@ class ServerLink(Protocol):
         If its peer sends a message after all, the connection is added again.
         """
 
+    def is_valid(self, key: str) -> bool:
+        """Whether the key of this name may connect."""
+
     def wake(self) -> None:
         """Make a waiting `receive` return. Any thread."""
 

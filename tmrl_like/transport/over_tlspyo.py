@@ -41,6 +41,7 @@ from zmq.utils import z85
 
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import CredentialsError, DecodingError, TransportError
+from tmrl_like.transport.addresses import bracketed
 from tmrl_like.transport.base import (
     Identity,
     Incoming,
@@ -348,6 +349,7 @@ class TlspyoServerLink(TlspyoLink):
         super().__init__(options)
         self.server_keys = folder.server_keys()
         self.keys = AuthorizedKeys(folder)
+        self.is_valid = self.keys.is_valid
         self.numbers = itertools.count(1)
         self.connections: dict[bytes, ServerConnection] = {}
         self.strangers: Strangers[ServerConnection] = Strangers()
@@ -474,7 +476,7 @@ class TlspyoPeerLink(TlspyoLink):
         keys = folder.peer_keys()
         self.is_lost = False
         self.connection: PeerConnection | None = None
-        self._where = f"{host}:{port}"
+        self._where = f"{bracketed(host)}:{port}"
         self._error: CredentialsError | None = None
         self._ever_proved = False
         self._strange_answers = 0

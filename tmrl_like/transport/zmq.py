@@ -148,6 +148,7 @@ class ZmqServerLink(_ZmqLink):
         """Bind at once; raises like `listen`."""
         keys = folder.server_keys()
         self._keys = AuthorizedKeys(folder)
+        self.is_valid = self._keys.is_valid
         self._waiting: dict[bytes, _Unsent] = {}  # by peer
         self._is_torn = False
         super().__init__(zmq.ROUTER, options)

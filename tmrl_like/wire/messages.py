@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import functools
 import itertools
+import secrets
 import string
 from hashlib import blake2b
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
+import tmrl_like
+from tmrl_like.base import clocks
 from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import Count, EpisodeStats, Receipt
@@ -104,8 +107,9 @@ class Hello(Message):
 
     role: Role
     name: Name  # unique among live peers of that role
-    incarnation: Count  # random per process; a restarted process has another
-    software: Name  # version of tmrl_like, for error messages
+    # random per process; a restarted process has another
+    incarnation: Count = msgspec.field(default_factory=lambda: secrets.randbits(62) + 1)
+    software: Name = tmrl_like.__version__  # for error messages
     spaces: Spaces | None = None
     # hash of machine and path of the file where this peer keeps its weights; empty: none
     model_file: Name = ""
@@ -117,7 +121,7 @@ class Hello(Message):
     # empty: the training is not stored
     run: Name = ""
     # when the process started, by a monotonic clock of its machine (`base.clocks.up_s`)
-    began_up_s: float = 0.0
+    began_up_s: float = msgspec.field(default_factory=lambda: clocks.up_s())
 
     def goes_on_with(self, before: Hello) -> bool:
         """Whether this trainer resumes the training of the other one.
@@ -176,7 +180,8 @@ class SamplePacket(Message):
     # size of the columns before compression
     body_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)]
     compressed: bool  # zstandard
-    observed_at_s: float = 0.0  # of the first sample; Unix time
+    # of the first sample; Unix time, of which a date can be made
+    observed_at_s: Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)] = 0.0
     policy_version: Count = 0  # the oldest that chose an action here; 0: none was published yet
     episodes: Annotated[
         tuple[tuple[Entry, EpisodeStats], ...], msgspec.Meta(max_length=MAX_EPISODES)

@@ -27,7 +27,7 @@ from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.errors import RefusedError, ShortageError, TmrlLikeError
 from tmrl_like.policies.network import Network, input_size
 from tmrl_like.session.ring import connect_to_one
-from tmrl_like.session.session import Session
+from tmrl_like.session.session import Session, file_id
 from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition, with_alarms
@@ -212,16 +212,15 @@ class Link:
                 tell,
                 is_final=network is not None,
             )
-            self._session = Session(
-                ring,
-                self._role,
+            hello = m.Hello(
                 "worker",
                 setup.worker,
+                setup.incarnations[0],
                 spaces=setup.spaces,
-                model_path=_path(setup.weights),
-                incarnation=setup.incarnations[0],
+                model_file=file_id(_path(setup.weights)),
                 takes_over=self._outbox.takes_over,
             )
+            self._session = Session(ring, self._role, hello)
             undo.callback(self._session.close, 0.0)
             start_thread(partial(self._listen, messages), "tmrl-link-pipe")
             undo.pop_all()

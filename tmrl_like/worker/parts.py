@@ -20,7 +20,7 @@ from msgspec import Meta
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import clocks, script
 from tmrl_like.base.options import expect_in_range
-from tmrl_like.delivery.folder import new_name, open_folder
+from tmrl_like.delivery.folder import name_of_peer, open_folder
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import SupervisedEnv
@@ -84,7 +84,7 @@ class Parts:
         refuse_missing_cores(options.cpu_affinity)
         self._link = None if standalone else self._start_link()  # it starts while the rest is made
         self.rollouts = self._make_rollouts()
-        self.name = keywords.get("name") or new_name()
+        self.name = name_of_peer(keywords.get("name"))
         self._logs = [] if standalone else self._make_logs()
         envs = [self._make_env(env_cls, number) for number in range(options.envs)]
         self._env = envs[0].env

@@ -203,13 +203,16 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def go_on(self, batches: int) -> None:
-        """Continue from the loaded scale and shift, as if they were made from `batches` batches."""
+        """Continue from the loaded scale and shift, as if they were made from `batches` batches. If
+        that is 0, the number is not known: `HORIZON`, unless they are as at the start.
+        """
         scale_U, shift_U = (
             values.index_select(0, self.which).double() for values in (self.scale, self.shift)
         )
         self.mean.copy_(-shift_U / scale_U)
         self.mean_square.copy_(scale_U**-2 + self.mean**2)
-        self.count.fill_(batches)
+        is_made = bool((scale_U != 1.0).any() or (shift_U != 0.0).any())
+        self.count.fill_(batches or is_made * self.HORIZON)
 
     @torch.no_grad()
     def update(self, obs: Observation, ranks: Averaging | None = None) -> None:

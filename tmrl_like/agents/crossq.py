@@ -102,10 +102,6 @@ class CrossQAgent(SACAgent):
             "can"
         )
 
-    def get_actor(self) -> SquashedGaussianActor:
-        """Return the plain actor."""
-        return self.actor_ema
-
     def average(self, with_actor: bool) -> None:
         """Fold the actor into its plain network; there are no moving averages."""
         if with_actor:

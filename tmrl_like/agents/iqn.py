@@ -10,7 +10,6 @@ quantiles of the target (the paper's N'), A actions. Everything is float32.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -28,7 +27,7 @@ from tmrl_like.agents.acceleration import (
 )
 from tmrl_like.agents.iqn_network import IQNActor
 from tmrl_like.agents.observations import RunningNorm
-from tmrl_like.agents.sharing import no_grad
+from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.agents.shipped import Kept, Share, ShippedAgent, ShippedOptions, soft_update
 from tmrl_like.agents.space_layout import Space
 from tmrl_like.base.options import AboveZero, NotNegative, Positive
@@ -101,7 +100,7 @@ class IQNOptions(ShippedOptions):
     epsilon_boltzmann: Share = 0.0
     boltzmann_noise: NotNegative = 0.0
     lr: NotNegative = 3e-4
-    eps: NotNegative = 1e-4
+    eps: AboveZero = 1e-4
     max_gradient_norm: AboveZero = 10.0
 
 
@@ -160,12 +159,13 @@ class IQNAgent(ShippedAgent):
         self.boltzmann_noise, self.cvar = o.boltzmann_noise, o.cvar
         self.actor = actor_cls(observation_space, action_space)
         self.actor.to_device(device)
-        self.target = no_grad(deepcopy(self.actor))
-        self.actor_ema = no_grad(deepcopy(self.actor)) if o.actor_polyak else self.actor
-        encoders = [network.encoder for network in (self.actor, self.target, self.actor_ema)]
-        self.obs_norm = RunningNorm(encoders) if encoders[0].normalizes else None
+        encoder = self.actor.encoder
+        self.obs_norm = RunningNorm([encoder]) if encoder.normalizes else None
+        self.target = no_grad(copy_shared(self.actor))
+        self.actor_ema = no_grad(copy_shared(self.actor)) if o.actor_polyak else self.actor
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
-        self._flat_ema = Flat(self.actor_ema, self.actor) if o.actor_polyak else self._flat
+        if o.actor_polyak:
+            self._flat_ema = Flat(self.actor_ema, self.actor)
         self.optimizer = self._adam(self._flat, o.lr, decoupled_weight_decay=True)
         if o.acceleration == "auto":
             self._step = accelerate(self._update, device, [self.optimizer], self._numbers)
@@ -203,8 +203,7 @@ class IQNAgent(ShippedAgent):
     def _explore(self) -> None:
         """Write the settings of exploration to the networks, where they are part of the weights."""
         behaviour = self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise, self.cvar
-        for network in (self.actor, self.actor_ema):
-            network.behaviour.copy_(torch.tensor(behaviour))
+        self.actor.behaviour.copy_(torch.tensor(behaviour))
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
         """See `ShippedAgent.start_from`; the target network takes the weights as well."""

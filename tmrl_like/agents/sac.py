@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -523,26 +522,25 @@ class SACAgent(ShippedAgent):
         spaces = self.observation_space, self.action_space
         self.actor = actor_cls(*spaces)
         self.actor.to_device(self.device)
-        self.actor_ema = no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
         critic_cls = completed(
             critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING)
         )
         self.critic = critic_cls(*spaces, n_critics=self.n_critics).to(self.device)
-        self.critic_target = no_grad(deepcopy(self.critic))
+        normalizing = [
+            encoder
+            for encoder in encoders_of((self.actor, self.critic))
+            if encoder.normalizes and encoder.space == self.observation_space
+        ]
+        self.obs_norm = RunningNorm(normalizing) if normalizing else None
+        self.critic_target = no_grad(copy_shared(self.critic))
+        self.actor_ema = no_grad(copy_shared(self.actor)) if self.actor_polyak else self.actor
         shared = share_pictures((self.critic, self.critic_target, self.actor, self.actor_ema))
         self._shares_pictures = shared is not None
         self._flat_actor = Flat(self.actor, without=shared)
         self._flat_critic = Flat(self.critic, first=shared)
-        ema = self.actor_ema
-        self._flat_actor_ema = (
-            Flat(ema, self.actor, without=shared) if self.actor_polyak else self._flat_actor
-        )
+        if self.actor_polyak:
+            self._flat_actor_ema = Flat(self.actor_ema, self.actor, without=shared)
         self._flat_critic_target = Flat(self.critic_target, self.critic, without=shared)
-        networks = self.actor, self.critic, self.critic_target, self.critic_frozen, self.actor_ema
-        normalizing = [
-            e for e in encoders_of(networks) if e.normalizes and e.space == self.observation_space
-        ]
-        self.obs_norm = RunningNorm(normalizing) if normalizing else None
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, as modules whose parameters get no gradients."""

@@ -21,7 +21,6 @@ from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.weight_file import (
     read_weights,
     refuse_misfit,
-    refuse_not_finite,
     write_weights,
 )
 from tmrl_like.policies.weights import copied, manifest_of, tensors_of
@@ -104,7 +103,6 @@ def load_encoder(encoder: Encoder, path: Path) -> None:
     try:
         _, weights = read_weights(path)
         refuse_misfit("the encoder of these pictures", manifest_of(own), weights.manifest)
-        refuse_not_finite(weights)
     except (PolicyError, OSError) as error:
         raise ConfigError(f"picture_encoder is {path}: {error}") from None
     encoder.images.load_state_dict(tensors_of(weights))

@@ -175,7 +175,7 @@ def test_weights_that_do_not_fit_change_nothing(tmp_path):
     wild = NumpyGaussianActor(DRONE, box(2, 2), hidden_sizes=(8,))
     wild.network.parameters["head.bias"][0] = np.inf
     wild.save(tmp_path / "policy")
-    with pytest.raises(PolicyError, match="policy: head.bias holds values that are not finite"):
+    with pytest.raises(PolicyError, match=r"policy: head\.bias holds values that are not finite"):
         small.load(tmp_path / "policy")
     assert small.weights() == before
 

@@ -105,9 +105,10 @@ class SuccessModel:
             raise PolicyError(
                 f"{file} is no model of success: `tmrl-like success-model` makes one"
             ) from None
+        # before anything is made in the size of the pictures that the file says
+        self._place = _place_of(self.spec.picture.shape, observation_space, file)
         refuse_misfit("this model of success", self.spec.manifest(), weights.manifest)
         self._average = Downsampling(self.spec.picture, self.spec.factor)
-        self._place = _place_of(self.spec.picture.shape, observation_space, file)
         arrays = weights.arrays()
         self._kernels = kernels_of(arrays, self.spec.layers)
         self._head = layer_of(arrays, "head")

@@ -99,7 +99,8 @@ class Flat:
             p.data = self.parameter.data[mine].view(p.shape)
             if p.requires_grad:
                 p.grad = self.parameter.grad[mine].view(p.shape)
-                p.register_post_accumulate_grad_hook(functools.partial(_keep, p.grad))
+                keep = functools.partial(_keep, p.grad)
+                p.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]
 
 
 def _keep(place: Tensor, parameter: Tensor) -> None:
@@ -217,7 +218,7 @@ class Graphed:
         step: Step,
         backend: CudaGraphs,
         optimizers: Sequence[torch.optim.Adam],
-        numbers: Callable[[], tuple[float, ...]] = tuple,
+        numbers: Callable[[], tuple[float, ...]],
     ) -> None:
         self._step = step
         self._backend = backend

@@ -134,7 +134,7 @@ class CrossQAgent(SACAgent):
         self.obs_norm = None
 
     def _is_compilable(self) -> bool:
-        is_same = self.actor_ema.encoder.is_as(self.critic_target.encoder)
+        is_same = self.actor_ema.encoder.form == self.critic_target.encoder.form
         return type(self) is CrossQAgent and is_same
 
     def _compile(self) -> CompiledSAC:

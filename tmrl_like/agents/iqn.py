@@ -152,7 +152,6 @@ class IQNAgent(ShippedAgent):
         """
         super().__init__(observation_space, action_space, device, **options)
         o: IQNOptions = self.options
-        self.quantiles, self.target_quantiles = o.quantiles, o.target_quantiles
         self.kappa, self.max_gradient_norm = o.kappa, o.max_gradient_norm
         self.target_interval = o.target_interval
         self.epsilon, self.epsilon_boltzmann = o.epsilon, o.epsilon_boltzmann
@@ -243,7 +242,7 @@ class IQNAgent(ShippedAgent):
         with torch.no_grad():
             next_obs, time_left = batch.next_obs, batch.next_time_left
             next_values_BA = self.actor.values(
-                self.actor.features(next_obs, time_left), self.target_quantiles
+                self.actor.features(next_obs, time_left), self.options.target_quantiles
             )
             next_z_BMA = self.target.quantiles(
                 self.target.features(next_obs, time_left), target_tau_BM
@@ -256,7 +255,7 @@ class IQNAgent(ShippedAgent):
 
     def _draw(self, rows: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Draw tau [B, N], and the target's [B, M]."""
-        sizes = self.quantiles, self.target_quantiles
+        sizes = self.options.quantiles, self.options.target_quantiles
         tau_BN, target_tau_BM = (
             torch.rand(rows, n, generator=generator, device=self.device) for n in sizes
         )

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import backward
-from tmrl_like.agents.agent import TrainingAgent, modules_of
+from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.images import PictureEncoder
 from tmrl_like.agents.observations import Encoder, encoders_of
 from tmrl_like.base import tree
@@ -34,8 +34,7 @@ def encoder_of(agent: TrainingAgent) -> Encoder:
     """Return the encoder by which all networks of an agent see pictures. Raise ConfigError if the
     agent has none.
     """
-    critic = modules_of(agent).get("critic")
-    encoders = [] if critic is None else encoders_of([critic])
+    encoders = encoders_of([getattr(agent, "critic", None)])
     if not (encoders and encoders[0].sees_pictures):
         raise ConfigError(
             f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: "

@@ -567,7 +567,7 @@ class SACAgent(ShippedAgent):
             and type(self.critic) is EnsembleCritic
             and self.critic.dropout == 0.0
             and not self.actor.encoder.images
-            and self.actor.encoder.is_as(self.critic.encoder)
+            and self.actor.encoder.form == self.critic.encoder.form
             and all(
                 p.requires_grad
                 for network in (self.actor, self.critic)

@@ -172,11 +172,12 @@ def refuse_misfit(actor: str, own: Manifest, other: Manifest) -> None:
     Raises:
         PolicyError: they do not; the message says what differs.
     """
-    missing = [name for name in own if name not in other]
-    extra = [name for name in other if name not in own]
+    parts = []
+    for what, names, others in (("missing", own, other), ("unknown", other, own)):
+        lacking = [name for name in names if name not in others]
+        if lacking:
+            parts.append(f"{what} {', '.join(lacking[:_LISTED])}")
     changed = [name for name in own if other.get(name, own[name]) != own[name]]
-    parts = [f"missing {', '.join(missing[:_LISTED])}"] * bool(missing)
-    parts += [f"unknown {', '.join(extra[:_LISTED])}"] * bool(extra)
     for name in changed[:_LISTED]:
         (dtype, shape), (own_dtype, own_shape) = other[name], own[name]
         found, expected = (

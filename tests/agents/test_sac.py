@@ -202,6 +202,16 @@ def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_swi
     assert (second.actor.weights() == second.get_actor().weights()) == (not after)
 
 
+def test_a_training_that_continues_with_other_bounds_of_actions_says_so(caplog):
+    spaces_of = ACT, ACT, box(3, 2)
+    before, same, wide = (small(SACAgent, (OBS, act)) for act in spaces_of)
+    for after in (same, wide):
+        load_object_state(after, object_state(before))
+    (line,) = caplog.messages
+    assert "is of Box(-2.0, 2.0, (2,), float32), this training of Box(-3.0, 3.0" in line
+    assert wide.action_space == spaces_of[2]
+
+
 def test_a_training_continues_with_what_is_switched_on_or_installed_before_the_restart():
     before = sac(acceleration="off")
     train(before, 3)

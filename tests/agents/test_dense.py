@@ -165,7 +165,8 @@ def test_a_parameter_that_is_frozen_before_the_start_stays_as_it_is():
 class Own(SACAgent):
     def _train_critics(self, batch):
         loss = (self.critic(batch.obs, batch.act) - self._td_target(batch)).square().mean()
-        self.critic_optimizer.zero_grad()
+        for holder in (self.critic_optimizer, self.critic):
+            holder.zero_grad()
         loss.backward()
         self.critic_optimizer.step()
         return {"loss_critic": loss.detach()}

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from tmrl_like.agents import IQNActor, IQNAgent
 from tmrl_like.agents.images import ConvolutionEncoder
 from tmrl_like.agents.iqn import quantile_huber_loss
+from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
 
@@ -176,17 +177,20 @@ def test_what_may_change_while_training_does():
     assert agent.gamma == 0.5
 
 
-def test_a_training_starts_from_the_policy_of_another():
+@pytest.mark.parametrize(
+    ("before", "said", "count"), [(1, 10, 10), (1, 0, RunningNorm.HORIZON), (0, 0, 0)]
+)
+def test_a_training_starts_from_the_policy_of_another(before, said, count):
     free = box(np.inf, 3), spaces.Discrete(2)
     first, second = (
         IQNAgent(*free, actor_cls=SMALL, epsilon=e, actor_polyak=0.75) for e in (0.5, 0.25)
     )
-    train(first, 1)
-    second.start_from(first.get_actor().weights(), 10)
+    train(first, before)
+    second.start_from(first.get_actor().weights(), said)
     obs = batch_of(free, 1).obs
     for network in (second.actor, second.target, second.get_actor()):
         assert torch.equal(network(obs), first.actor_ema(obs))
-    assert float(second.obs_norm.count) == 10
+    assert float(second.obs_norm.count) == count
     assert second.get_actor().behaviour[0] == 0.25
 
 

@@ -99,23 +99,31 @@ def test_targets_and_the_actor_that_acts_are_moving_averages():
     assert without.get_actor() is without.actor
 
 
-class Counting(SquashedGaussianActor):
-    """A user's own actor with a buffer that its passes change, as statistics of batches are."""
+def counting(cls):
+    """Return a user's own network with a buffer that its passes change, as statistics of batches
+    are.
+    """
 
-    def __init__(self, *both_spaces, **options):
-        super().__init__(*both_spaces, **options)
-        self.register_buffer("passes", torch.zeros(()))
+    class Counting(cls):
+        def __init__(self, *both_spaces, **options):
+            super().__init__(*both_spaces, **options)
+            self.register_buffer("passes", torch.zeros(()))
 
-    def outputs(self, x, *members):
-        self.passes += 1
-        return super().outputs(x)
+        def outputs(self, x, *members):
+            self.passes += 1
+            return super().outputs(x, *members)
+
+    return Counting
 
 
 @pytest.mark.parametrize("actor_polyak", [0.0, 0.9])
-def test_the_actor_that_acts_has_the_buffers_of_the_one_in_training(actor_polyak):
-    agent = small(SACAgent, SPACES, Counting, actor_polyak=actor_polyak)
-    train(agent, 2)
-    assert agent.get_actor().passes == agent.actor.passes == 4
+def test_moving_averages_have_the_buffers_of_the_networks_in_training(actor_polyak):
+    networks = counting(SquashedGaussianActor), counting(EnsembleCritic)
+    agent = small(SACAgent, SPACES, *networks, actor_polyak=actor_polyak)
+    for made in (agent, copy.deepcopy(agent)):
+        train(made, 2)
+        assert made.get_actor().passes == made.actor.passes == 4
+        assert made.critic_target.passes == made.critic.passes == 6
 
 
 @pytest.mark.parametrize(
@@ -194,6 +202,16 @@ def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_swi
     assert (second.actor.weights() == second.get_actor().weights()) == (not after)
 
 
+def test_a_training_that_continues_with_other_bounds_of_actions_says_so(caplog):
+    spaces_of = ACT, ACT, box(3, 2)
+    before, same, wide = (small(SACAgent, (OBS, act)) for act in spaces_of)
+    for after in (same, wide):
+        load_object_state(after, object_state(before))
+    (line,) = caplog.messages
+    assert "is of Box(-2.0, 2.0, (2,), float32), this training of Box(-3.0, 3.0" in line
+    assert wide.action_space == spaces_of[2]
+
+
 def test_a_training_continues_with_what_is_switched_on_or_installed_before_the_restart():
     before = sac(acceleration="off")
     train(before, 3)
@@ -241,7 +259,7 @@ def test_a_training_continues_with_the_optimiser_s_options_of_the_restart(
         ({"smoothness": -0.1}, "smoothness is -0.1; expected 0 or more"),
         ({"betas": (1.0, 0.9)}, "a number in betas is 1.0; expected 0 to below 1"),
         ({"betas": 0.9}, "betas is 0.9; expected 2 numbers"),
-        ({"eps": -1.0}, "eps is -1.0; expected 0 or more"),
+        ({"eps": 0.0}, "eps is 0.0; expected more than 0"),
         ({"weight_decay": -1.0}, "weight_decay is -1.0; expected 0 or more"),
         ({"target_entropy": math.nan}, "target_entropy is nan; expected a finite number"),
     ],

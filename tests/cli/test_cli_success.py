@@ -5,6 +5,7 @@ environment ends episodes by the model.
 from pathlib import Path
 from unittest.mock import Mock
 
+import msgspec
 import numpy as np
 import pytest
 from cli_commands import TINY
@@ -14,7 +15,8 @@ from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.cli import label
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import describe, write_policy
-from tmrl_like.policies.success_model import SuccessModel
+from tmrl_like.policies.success_model import SuccessModel, SuccessSpec, write_success_model
+from tmrl_like.policies.weight_file import read_weights
 
 SHORT = "--steps 60 --last 3"
 
@@ -134,6 +136,11 @@ def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line(da
     typed("success-model", data, "--out a.safetensors --steps 1")
     with pytest.raises(ConfigError, match=r"looks at pictures, uint8 \[16, 16, 3\]"):
         SuccessModel("a.safetensors", Lamp.observation_space[0])
+    model = SuccessModel("a.safetensors", Lamp.observation_space)
+    huge = msgspec.structs.replace(model.spec.picture, shape=(64, 1 << 40, 3))
+    write_success_model(file, SuccessSpec(huge), read_weights(file)[1])
+    with pytest.raises(ConfigError, match="looks at pictures, uint8"):  # nothing is made for it
+        SuccessModel("a.safetensors", Lamp.observation_space)
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(PolicyError, match="is damaged"):

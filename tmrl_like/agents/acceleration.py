@@ -7,6 +7,7 @@ on the optimisers' options.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import operator
@@ -96,7 +97,17 @@ class Flat:
         for p in self._parts:
             mine = slice(first, first := first + p.numel())
             p.data = self.parameter.data[mine].view(p.shape)
-            p.grad = self.parameter.grad[mine].view(p.shape) if p.requires_grad else None
+            if p.requires_grad:
+                p.grad = self.parameter.grad[mine].view(p.shape)
+                keep = functools.partial(_keep, p.grad)
+                p.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]
+
+
+def _keep(place: Tensor, parameter: Tensor) -> None:
+    """Bring a gradient that `module.zero_grad()` separated from its place back there."""
+    if parameter.grad is not place:
+        place.copy_(parameter.grad)  # type: ignore[arg-type]
+        parameter.grad = place
 
 
 class FlatAdam(torch.optim.Adam):
@@ -207,7 +218,7 @@ class Graphed:
         step: Step,
         backend: CudaGraphs,
         optimizers: Sequence[torch.optim.Adam],
-        numbers: Callable[[], tuple[float, ...]] = tuple,
+        numbers: Callable[[], tuple[float, ...]],
     ) -> None:
         self._step = step
         self._backend = backend

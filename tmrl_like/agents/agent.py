@@ -89,7 +89,7 @@ class TrainingAgent(Tunable, ABC):
 
         Args:
             weights: as `ActorModule.load_weights` takes them.
-            training_steps: number of training steps that led to the weights.
+            training_steps: number of training steps that led to the weights, 0 if it is not known.
 
         Raises:
             PolicyError: the weights do not fit; nothing has changed.

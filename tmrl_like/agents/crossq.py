@@ -32,7 +32,7 @@ from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
 
 if TYPE_CHECKING:
-    from tmrl_like.agents.dense_crossq import CompiledCrossQ
+    from tmrl_like.agents.dense_sac import CompiledSAC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +102,6 @@ class CrossQAgent(SACAgent):
             "can"
         )
 
-    def get_actor(self) -> SquashedGaussianActor:
-        """Return the plain actor."""
-        return self.actor_ema
-
     def average(self, with_actor: bool) -> None:
         """Fold the actor into its plain network; there are no moving averages."""
         if with_actor:
@@ -138,15 +134,15 @@ class CrossQAgent(SACAgent):
         self.obs_norm = None
 
     def _is_compilable(self) -> bool:
-        is_same = self.actor_ema.encoder.is_as(self.critic_target.encoder)
-        return self.device == "cpu" and type(self) is CrossQAgent and is_same
+        is_same = self.actor_ema.encoder.form == self.critic_target.encoder.form
+        return type(self) is CrossQAgent and is_same
 
-    def _compile(self) -> CompiledCrossQ:
-        from tmrl_like.agents.dense_crossq import CompiledCrossQ
+    def _compile(self) -> CompiledSAC:
+        from tmrl_like.agents.dense_crossq import compiled_crossq
 
-        modules = self.actor_ema, self.critic_target, self.actor.network, self.critic.network
-        plain = self._flat_actor_ema, self._flat_critic_target
-        return CompiledCrossQ(modules, (*plain, self._flat_actor, self._flat_critic))
+        plain, normed = (self.actor_ema, self.critic_target), (self.actor, self.critic)
+        flat_plain = self._flat_actor_ema, self._flat_critic_target
+        return compiled_crossq(plain, flat_plain, normed, (self._flat_actor, self._flat_critic))
 
     def _train_critics(self, batch: Batch) -> Metrics:
         metrics = super()._train_critics(batch)

@@ -10,14 +10,14 @@ of a network.
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
 
 from tmrl_like.agents import batch_norm
 from tmrl_like.agents.acceleration import Flat
-from tmrl_like.agents.batch_norm import BatchNormMLP
+from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic
 from tmrl_like.agents.dense import (
     ONE,
     ZERO,
@@ -67,37 +67,24 @@ class NormedPass(NamedTuple):
     d: Floats  # [H], of batch renormalisation
 
 
-class CompiledCrossQ(CompiledSAC):
-    """Computes the gradients of the losses, and leaves them in the parameters of critics and actor
-    as autograd does.
+def compiled_crossq(
+    plain: tuple[SquashedGaussianActor, EnsembleCritic],
+    flat_plain: tuple[Flat, Flat],
+    normed: tuple[BatchNormActor, BatchNormCritic],
+    flat_normed: tuple[Flat, Flat],
+) -> CompiledSAC:
+    """Use the plain actor and critics, and those in training, whose parameters stay where they
+    are.
     """
-
-    def __init__(
-        self,
-        modules: tuple[SquashedGaussianActor, EnsembleCritic, BatchNormMLP, BatchNormMLP],
-        flats: tuple[Flat, Flat, Flat, Flat],
-    ) -> None:
-        """Use the plain actor and critics, and the networks in training, whose parameters stay
-        where they are.
-        """
-        plain_actor, plain_critic, actor, critic = modules
-        flat_plain_actor, flat_plain_critic, flat_actor, flat_critic = flats
-        super().__init__(
-            (plain_actor, plain_critic, plain_critic),
-            (flat_plain_actor, flat_plain_critic, flat_plain_critic),
-            None,
-        )
-        self._made_of = modules, flats
-        self._networks = (
-            *self._networks[:2],
-            _network_of(actor, flat_actor),
-            _network_of(critic, flat_critic),
-        )
-        self._critic_gradients, self._actor_gradients = _critic_gradients, _actor_gradients
+    networks: tuple[Any, ...] = (
+        *map(network_of, plain, flat_plain),
+        *map(_network_of, normed, flat_normed),
+    )
+    return CompiledSAC(*plain, networks, (_critic_gradients, _actor_gradients))
 
 
-def _network_of(module: BatchNormMLP, flat: Flat) -> NormedNetwork:
-    gain = module.gains[0]
+def _network_of(made: Any, flat: Flat) -> NormedNetwork:
+    module, gain = made.network, made.network.gains[0]
     return NormedNetwork(
         network_of(module, flat),
         gain.detach()[:, 0].numpy(),

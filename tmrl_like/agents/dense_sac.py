@@ -86,16 +86,15 @@ class CompiledSAC:
 
     def __init__(
         self,
-        modules: tuple[SquashedGaussianActor, EnsembleCritic, EnsembleCritic],
-        flats: tuple[Flat, Flat, Flat],
-        obs_norm: RunningNorm | None,
+        actor: SquashedGaussianActor,
+        critic: EnsembleCritic,
+        networks: tuple[NamedTuple, ...],
+        gradients: tuple[Callable[..., Any], Callable[..., Any]],
+        obs_norm: RunningNorm | None = None,
     ) -> None:
-        """Use the actor, the critics and their targets, whose parameters stay where they are."""
-        self._made_of: tuple[Any, ...] = modules, flats, obs_norm
-        actor, critic, _ = modules
-        self._networks: tuple[NamedTuple, ...] = tuple(map(network_of, modules, flats))
-        self._critic_gradients: Callable[..., tuple[float, float, float]] = _critic_gradients
-        self._actor_gradients: Callable[..., tuple[float, float]] = _actor_gradients
+        """Compute the `gradients` of critics and actor by the `networks`."""
+        self._networks = networks
+        self._critic_gradients, self._actor_gradients = gradients
         self._encoder = actor.encoder
         rescale = _scaling_of(self._encoder.rescale)
         if self._encoder.one_hot is not None:  # the encoder itself scales
@@ -115,9 +114,6 @@ class CompiledSAC:
                 obs_norm.shift,
             )
             self._statistics = Statistics(*(buffer.numpy() for buffer in buffers))
-
-    def __reduce__(self) -> tuple[type[CompiledSAC], tuple[Any, ...]]:
-        return type(self), self._made_of
 
     def count(self, obs: Observation) -> None:
         """Do what `RunningNorm.update` does, without ranks."""
@@ -201,6 +197,15 @@ class CompiledSAC:
     def soft_update(self, polyak: float, average: Tensor, parameter: Tensor) -> None:
         """Do what `shipped.soft_update` does."""
         move_average(average.detach().numpy(), parameter.detach().numpy(), np.float32(1.0 - polyak))
+
+
+def compiled_sac(
+    modules: tuple[Any, Any, Any], flats: tuple[Flat, Flat, Flat], obs_norm: RunningNorm | None
+) -> CompiledSAC:
+    """Use an actor, critics and their targets, whose parameters stay where they are."""
+    actor, critic, _ = modules
+    networks = tuple(map(network_of, modules, flats))
+    return CompiledSAC(actor, critic, networks, (_critic_gradients, _actor_gradients), obs_norm)
 
 
 def _scaling_of(rescale: Rescale) -> Scaling:

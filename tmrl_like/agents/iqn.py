@@ -10,7 +10,6 @@ quantiles of the target (the paper's N'), A actions. Everything is float32.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -28,7 +27,7 @@ from tmrl_like.agents.acceleration import (
 )
 from tmrl_like.agents.iqn_network import IQNActor
 from tmrl_like.agents.observations import RunningNorm
-from tmrl_like.agents.sharing import no_grad
+from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.agents.shipped import Kept, Share, ShippedAgent, ShippedOptions, soft_update
 from tmrl_like.agents.space_layout import Space
 from tmrl_like.base.options import AboveZero, NotNegative, Positive
@@ -101,7 +100,7 @@ class IQNOptions(ShippedOptions):
     epsilon_boltzmann: Share = 0.0
     boltzmann_noise: NotNegative = 0.0
     lr: NotNegative = 3e-4
-    eps: NotNegative = 1e-4
+    eps: AboveZero = 1e-4
     max_gradient_norm: AboveZero = 10.0
 
 
@@ -153,19 +152,19 @@ class IQNAgent(ShippedAgent):
         """
         super().__init__(observation_space, action_space, device, **options)
         o: IQNOptions = self.options
-        self.quantiles, self.target_quantiles = o.quantiles, o.target_quantiles
         self.kappa, self.max_gradient_norm = o.kappa, o.max_gradient_norm
         self.target_interval = o.target_interval
         self.epsilon, self.epsilon_boltzmann = o.epsilon, o.epsilon_boltzmann
         self.boltzmann_noise, self.cvar = o.boltzmann_noise, o.cvar
         self.actor = actor_cls(observation_space, action_space)
         self.actor.to_device(device)
-        self.target = no_grad(deepcopy(self.actor))
-        self.actor_ema = no_grad(deepcopy(self.actor)) if o.actor_polyak else self.actor
-        encoders = [network.encoder for network in (self.actor, self.target, self.actor_ema)]
-        self.obs_norm = RunningNorm(encoders) if encoders[0].normalizes else None
+        encoder = self.actor.encoder
+        self.obs_norm = RunningNorm([encoder]) if encoder.normalizes else None
+        self.target = no_grad(copy_shared(self.actor))
+        self.actor_ema = no_grad(copy_shared(self.actor)) if o.actor_polyak else self.actor
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
-        self._flat_ema = Flat(self.actor_ema, self.actor) if o.actor_polyak else self._flat
+        if o.actor_polyak:
+            self._flat_ema = Flat(self.actor_ema, self.actor)
         self.optimizer = self._adam(self._flat, o.lr, decoupled_weight_decay=True)
         if o.acceleration == "auto":
             self._step = accelerate(self._update, device, [self.optimizer], self._numbers)
@@ -203,8 +202,7 @@ class IQNAgent(ShippedAgent):
     def _explore(self) -> None:
         """Write the settings of exploration to the networks, where they are part of the weights."""
         behaviour = self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise, self.cvar
-        for network in (self.actor, self.actor_ema):
-            network.behaviour.copy_(torch.tensor(behaviour))
+        self.actor.behaviour.copy_(torch.tensor(behaviour))
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
         """See `ShippedAgent.start_from`; the target network takes the weights as well."""
@@ -244,7 +242,7 @@ class IQNAgent(ShippedAgent):
         with torch.no_grad():
             next_obs, time_left = batch.next_obs, batch.next_time_left
             next_values_BA = self.actor.values(
-                self.actor.features(next_obs, time_left), self.target_quantiles
+                self.actor.features(next_obs, time_left), self.options.target_quantiles
             )
             next_z_BMA = self.target.quantiles(
                 self.target.features(next_obs, time_left), target_tau_BM
@@ -257,7 +255,7 @@ class IQNAgent(ShippedAgent):
 
     def _draw(self, rows: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Draw tau [B, N], and the target's [B, M]."""
-        sizes = self.quantiles, self.target_quantiles
+        sizes = self.options.quantiles, self.options.target_quantiles
         tau_BN, target_tau_BM = (
             torch.rand(rows, n, generator=generator, device=self.device) for n in sizes
         )

@@ -31,6 +31,7 @@ class Encoder(nn.Module):
     the features of each image.
 
     Attributes:
+        form: encoders of one space whose form is equal give the same features of numbers.
         images: the encoder of each image.
         image_paths: the place of each image in an observation.
     """
@@ -68,6 +69,7 @@ class Encoder(nn.Module):
         scale, shift, is_unbounded = self.numbers.scaling(obs_range)
         self.unbounded = np.flatnonzero(is_unbounded)  # [U], places in a flat observation
         self.normalizes = normalize_obs and len(self.unbounded) > 0
+        self.form = obs_range, self.normalizes
         self.rescale = Rescale(scale, shift, in_weights=self.normalizes)
         self.one_hot = OneHot(self.numbers) if any(self.numbers.num_categories) else None
         self.image_paths = [path for path, _ in images]
@@ -115,19 +117,13 @@ class Encoder(nn.Module):
         leaves = [tree.part_at(obs, path) for path in self._paths]
         return torch.cat([leaf.unsqueeze(-1).flatten(1).float() for leaf in leaves], dim=1)
 
-    def is_as(self, other: Encoder) -> bool:
-        """Whether another encoder of the same space gives the same features."""
-        one, another = self.rescale, other.rescale
-        is_equal = torch.equal(one.scale, another.scale) and torch.equal(one.shift, another.shift)
-        return is_equal and self.normalizes == other.normalizes
-
     def _features(self, x: Tensor) -> Tensor:
         """Map [..., R] to [..., V]. Calling `forward` skips the modules' hooks."""
         scaled = self.rescale.forward(x)
         return scaled if self.one_hot is None else self.one_hot.forward(x, scaled)
 
 
-def encoders_of(networks: Iterable[nn.Module]) -> list[Encoder]:
+def encoders_of(networks: Iterable[nn.Module | None]) -> list[Encoder]:
     """Return the encoders of those networks that have one."""
     found = [getattr(network, "encoder", None) for network in networks]
     return [encoder for encoder in found if isinstance(encoder, Encoder)]
@@ -203,13 +199,16 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def go_on(self, batches: int) -> None:
-        """Continue from the loaded scale and shift, as if they were made from `batches` batches."""
+        """Continue from the loaded scale and shift, as if they were made from `batches` batches. If
+        that is 0, the number is not known: `HORIZON`, unless they are as at the start.
+        """
         scale_U, shift_U = (
             values.index_select(0, self.which).double() for values in (self.scale, self.shift)
         )
         self.mean.copy_(-shift_U / scale_U)
         self.mean_square.copy_(scale_U**-2 + self.mean**2)
-        self.count.fill_(batches)
+        is_made = bool((scale_U != 1.0).any() or (shift_U != 0.0).any())
+        self.count.fill_(batches or is_made * self.HORIZON)
 
     @torch.no_grad()
     def update(self, obs: Observation, ranks: Averaging | None = None) -> None:

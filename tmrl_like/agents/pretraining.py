@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import backward
-from tmrl_like.agents.agent import TrainingAgent, modules_of
+from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.images import PictureEncoder
 from tmrl_like.agents.observations import Encoder, encoders_of
 from tmrl_like.base import tree
@@ -21,7 +21,6 @@ from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.weight_file import (
     read_weights,
     refuse_misfit,
-    refuse_not_finite,
     write_weights,
 )
 from tmrl_like.policies.weights import copied, manifest_of, tensors_of
@@ -35,8 +34,7 @@ def encoder_of(agent: TrainingAgent) -> Encoder:
     """Return the encoder by which all networks of an agent see pictures. Raise ConfigError if the
     agent has none.
     """
-    critic = modules_of(agent).get("critic")
-    encoders = [] if critic is None else encoders_of([critic])
+    encoders = encoders_of([getattr(agent, "critic", None)])
     if not (encoders and encoders[0].sees_pictures):
         raise ConfigError(
             f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: "
@@ -104,7 +102,6 @@ def load_encoder(encoder: Encoder, path: Path) -> None:
     try:
         _, weights = read_weights(path)
         refuse_misfit("the encoder of these pictures", manifest_of(own), weights.manifest)
-        refuse_not_finite(weights)
     except (PolicyError, OSError) as error:
         raise ConfigError(f"picture_encoder is {path}: {error}") from None
     encoder.images.load_state_dict(tensors_of(weights))

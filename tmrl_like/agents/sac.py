@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -200,12 +199,10 @@ class SACAgent(ShippedAgent):
         critic_target: their moving average.
         return_scale: the estimate by which rewards are divided, or None if they are not.
         target_entropy: in nats, of the policy over actions scaled to [-1, 1].
-        compiled: computes the gradients faster than autograd, or None if autograd computes them.
     """
 
     # not in the instance while None: a checkpoint would bring the None to a training that has one
     return_scale: ReturnScale | None = None
-    compiled: CompiledSAC | None = None
     page: ClassVar[type[SACOptions]] = SACOptions
     tunable: ClassVar[tuple[str, ...]] = (
         *("gamma", "polyak", "actor_polyak", "lr_actor", "lr_critic", "lr_entropy"),
@@ -267,9 +264,6 @@ class SACAgent(ShippedAgent):
         self.critic_optimizer = self._adam(self._flat_critic, o.lr_critic, **kind)
         self.temperature_optimizer = FlatAdam(self._flat_temperature.parameter, lr=o.lr_entropy)
         if o.acceleration == "auto":
-            compiled = compiled_or_none(self._compile) if self._is_compilable() else None
-            if compiled is not None:
-                self.compiled = compiled
             optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
             self._step = accelerate(self._update, device, optimizers, self._numbers)
 
@@ -332,9 +326,10 @@ class SACAgent(ShippedAgent):
     def _critic_gradients(self, batch: Batch) -> Metrics:
         """Compute the gradients of the critics' loss, and return the metrics."""
         if self.compiled is not None:
-            return self.compiled.of_critics(
+            found: Metrics = self.compiled.of_critics(
                 batch, self._draw_critics, self.entropy_coef, self._gamma_of(batch)
             )
+            return found
         q_NB, target_B = self._values_and_targets(batch)
         loss = critic_loss(q_NB, target_B)
         backward(loss, self.critic_optimizer)
@@ -389,7 +384,9 @@ class SACAgent(ShippedAgent):
         """Compute the gradients of the actor's loss, and return the metrics."""
         if self.compiled is not None:
             alpha = self.entropy_coef
-            metrics = self.compiled.of_actor(batch, alpha, self._draws_critics, self.smoothness)
+            metrics: Metrics = self.compiled.of_actor(
+                batch, alpha, self._draws_critics, self.smoothness
+            )
             return metrics | {"entropy_coef": alpha}
         entropy_coef = self.temperature().detach()
         loss, log_prob_B = self._actor_loss(batch, entropy_coef)
@@ -523,26 +520,25 @@ class SACAgent(ShippedAgent):
         spaces = self.observation_space, self.action_space
         self.actor = actor_cls(*spaces)
         self.actor.to_device(self.device)
-        self.actor_ema = no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
         critic_cls = completed(
             critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING)
         )
         self.critic = critic_cls(*spaces, n_critics=self.n_critics).to(self.device)
-        self.critic_target = no_grad(deepcopy(self.critic))
+        normalizing = [
+            encoder
+            for encoder in encoders_of((self.actor, self.critic))
+            if encoder.normalizes and encoder.space == self.observation_space
+        ]
+        self.obs_norm = RunningNorm(normalizing) if normalizing else None
+        self.critic_target = no_grad(copy_shared(self.critic))
+        self.actor_ema = no_grad(copy_shared(self.actor)) if self.actor_polyak else self.actor
         shared = share_pictures((self.critic, self.critic_target, self.actor, self.actor_ema))
         self._shares_pictures = shared is not None
         self._flat_actor = Flat(self.actor, without=shared)
         self._flat_critic = Flat(self.critic, first=shared)
-        ema = self.actor_ema
-        self._flat_actor_ema = (
-            Flat(ema, self.actor, without=shared) if self.actor_polyak else self._flat_actor
-        )
+        if self.actor_polyak:
+            self._flat_actor_ema = Flat(self.actor_ema, self.actor, without=shared)
         self._flat_critic_target = Flat(self.critic_target, self.critic, without=shared)
-        networks = self.actor, self.critic, self.critic_target, self.critic_frozen, self.actor_ema
-        normalizing = [
-            e for e in encoders_of(networks) if e.normalizes and e.space == self.observation_space
-        ]
-        self.obs_norm = RunningNorm(normalizing) if normalizing else None
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, as modules whose parameters get no gradients."""
@@ -553,6 +549,12 @@ class SACAgent(ShippedAgent):
         """
         return -float(action_bounds(self.action_space)[1].size)
 
+    @cached_property
+    def compiled(self) -> CompiledSAC | None:
+        """Computes the gradients faster than autograd; None if autograd computes them."""
+        is_wanted = self.options.acceleration == "auto" and self.device == "cpu"
+        return compiled_or_none(self._compile) if is_wanted and self._is_compilable() else None
+
     def _is_compilable(self) -> bool:
         """Whether the compiled step computes what this agent does."""
         page = (
@@ -560,13 +562,12 @@ class SACAgent(ShippedAgent):
             *("_actor_loss", "_sample", "_sample_smoothly", "_policy"),
         )
         return (
-            self.device == "cpu"
-            and all(getattr(type(self), name) is getattr(SACAgent, name) for name in page)
+            all(getattr(type(self), name) is getattr(SACAgent, name) for name in page)
             and type(self.actor) is SquashedGaussianActor
             and type(self.critic) is EnsembleCritic
             and self.critic.dropout == 0.0
             and not self.actor.encoder.images
-            and self.actor.encoder.is_as(self.critic.encoder)
+            and self.actor.encoder.form == self.critic.encoder.form
             and all(
                 p.requires_grad
                 for network in (self.actor, self.critic)
@@ -575,12 +576,11 @@ class SACAgent(ShippedAgent):
         )
 
     def _compile(self) -> CompiledSAC:
-        from tmrl_like.agents.dense_sac import CompiledSAC
+        from tmrl_like.agents.dense_sac import compiled_sac
 
-        actor, critic, target = self.actor, self.critic, self.critic_target
-        assert isinstance(actor, SquashedGaussianActor)
+        networks = self.actor, self.critic, self.critic_target
         flats = self._flat_actor, self._flat_critic, self._flat_critic_target
-        return CompiledSAC((actor, critic, target), flats, self.obs_norm)
+        return compiled_sac(networks, flats, self.obs_norm)
 
 
 class REDQAgent(SACAgent):

@@ -24,7 +24,8 @@ def copy_shared(model: M) -> M:
     inference view of a model that is being trained.
     """
     twin = deepcopy(model)
-    for kind in torch.nn.Module.parameters, torch.nn.Module.buffers:
-        for tensor, original in zip(kind(twin), kind(model), strict=True):
-            tensor.data = original.data
+    for ours, theirs in zip(twin.modules(), model.modules(), strict=True):
+        ours._buffers.update(theirs._buffers)
+    for parameter, original in zip(twin.parameters(), model.parameters(), strict=True):
+        parameter.data = original.data
     return twin

@@ -15,7 +15,7 @@ from tmrl_like.agents.acceleration import Flat, FlatAdam, Step
 from tmrl_like.agents.agent import Averaging, TrainingAgent
 from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.agents.space_layout import Space
-from tmrl_like.base.options import NotNegative, Options
+from tmrl_like.base.options import AboveZero, NotNegative, Options
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
 
@@ -44,7 +44,7 @@ class ShippedOptions(Options):
     polyak: Kept = 0.995
     actor_polyak: Kept = 0.995
     betas: tuple[Kept, Kept] = (0.9, 0.999)
-    eps: NotNegative = 1e-8
+    eps: AboveZero = 1e-8
     weight_decay: NotNegative = 0.0
     acceleration: Literal["auto", "off"] = "auto"
 
@@ -106,11 +106,8 @@ class ShippedAgent(TrainingAgent):
 
     def get_actor(self) -> ActorModule:
         """Return the actor's moving average, or the actor in training if there is none. Its
-        parameters change with each step; its buffers are those of the actor in training now.
+        parameters change with each step; its buffers are those of the actor in training.
         """
-        buffers = self.actor_ema.buffers(), self.actor.buffers()
-        for published, trained in zip(*buffers, strict=True):
-            published.copy_(trained)
         return self.actor_ema
 
 

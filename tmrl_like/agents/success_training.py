@@ -149,19 +149,11 @@ def errors_of(
     """Return the errors in judging whole episodes, judged as by a `SuccessEnv`."""
     positives = negatives = 0
     for pictures, success in episodes:
-        step = _first_seen((network.probabilities(pictures) >= threshold).tolist(), frames)
-        if step is None:
+        shows = network.probabilities(pictures) >= threshold
+        # the steps before which `frames` in a row have shown success
+        seen = [step for step in range(frames, len(shows) + 1) if shows[step - frames : step].all()]
+        if not seen:
             negatives += success
         else:
-            positives += not success or step < len(pictures) - 2 * last
+            positives += not success or seen[0] <= len(pictures) - 2 * last
     return Errors(len(episodes), positives, negatives)
-
-
-def _first_seen(shows: Sequence[bool], frames: int) -> int | None:
-    """Return the first step at which `frames` in a row show success, or None."""
-    in_a_row = 0
-    for step, one in enumerate(shows):
-        in_a_row = in_a_row + 1 if one else 0
-        if in_a_row == frames:
-            return step
-    return None

@@ -36,11 +36,7 @@ class ActorModule(Actor, torch.nn.Module):
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Create the actor, and keep the arguments for its policy file."""
         self = super().__new__(cls)
-        given = (
-            dict(zip(signature_of(cls).parameters, args, strict=False)) | options
-            if args or options
-            else {}
-        )
+        given = dict(zip(signature_of(cls).parameters, args, strict=False)) | options
         self.__dict__["made_with"] = {
             name: value for name, value in given.items() if name not in _SPACES
         }

@@ -21,7 +21,6 @@ from tmrl_like.policies.weight_file import (
     Weights,
     read_card_text,
     read_weights,
-    refuse_not_finite,
     write_weights,
 )
 from tmrl_like.types import ObsPreprocessor
@@ -128,10 +127,6 @@ def read_policy(path: Path) -> tuple[PolicyCard | None, Weights]:
         OSError: the file cannot be read.
     """
     text, weights = read_weights(path)
-    try:
-        refuse_not_finite(weights)
-    except PolicyError as error:
-        raise PolicyError(f"{path}: {error}") from None
     return _card(path, text), weights
 
 

@@ -27,7 +27,6 @@ from tmrl_like.policies.weight_file import (
     Weights,
     read_weights,
     refuse_misfit,
-    refuse_not_finite,
     write_weights,
 )
 from tmrl_like.types import Observation
@@ -106,10 +105,10 @@ class SuccessModel:
             raise PolicyError(
                 f"{file} is no model of success: `tmrl-like success-model` makes one"
             ) from None
-        refuse_misfit("this model of success", self.spec.manifest(), weights.manifest)
-        refuse_not_finite(weights)
-        self._average = Downsampling(self.spec.picture, self.spec.factor)
+        # before anything is made in the size of the pictures that the file says
         self._place = _place_of(self.spec.picture.shape, observation_space, file)
+        refuse_misfit("this model of success", self.spec.manifest(), weights.manifest)
+        self._average = Downsampling(self.spec.picture, self.spec.factor)
         arrays = weights.arrays()
         self._kernels = kernels_of(arrays, self.spec.layers)
         self._head = layer_of(arrays, "head")

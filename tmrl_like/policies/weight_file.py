@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -83,9 +83,8 @@ def write_weights(path: Path, weights: Weights, card: str = "") -> None:
     header: dict[str, object] = {
         "__metadata__": {_CARD: card, _CHECKSUMS: _crc(_described(card, manifest)) + _crc(data)}
     }
-    end = 0
-    for name, (dtype, shape) in manifest.items():
-        start, end = end, end + size_of({name: (dtype, shape)})
+    for start, end, name in _places(manifest):
+        dtype, shape = manifest[name]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
     text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 8)
@@ -98,6 +97,7 @@ def read_weights(path: Path) -> tuple[str, Weights]:
 
     Raises:
         DamagedPolicyError: it is not a safetensors file, or not as it was written.
+        PolicyError: it holds values that are not finite.
         OSError: the file cannot be read.
     """
     while True:
@@ -112,7 +112,12 @@ def read_weights(path: Path) -> tuple[str, Weights]:
             raise DamagedPolicyError(
                 f"{path} is damaged: its parameters do not match their checksum"
             )
-        return card, Weights(manifest, data)
+        weights = Weights(manifest, data)
+        try:
+            refuse_not_finite(weights)
+        except PolicyError as error:
+            raise PolicyError(f"{path}: {error}") from None
+        return card, weights
 
 
 def read_card_text(path: Path) -> str:
@@ -140,12 +145,17 @@ def _read_header(path: Path) -> tuple[str, Manifest, str]:
 
 
 def _described(card: str, manifest: Manifest) -> bytes:
-    places, end = [], 0
-    for name, (dtype, shape) in manifest.items():
-        start, end = end, end + size_of({name: (dtype, shape)})
-        places.append((start, end, name))
     # those without numbers lie at one place, and the library gives them in any order
-    return msgspec.msgpack.encode((card, {name: manifest[name] for *_, name in sorted(places)}))
+    names = [name for *_, name in sorted(_places(manifest))]
+    return msgspec.msgpack.encode((card, {name: manifest[name] for name in names}))
+
+
+def _places(manifest: Manifest) -> Iterator[tuple[int, int, str]]:
+    """Yield where each parameter begins and ends in memory, and its name."""
+    end = 0
+    for name, entry in manifest.items():
+        start, end = end, end + size_of({name: entry})
+        yield start, end, name
 
 
 def _crc(data: bytes | memoryview) -> str:
@@ -162,11 +172,12 @@ def refuse_misfit(actor: str, own: Manifest, other: Manifest) -> None:
     Raises:
         PolicyError: they do not; the message says what differs.
     """
-    missing = [name for name in own if name not in other]
-    extra = [name for name in other if name not in own]
+    parts = []
+    for what, names, others in (("missing", own, other), ("unknown", other, own)):
+        lacking = [name for name in names if name not in others]
+        if lacking:
+            parts.append(f"{what} {', '.join(lacking[:_LISTED])}")
     changed = [name for name in own if other.get(name, own[name]) != own[name]]
-    parts = [f"missing {', '.join(missing[:_LISTED])}"] * bool(missing)
-    parts += [f"unknown {', '.join(extra[:_LISTED])}"] * bool(extra)
     for name in changed[:_LISTED]:
         (dtype, shape), (own_dtype, own_shape) = other[name], own[name]
         found, expected = (

@@ -51,17 +51,15 @@ class WeightsCopy:
         """
         self._filled: list[torch.cuda.Event] = []
         manifest = manifest_of(like)
-        self._gpus = {tensor.device for tensor in like.values() if tensor.device.type == "cuda"}
+        self._gpus = _gpus_of(like)
         memory = torch.empty(size_of(manifest), dtype=torch.uint8, pin_memory=bool(self._gpus))
         self.content = Weights(manifest, memory.numpy().data)
         self.tensors = tensors_of(self.content)
 
     def fits(self, tensors: Mapping[str, torch.Tensor]) -> bool:
         """Whether this memory can hold a copy of `tensors`."""
-        gpus = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
-        return gpus == self._gpus and [*manifest_of(tensors).items()] == [
-            *self.content.manifest.items()
-        ]
+        own, other = self.content.manifest, manifest_of(tensors)
+        return _gpus_of(tensors) == self._gpus and list(other.items()) == list(own.items())
 
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copy tensors that fit, without waiting for a GPU, which copies them before any later
@@ -80,6 +78,10 @@ class WeightsCopy:
     def __del__(self) -> None:
         # torch does not know that a GPU still writes to these views, and may reuse the memory
         self.wait()
+
+
+def _gpus_of(tensors: Mapping[str, torch.Tensor]) -> set[torch.device]:
+    return {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
 
 
 def copied(tensors: Mapping[str, torch.Tensor]) -> WeightsCopy:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import random
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -30,6 +32,8 @@ from tmrl_like.trainer.checkpoint_file import (
 )
 from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
+
+log = logging.getLogger("tmrl_like.trainer")
 
 State: TypeAlias = dict[str, Any]
 """Tensors and plain values by name, in nested lists and dicts."""
@@ -174,7 +178,7 @@ def load_object_state(holder: Any, state: State) -> None:
 
 
 class _NoState(Exception):  # noqa: N818 - not an error
-    """Raised for values that are not saved: spaces, functions, classes, and containers of these."""
+    """Raised for values that are not saved: functions, classes, and containers of these."""
 
 
 def _encoded(value: Any) -> Any:
@@ -185,6 +189,8 @@ def _encoded(value: Any) -> Any:
         return "array", torch.from_numpy(np.array(value))
     if isinstance(value, (*_PLAIN, torch.Tensor)):
         return value
+    if isinstance(value, gymnasium.Space):
+        return "space", one_line(value)
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return "state", dict(value.state_dict())
     if isinstance(value, list | tuple):
@@ -206,6 +212,15 @@ def _restored(current: Any, saved: Any) -> Any:
                 if isinstance(current, np.generic)
                 else content.numpy()
             )
+        if kind == "space":
+            if content != one_line(current):
+                log.warning(
+                    "the checkpoint is of %s, this training of %s: what was learnt is scaled to "
+                    "the new bounds",
+                    content,
+                    one_line(current),
+                )
+            return current
         if current is None:
             raise ValueError(
                 "it holds the state of an object that the agent does not have: make it in __init__"

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from house import alone
 from kit.environments import acting
 from kit.fakes import CountingEnv, LinearActor
+from kit.interfaces import Interface
 from kit.waiting import until
 from moving import Moving, Remote, WithDevice, drive
 from said import say
-from test_generic import Interface
 from test_real_time import Manual
 
 from tmrl_like.base.processes import is_alive
@@ -25,8 +26,6 @@ from tmrl_like.envs.brake import Brake
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
-from tmrl_like.networking import RolloutWorker
-from tmrl_like.worker.options import WorkerOptions
 
 WITHIN_S = 0.05
 BUSY_S = 1.0
@@ -39,24 +38,24 @@ class Diary:
     """The events recorded in a file."""
 
     def __init__(self, file):
+        file.touch()
         self.file = str(file)
 
     @property
     def lines(self):
         """List of [event, time]."""
-        file = Path(self.file)
-        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+        return [line.split() for line in Path(self.file).read_text().splitlines()]
 
     @property
     def words(self):
         return [word for word, _ in self.lines]
 
-    def time_of(self, word):
-        return next(float(time_s) for said, time_s in self.lines if said == word)
-
     @property
     def stops(self):
         return sum(word.startswith("stopped") for word in self.words)
+
+    def time_of(self, word):
+        return float(dict(self.lines)[word])
 
 
 @pytest.fixture
@@ -80,6 +79,19 @@ def in_time(tmp_path, figure):
     return test
 
 
+def stop_while_seen(env):
+    """Have the interface stopped in the middle of its next observation; return it."""
+    arm = env.env.unwrapped.interface
+
+    def stop():
+        arm.when_seen = int
+        env.stopping.set()
+        until(lambda: "stopped" in arm.said)
+
+    arm.when_seen = stop
+    return arm
+
+
 @pytest.fixture
 def gives_up(monkeypatch):
     """Make workers give up at the first fault."""
@@ -87,11 +99,8 @@ def gives_up(monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.supervision._CLOSE_WITHIN_S", 0.3)
 
 
-def make_worker(env_cls, *arguments, actor_cls=LinearActor, hang_timeout_s=HANG_S):
-    options = WorkerOptions(hang_timeout_s=hang_timeout_s)
-    return RolloutWorker(
-        partial(env_cls, *arguments), actor_cls, standalone=True, model_path=None, options=options
-    )
+def make_worker(env_cls, *arguments, actor_cls=LinearActor):
+    return alone(partial(env_cls, *arguments), actor_cls, hang_timeout_s=HANG_S)
 
 
 class Raising(Moving):
@@ -313,22 +322,14 @@ class Arm(Interface):
 def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more():
     env = SupervisedEnv(partial(RealTimeEnv, Arm, time_step_duration=0.01))
     env.run(env.reset)
-    arm, action = env.env.unwrapped.interface, env.default_action
-    said = arm.said
-
-    def stop():
-        env.stopping.set()
-        until(lambda: "stopped" in said)
-
-    arm.when_seen = stop
-    env.run(lambda: env.step(action))  # the step still ends normally
-    assert said == ["sent", "stopped"]
-    arm.when_seen = int
+    arm = stop_while_seen(env)
+    env.run(lambda: env.step(env.default_action))  # the step still ends normally
+    assert arm.said == ["sent", "stopped"]
     env.stopping.clear()
     env.run(env.reset)
-    env.run(lambda: env.step(action))
+    env.run(lambda: env.step(env.default_action))
     env.close()
-    assert said == ["sent", "stopped", "sent", "sent", "stopped"]
+    assert arm.said[2:] == ["sent", "sent", "stopped"]
 
 
 class Homing(Arm):
@@ -347,17 +348,10 @@ def test_a_stop_before_a_reset_has_ended_the_last_time_step_lets_nothing_move_ho
     monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: Manual())
     env = SupervisedEnv(partial(RealTimeEnv, Homing, wait_on_done=wait_on_done))
     env.run(env.reset)
-    arm = env.env.unwrapped.interface
-
-    def stop():
-        env.stopping.set()
-        until(lambda: "stopped" in arm.said)
-
-    arm.when_seen = stop
+    arm = stop_while_seen(env)
     with pytest.raises(StoppedError):
         env.run(env.reset)
     assert arm.said == ["moves home", "sent", "stopped"]
-    arm.when_seen = int
     env.stopping.clear()
     env.run(env.reset)
     env.close()

@@ -3,7 +3,6 @@ it.
 """
 
 import inspect
-import threading
 from functools import partial
 from typing import Any, Literal
 
@@ -26,16 +25,13 @@ ZERO = np.zeros(1, np.float32)
 def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_length(
     wait_on_done: bool,
 ) -> None:
-    threads = set(threading.enumerate())
     env = RealTimeEnv(Interface, 0.02, ep_max_length=3, act_buf_len=2, wait_on_done=wait_on_done)
     assert env.time_step_s == 0.02
     obs, _ = env.reset()
     assert env.observation_space.contains(obs)
-    steps = [env.step(np.array([value], np.float32)) for value in (0.1, 0.2, 0.3)]
+    steps = [env.step(np.array([value], np.float32)) for value in (0.25, 0.5, 0.75)]
     assert [truncated for *_, truncated, _ in steps] == [False, False, True]
-    assert [round(float(action[0]), 3) for action in steps[-1][0][1:]] == [0.2, 0.3]
-    assert set(threading.enumerate()) <= threads
-    env.close()
+    assert steps[-1][0][1:] == (0.5, 0.75)
     assert ("wait" in env.unwrapped.interface.calls) == wait_on_done
 
 
@@ -54,20 +50,6 @@ class Manual:
         self.time = max(self.time, deadline)
 
 
-def test_ten_thousand_steps_at_1_khz_take_ten_seconds() -> None:
-    """This holds however late each step is, within the elasticity."""
-    clock, lateness = Manual(), np.random.default_rng(0).uniform(0.0, 0.9e-3, 10_000)
-    env = ClockedGym(
-        {"interface": Interface, "time_step_duration": 1e-3, "start_obs_capture": 1e-3}, clock
-    )
-    env.reset()
-    began = clock.time
-    for late_s in lateness:
-        clock.time += late_s
-        env.step(ZERO)
-    assert clock.time - began == pytest.approx(10.0, abs=1e-6)
-
-
 def test_it_spins_for_a_quarter_of_a_time_step_at_most() -> None:
     clock = Clock(1.0)
     for duration, spins_for in ((0.02, 0.005), (0.04, 0.006)):
@@ -84,7 +66,7 @@ def test_what_an_interface_raises_passes_through_and_the_next_reset_begins_an_ep
     env.reset()
     env.unwrapped.interface.fails = method
     with pytest.raises(ConnectionError, match="no answer"):
-        env.reset() if method == "reset" else [env.step(ZERO) for _ in range(2)]
+        [env.step(ZERO), env.step(ZERO), env.reset()]
     env.unwrapped.interface.fails = ""
     with pytest.raises(RuntimeError, match="Call reset before step"):
         env.step(ZERO)
@@ -134,33 +116,24 @@ def test_an_episode_that_is_cut_from_outside_waits_for_its_reset() -> None:
 
 
 @pytest.mark.parametrize("wait_on_done", [True, False])
-def test_a_reset_after_a_long_pause_takes_no_observation_of_the_episode_before(
+def test_after_a_long_pause_a_reset_takes_no_observation_of_the_episode_before_and_a_step_does(
     wait_on_done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would show the pause, in which a game may have stood still."""
+    """The reset's would show the pause, in which a game may have stood still."""
     clock = Manual()
     monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: clock)
     env = RealTimeEnv(Interface, 0.05, wait_on_done=wait_on_done)
     env.reset()
     env.step(ZERO)
+    clock.time += 60.0
+    env.unwrapped.wait()
+    assert env.step(ZERO)[0][0] == 2
     calls = env.unwrapped.interface.calls
     calls.clear()
     clock.time += 60.0
     env.reset()
     assert calls == [*["wait"] * wait_on_done, "reset", "send_control"]
     assert env.step(ZERO)[0][0] == 1
-
-
-def test_a_step_after_a_long_pause_has_the_observation_of_its_time_step() -> None:
-    clock = Manual()
-    env = ClockedGym(
-        {"interface": Interface, "time_step_duration": 0.05, "start_obs_capture": 0.05}, clock
-    )
-    env.reset()
-    env.step(ZERO)
-    clock.time += 60.0
-    env.wait()
-    assert env.step(ZERO)[0][0] == 2
 
 
 class TwoArguments(Interface):

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import inspect
 import multiprocessing
 import re
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -261,28 +263,28 @@ def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_tak
     assert faults == [True] * 8 + [False]
 
 
-@pytest.mark.parametrize("is_readable", [True, False])
-def test_an_environment_that_is_made_again_begins_with_the_next_seed(is_readable):
-    """A reset without a signature that can be read gets no seed."""
-
-    class Seeded(CountingEnv):
-        def reset(self, **options):
-            given.append(options)
-            return super().reset(**options)
-
-    if not is_readable:
-        Seeded.reset.__signature__ = "unreadable"
+def test_an_environment_that_is_made_again_begins_with_the_next_seed(monkeypatch):
     given = []
-    env = SupervisedEnv(Seeded, seed=5)
+    monkeypatch.setattr(CountingEnv, "reset", lambda self, **how: given.append(how) or (0, {}))
+    env = SupervisedEnv(CountingEnv, seed=5)
     env.run(env.reset)
     env.run(env.reset)
     env.rebuild(EnvironmentFaultError("broken"))
     env.run(env.reset)
-    assert given == ([{"seed": 5}, {}, {"seed": 6}] if is_readable else [{}, {}, {}])
+    assert given == [{"seed": 5}, {}, {"seed": 6}]
     env.close()
     env.close()
     with pytest.raises(StoppedError):
         env.run(env.reset)
+
+
+@pytest.mark.parametrize("signature", ["unreadable", inspect.signature(lambda self: None)])
+def test_a_reset_that_takes_no_seed_or_does_not_say_so_gets_none(signature, monkeypatch):
+    reset = Mock(return_value=(0, {}), __signature__=signature)
+    monkeypatch.setattr(CountingEnv, "reset", reset)
+    with contextlib.closing(SupervisedEnv(CountingEnv, seed=5)) as env:
+        env.run(env.reset)
+    reset.assert_called_once_with()
 
 
 @pytest.mark.parametrize(

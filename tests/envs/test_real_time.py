@@ -23,8 +23,8 @@ ZERO = np.zeros(1, np.float32)
 
 @pytest.mark.parametrize("wait_on_done", [True, False])
 def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_length(
-    wait_on_done: bool,
-) -> None:
+    wait_on_done,
+):
     env = RealTimeEnv(Interface, 0.02, ep_max_length=3, act_buf_len=2, wait_on_done=wait_on_done)
     assert env.time_step_s == 0.02
     obs, _ = env.reset()
@@ -40,17 +40,17 @@ class Manual:
 
     max_spin_s = 0.0
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.time = 1024.0
 
-    def now(self) -> float:
+    def now(self):
         return self.time
 
-    def wait_until(self, deadline: float) -> None:
+    def wait_until(self, deadline):
         self.time = max(self.time, deadline)
 
 
-def test_it_spins_for_a_quarter_of_a_time_step_at_most() -> None:
+def test_it_spins_for_a_quarter_of_a_time_step_at_most():
     clock = Clock(1.0)
     for duration, spins_for in ((0.02, 0.005), (0.04, 0.006)):
         config = {"time_step_duration": duration, "start_obs_capture": 0.0, "spin_s": 0.006}
@@ -60,8 +60,8 @@ def test_it_spins_for_a_quarter_of_a_time_step_at_most() -> None:
 
 @pytest.mark.parametrize("method", ["send_control", "get_obs_rew_terminated_info", "reset", "wait"])
 def test_what_an_interface_raises_passes_through_and_the_next_reset_begins_an_episode(
-    method: str,
-) -> None:
+    method,
+):
     env = RealTimeEnv(Interface, 0.001, ep_max_length=2)
     env.reset()
     env.unwrapped.interface.fails = method
@@ -84,27 +84,25 @@ def test_what_an_interface_raises_passes_through_and_the_next_reset_begins_an_ep
         ("get_obs_rew_terminated_info", ([], 0.0, {}), r"returned .*; expected \(list, reward, "),
     ],
 )
-def test_what_an_interface_returns_by_mistake_is_one_line_and_no_fault(
-    method: str, returned: Any, said: str
-) -> None:
+def test_what_an_interface_returns_by_mistake_is_one_line_and_no_fault(method, returned, said):
     cls = type("Mistaken", (Interface,), {method: lambda self, **options: returned})
     with one_line(said), alone(partial(RealTimeEnv, cls, 0.001), SquashedGaussianActor) as worker:
         worker.run_episode(max_samples=2)
 
 
-def test_a_space_that_takes_no_actions_may_be_of_any_kind() -> None:
+def test_a_space_that_takes_no_actions_may_be_of_any_kind():
     cls = type("Flat", (Interface,), {"get_observation_space": lambda self: Interface.action_space})
     env = ClockedGym({"interface": cls, "act_in_obs": False})
     assert env.observation_space == Interface.action_space
 
 
-def test_a_default_action_in_a_list_is_an_array_like_other_actions() -> None:
+def test_a_default_action_in_a_list_is_an_array_like_other_actions():
     cls = type("Listed", (Interface,), {"get_default_action": lambda self: [0.5]})
     obs, _ = RealTimeEnv(cls, 0.001).reset()
     assert [(action.dtype, action.tolist()) for action in obs[1:]] == [(np.float32, [0.5])] * 2
 
 
-def test_an_episode_that_is_cut_from_outside_waits_for_its_reset() -> None:
+def test_an_episode_that_is_cut_from_outside_waits_for_its_reset():
     """Or the reset would count as part of its last time-step."""
     env = RealTimeEnv(Interface, 0.001)
     for _ in range(2):
@@ -117,8 +115,8 @@ def test_an_episode_that_is_cut_from_outside_waits_for_its_reset() -> None:
 
 @pytest.mark.parametrize("wait_on_done", [True, False])
 def test_after_a_long_pause_a_reset_takes_no_observation_of_the_episode_before_and_a_step_does(
-    wait_on_done: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    wait_on_done, monkeypatch
+):
     """The reset's would show the pause, in which a game may have stood still."""
     clock = Manual()
     monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: clock)
@@ -137,17 +135,17 @@ def test_after_a_long_pause_a_reset_takes_no_observation_of_the_episode_before_a
 
 
 class TwoArguments(Interface):
-    def __init__(self, kind: Literal["a", "b"], size: int = 3) -> None:
+    def __init__(self, kind: Literal["a", "b"], size: int = 3):
         super().__init__()
 
 
 class OfTwoArguments(RealTimeEnv):
     @also_takes(TwoArguments)
-    def __init__(self, act_buf_len: int = 5, **arguments: Any) -> None:
+    def __init__(self, act_buf_len: int = 5, **arguments: Any):
         super().__init__(partial(TwoArguments, **arguments), act_buf_len=act_buf_len)
 
 
-def test_a_constructor_shows_the_arguments_that_it_passes_to_its_interface() -> None:
+def test_a_constructor_shows_the_arguments_that_it_passes_to_its_interface():
     assert list(inspect.signature(OfTwoArguments).parameters) == ["act_buf_len", "kind", "size"]
     known = signature_of(OfTwoArguments)
     assert not known.open_ended

@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import runpy
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -25,7 +24,6 @@ from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay import ReplayMemory
 
 TUTORIAL = Path(__file__).parents[1] / "tutorials" / "drone_tutorial.py"
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 
 
 LATE = "ignore:Time-step timed out:UserWarning"  # on a busy machine
@@ -255,23 +253,3 @@ def test_joints_behind_ros_2_are_read_at_their_own_rate_and_stand_in_the_end(mon
     context = ros.Context.return_value
     for once in (ros.init, executor.spin, executor.shutdown, node.destroy_node, context.shutdown):
         once.assert_called_once()
-
-
-@pytest.fixture(scope="module")
-def learning_gif():
-    for extra in ("mujoco", "Box2D", "matplotlib"):
-        pytest.importorskip(extra)
-    return SimpleNamespace(**runpy.run_path(str(FIGURES / "learning_gif.py")))
-
-
-@pytest.mark.long
-def test_the_pictures_are_drawn_of_what_was_trained(learning_gif, own_home, tmp_path):
-    from PIL import Image
-
-    learner = learning_gif.Learner("arm", "robot", learning_gif.Arm, 1, 5.0)
-    learner.train()
-    practised_s = [practice_s for practice_s, _ in learner.policies()]
-    assert practised_s == sorted(set(practised_s))
-    learning_gif.draw_gif([learner, learner], tmp_path / "learning.gif")
-    with Image.open(tmp_path / "learning.gif") as gif:
-        assert gif.n_frames > 100

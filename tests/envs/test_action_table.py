@@ -16,8 +16,6 @@ from tmrl_like.envs.action_table import ActionTable
 from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
 from tmrl_like.errors import ConfigError
 
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
-
 
 class Writing(gymnasium.Env):
     """An environment that records its actions, and then changes them in place."""

@@ -29,7 +29,6 @@ from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.replay import DropHistory, ReplayMemory
 from tmrl_like.types import Buffer
 
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
 NETS = {"hidden_sizes": (16,)}
 
 

@@ -23,8 +23,6 @@ from tmrl_like.envs.robot import RobotEnv, SimulatedArm
 from tmrl_like.envs.robot.physics import ArmOptions
 from tmrl_like.networking import RolloutWorker
 
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
-
 STEPS = 6
 PLACE = {"progress": (), "distance": (), "potential": (), "position": (2,)}
 

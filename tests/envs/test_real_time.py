@@ -17,7 +17,6 @@ from tmrl_like.base.factories import signature_of
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv, also_takes
 
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
 ZERO = np.zeros(1, np.float32)
 
 

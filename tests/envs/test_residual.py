@@ -16,8 +16,6 @@ from tmrl_like.envs import GenericGymEnv, ResidualEnv
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.errors import EnvironmentFaultError
 
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
-
 
 class Counting(Interface):
     """An interface driven by two numbers with different bounds."""

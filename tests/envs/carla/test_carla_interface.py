@@ -30,9 +30,6 @@ from tmrl_like.envs.carla import (  # noqa: E402
 from tmrl_like.envs.carla.sensors import Readings, image_of, ranges_of  # noqa: E402
 from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError  # noqa: E402
 
-# on a busy machine, in rtgym's thread
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")
-
 ROOT = Path(__file__).parents[3]
 STEP_S = 0.05
 GAS = np.array([0.8, 0.0], np.float32)

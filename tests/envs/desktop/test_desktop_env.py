@@ -24,8 +24,6 @@ from tmrl_like.envs.desktop.game_window import find_window, focus, windows_now
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
 
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
-
 STEP_S = 0.02
 PLACE = Region(100, 50, 320, 200)
 LEFT, STILL, RIGHT = (np.array([value], np.float32) for value in (-1.0, 0.0, 1.0))

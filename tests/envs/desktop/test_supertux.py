@@ -16,7 +16,6 @@ from tmrl_like import load_experiment
 from tmrl_like.errors import ConfigError
 
 pytest.importorskip("cv2")
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
 ROOT = Path(__file__).parents[3]
 sys.path.append(str(ROOT / "config"))

@@ -14,7 +14,6 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 
 pytest.importorskip("vizdoom")
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
 
 ROOT = Path(__file__).parents[3]
 STILL, LEFT, RIGHT, SHOOT = range(4)

@@ -220,7 +220,6 @@ def test_a_lap_goes_from_the_start_until_the_car_is_back(seeing):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 def test_the_script_drives_a_lap_that_the_reward_accepts():
     pytest.importorskip("Box2D")
     rollouts = []

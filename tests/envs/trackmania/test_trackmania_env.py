@@ -32,7 +32,6 @@ from tmrl_like.errors import ConfigError, EnvironmentAwayError
 
 CAR = CarReport(30.0, 5.0, 1.0, 2.0, 3.0, 0.5, 1.0, 0.0, 0.0, 3.0, 8000.0)
 THROTTLE, RIGHT = np.array([1, -1, 0], np.float32), np.array([-1, -1, 1], np.float32)
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
 
 @pytest.fixture

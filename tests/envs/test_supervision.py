@@ -197,7 +197,7 @@ def test_what_was_left_between_two_calls_makes_no_other(trouble, free, until):
             env.run(act)
         free.set()
         until(lambda: threading.active_count() <= threads)
-    assert (trouble.made[0].calls["reset"], trouble.made[0].calls["step"]) == (1, 0)
+    assert trouble.made[0].calls == {"__init__": 1, "reset": 1, "close": 1}
 
 
 def test_a_step_during_which_the_whole_process_was_suspended_does_not_hang(monkeypatch, until):
@@ -348,13 +348,16 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
     stays.
     """
 
+    def forked(sleeps_s):
+        process = multiprocessing.get_context(method).Process(target=time.sleep, args=(sleeps_s,))
+        process.start()
+        return psutil.Process(process.pid)
+
     class WithChildren(CountingEnv):
         def __init__(self):
             super().__init__(raise_at=2 if not made else 0)
             made.append(self)
-            forked = multiprocessing.get_context(method).Process(target=time.sleep, args=(3600,))
-            forked.start()
-            self.forked, self.children = psutil.Process(forked.pid), [stubborn_child()]
+            self.forked, self.children = forked(3600), [stubborn_child()]
 
         def reset(self, **options):
             self.children.append(stubborn_child())
@@ -364,9 +367,7 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
             return is_alive(self.forked) + sum(child.poll() is None for child in self.children)
 
     made = []
-    earlier = multiprocessing.get_context(method).Process(target=time.sleep, args=(0,))
-    earlier.start()  # so that the fork server is not the environment's
-    earlier.join()
+    forked(0).wait()  # so that the fork server is not the environment's
     strangers = [stubborn_child()]
     try:
         with make_worker(WithChildren, hang_timeout_s=30.0) as worker:
@@ -376,7 +377,7 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
             worker.run_episode()
             assert made[1].living() == 3
         assert made[1].living() == 0
-        assert all(stranger.poll() is None for stranger in strangers)
+        assert [stranger.poll() for stranger in strangers] == [None, None]
     finally:
         for process in strangers:
             process.kill()

@@ -145,14 +145,6 @@ def send(folder, *records):
             sink.write(record)
 
 
-def test_wandb_logs_rounds(wandb, tmp_path):
-    run = wandb.init.return_value
-    send(tmp_path, ROUND, {"kind": "episode"})
-    (logged,) = run.log.call_args_list
-    assert logged.args[0]["return_test_mean"] == -3.0
-    run.finish.assert_called_once()
-
-
 @pytest.mark.long
 def test_the_real_wandb_keeps_an_offline_run(tmp_path):
     script = f"""if True:
@@ -167,12 +159,14 @@ def test_the_real_wandb_keeps_an_offline_run(tmp_path):
     assert list(tmp_path.glob("wandb/offline-run-*/run-r.wandb"))
 
 
-def test_wandb_without_key_or_network_keeps_the_run_offline(wandb, tmp_path):
+def test_wandb_gets_rounds_and_keeps_the_run_offline_without_key_or_network(wandb, tmp_path):
     offline = Mock()
     wandb.init.side_effect = [NO_KEY, offline]
-    send(tmp_path, ROUND)
+    send(tmp_path, ROUND, {"kind": "episode"})
     assert [call.kwargs.get("mode") for call in wandb.init.call_args_list] == [None, "offline"]
-    offline.log.assert_called_once()
+    (logged,) = offline.log.call_args_list
+    assert logged.args[0]["return_test_mean"] == -3.0
+    offline.finish.assert_called_once()
 
 
 def test_wandb_that_hangs_neither_stalls_training_nor_its_end(wandb, tmp_path, monkeypatch, until):

@@ -44,7 +44,7 @@ class Threads(CountingAgent):
 
     def train(self, batch):
         self.threads.add(threading.get_ident())
-        self.others.update(thread.name for thread in threading.enumerate())
+        self.others.update(threading.enumerate())
         self.cores.add(torch.get_num_threads())
         return super().train(batch)
 
@@ -91,7 +91,8 @@ def test_the_environment_steps_in_the_thread_that_trains(tmp_path):
     before = set(threading.enumerate())
     training = run(tmp_path, interval=1)
     assert Seeds.threads == Threads.threads == {threading.get_ident()}
-    assert not [name for name in Threads.others if name.startswith(("tmrl-link", "tmrl-control"))]
+    begun = {thread.name for thread in Threads.others - before}
+    assert not [name for name in begun if name.startswith(("tmrl-link", "tmrl-control"))]
     assert training.total_updates == training.pacer.tasked_steps == 40
     assert set(Seeds.seeds) == {None}
     assert set(threading.enumerate()) <= before

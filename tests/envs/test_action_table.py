@@ -14,7 +14,6 @@ from kit.refusals import one_line
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.action_table import ActionTable
 from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
-from tmrl_like.errors import ConfigError
 
 
 class Writing(gymnasium.Env):
@@ -106,11 +105,16 @@ def test_a_table_that_does_not_fit_is_one_line(inputs, message):
         RealTimeEnv(Two, 0.001, inputs=inputs)
 
 
-def test_what_a_table_cannot_drive_is_named():
-    with pytest.raises(ConfigError, match="no table of inputs fits Text"):
-        ActionTable([["a"]]).wrap(Writing(spaces.Text(3)))
-    for row in ([0.5, 0], [3, 0]):  # not a whole number; out of bounds
-        with pytest.raises(ConfigError, match="row 0 of the table of inputs"):
-            ActionTable([row]).wrap(Writing(spaces.MultiDiscrete([3, 2])))
-    with pytest.raises(ConfigError, match="give the table to the environment itself, as `inputs`"):
-        ActionTable([[0, 0]]).wrap(ClockedGym({"interface": Two}))
+@pytest.mark.parametrize(
+    ("row", "env", "told"),
+    [
+        (["a"], Writing(spaces.Text(3)), "no table of inputs fits Text"),
+        ([0.5, 0], Writing(spaces.MultiDiscrete([3, 2])), "row 0 of the table of inputs"),
+        ([3, 0], Writing(spaces.MultiDiscrete([3, 2])), "row 0 of the table of inputs"),
+        ([0, 0], ClockedGym({"interface": Two}), "give the table to the environment itself, as"),
+    ],
+    ids=["of text", "not a whole number", "out of bounds", "of an interface"],
+)
+def test_what_a_table_cannot_drive_is_named(row, env, told):
+    with one_line(told):
+        ActionTable([row]).wrap(env)

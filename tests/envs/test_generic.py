@@ -8,6 +8,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from kit.interfaces import Interface
+from kit.refusals import one_line
 from rtgym import DEFAULT_CONFIG_DICT
 
 from tmrl_like.envs import GenericGymEnv, ResidualEnv, SuccessEnv
@@ -73,7 +74,7 @@ def test_an_environment_whose_wrapper_cannot_be_made_is_closed_and_why_is_said(
     ],
 )
 def test_keys_that_rtgym_cannot_work_with_are_refused_by_name(changed, told):
-    with pytest.raises(ConfigError, match=told):
+    with one_line(told):
         by_rtgym(**changed)
 
 
@@ -125,6 +126,17 @@ def test_float64_becomes_float32_even_where_the_space_says_float32(of_reset, mon
     wrapped = GenericGymEnv("Doubles-v0")
     for obs in (wrapped.reset()[0], wrapped.step(np.zeros(1, np.float32))[0]):
         assert [part.dtype for part in obs] == [np.float32, np.int64]
+
+
+@pytest.mark.parametrize(
+    ("id", "arguments"),
+    [("real-time-gym-ts-v1", {"config": {"interface": lambda: None + 1}}), ("Buggy-v0", {})],
+)
+def test_a_type_error_of_an_environment_is_said_with_its_place(id, arguments, monkeypatch):
+    buggy = EnvSpec("Buggy-v0", lambda: None + 1)
+    monkeypatch.setitem(gymnasium.registry, "Buggy-v0", buggy)
+    with one_line(rf"environment '{id}' .*unsupported operand.*test_generic\.py:\d+\)$"):
+        GenericGymEnv(id, arguments)
 
 
 def test_an_unknown_environment_and_arguments_that_one_does_not_take_are_named():

@@ -51,7 +51,7 @@ def test_a_worker_hands_over_each_training_and_test_episode():
     assert first.info["progress"] == pytest.approx(np.arange(1, 6) / 5)
     assert [*first.info["number"], *second.info["number"]] == list(range(1, 11))
     assert set(first.sources) == {ActionSource.POLICY}
-    assert (np.diff([0.0, *first.times_s]) > 0).all()
+    assert (np.diff(first.times_s, prepend=0.0) > 0).all()
     assert first.observations is None
 
 

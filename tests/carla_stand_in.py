@@ -134,20 +134,19 @@ class Simulator:
         self.is_closed = True
 
     def answer(self):
-        """Begin a client's call; if the simulator is dead, raise what CARLA raises."""
+        """Begin a client's call, and return itself; if it is dead, raise what CARLA raises."""
         if self.is_dead:
             time.sleep(self.timeout_s)
             raise _time_out(self.timeout_s)
+        return self
 
     def add(self, blueprint, transform, parent):
         """Make and return an actor, or return None if a vehicle is in its way."""
         with self.lock:
-            kind = Vehicle if parent is None else Sensor
-            if kind is Vehicle and any(
-                other.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M
-                for other in self.actors.values()
-            ):
+            ways_m = (o.get_location().distance(transform.location) for o in self.actors.values())
+            if parent is None and min(ways_m, default=math.inf) < 2 * _CAR_RADIUS_M:
                 return None
+            kind = Vehicle if parent is None else Sensor
             actor = kind(self, next(self._ids), blueprint, transform, parent)
             self.actors[actor.id] = actor
             return actor
@@ -213,12 +212,7 @@ def _live(simulator):
 class Client:
     """A client of a `Simulator`; without one, it starts its own."""
 
-    def __init__(
-        self,
-        host="127.0.0.1",
-        port=2000,
-        simulator=None,
-    ):
+    def __init__(self, host="127.0.0.1", port=2000, simulator=None):
         self._simulator = simulator or Simulator()
 
     def set_timeout(self, second):
@@ -228,12 +222,10 @@ class Client:
         return CLIENT_VERSION
 
     def get_server_version(self):
-        self._simulator.answer()
-        return self._simulator.version
+        return self._simulator.answer().version
 
     def get_world(self):
-        self._simulator.answer()
-        return World(self._simulator)
+        return World(self._simulator.answer())
 
 
 class World:
@@ -243,18 +235,15 @@ class World:
         self._simulator = simulator
 
     def get_map(self):
-        self._simulator.answer()
-        return self._simulator.map
+        return self._simulator.answer().map
 
     def get_settings(self):
         """Return a copy of the settings."""
-        self._simulator.answer()
-        now = self._simulator.settings
+        now = self._simulator.answer().settings
         return carla.WorldSettings(now.synchronous_mode, False, now.fixed_delta_seconds or 0.0)
 
     def apply_settings(self, world_settings):
-        self._simulator.answer()
-        self._simulator.settings = world_settings
+        self._simulator.answer().settings = world_settings
         return self._simulator.frame
 
     def get_blueprint_library(self):
@@ -262,28 +251,24 @@ class World:
         return BlueprintLibrary()
 
     def try_spawn_actor(self, blueprint, transform, attach_to=None):
-        self._simulator.answer()
-        return self._simulator.add(blueprint, transform, attach_to)
+        return self._simulator.answer().add(blueprint, transform, attach_to)
 
     def get_actors(self):
-        self._simulator.answer()
-        return list(self._simulator.actors.values())
+        return list(self._simulator.answer().actors.values())
 
     def get_snapshot(self):
         return self._simulator.snapshot
 
     def tick(self, seconds=10.0):
-        self._simulator.answer()
-        return self._simulator.advance(
-            self._simulator.settings.fixed_delta_seconds or self._simulator.period_s
-        )
+        simulator = self._simulator.answer()
+        return simulator.advance(simulator.settings.fixed_delta_seconds or simulator.period_s)
 
     def wait_for_tick(self, seconds=10.0):
-        with self._simulator.ticked:
-            frame = self._simulator.frame
-            if not self._simulator.ticked.wait_for(lambda: self._simulator.frame != frame, seconds):
+        simulator, frame = self._simulator, self._simulator.frame
+        with simulator.ticked:
+            if not simulator.ticked.wait_for(lambda: simulator.frame != frame, seconds):
                 raise _time_out(seconds)
-            return self._simulator.snapshot
+            return simulator.snapshot
 
 
 class BlueprintLibrary:
@@ -332,8 +317,7 @@ class Actor:
         self._at, self._speed_m_s, self._turn_deg_s = at, 0.0, 0.0
 
     def destroy(self):
-        self._simulator.answer()
-        with self._simulator.lock:
+        with self._simulator.answer().lock:
             was_alive, self.is_alive = self.is_alive, False
             self._simulator.actors.pop(self.id, None)
             return was_alive
@@ -398,10 +382,8 @@ class Vehicle(Actor):
         on_lane = self.is_on_lane()
         self._roll(step_s)
         self.hit_m_s = 0.0
-        for x, y, radius in self._simulator.walls:
-            if self._distance_m(x, y) < radius + _CAR_RADIUS_M:
-                self.hit_m_s, self._speed_m_s = self._speed_m_s, 0.0
-                break
+        if any(self._distance_m(x, y) < r + _CAR_RADIUS_M for x, y, r in self._simulator.walls):
+            self.hit_m_s, self._speed_m_s = self._speed_m_s, 0.0
         self.crossed = on_lane != self.is_on_lane()
 
     def _roll(self, step_s):
@@ -411,10 +393,9 @@ class Vehicle(Actor):
         self._speed_m_s = max(0.0, self._speed_m_s + pull * step_s)
         turn = self._speed_m_s / _WHEELBASE_M * math.tan(control.steer * _MOST_STEERING_RAD)
         self._turn_deg_s = math.degrees(turn)
-        yaw = math.radians(self._at.rotation.yaw) + turn * step_s
-        x = self._at.location.x + self._speed_m_s * math.cos(yaw) * step_s
-        y = self._at.location.y + self._speed_m_s * math.sin(yaw) * step_s
-        self._at = carla.Transform(carla.Location(x, y, 0.0), carla.Rotation(yaw=math.degrees(yaw)))
+        yaw, way_m = self._at.rotation.yaw + self._turn_deg_s * step_s, self._speed_m_s * step_s
+        at = carla.Transform(self._at.location, carla.Rotation(yaw=yaw))
+        self._at = carla.Transform(at.transform(carla.Location(way_m)), at.rotation)
 
     def is_on_lane(self):
         lane = self._simulator.map.get_waypoint(self._at.location)
@@ -443,41 +424,41 @@ class Sensor(Actor):
         self.callback = None
 
     def measure(self):
-        car = self.parent
-        if self.type_id == "sensor.camera.rgb":
-            self._photograph(car)
-        elif self.type_id == "sensor.lidar.ray_cast":
-            self._scan(car)
-        elif self.type_id == "sensor.other.collision" and car.hit_m_s:
-            self._say(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))
-        elif self.type_id == "sensor.other.lane_invasion" and car.crossed:
-            self._say(crossed_lane_markings=[object()])
-
-    def _say(self, **values):
-        if self.callback is not None:
+        *_, kind = self.type_id.split(".")
+        measured = getattr(self, f"_{kind}")(self.parent)
+        if measured and self.callback is not None:
             frame, time_s = self._simulator.frame, self._simulator.time_s
-            self.callback(SimpleNamespace(frame=frame, timestamp=time_s, **values))
+            self.callback(SimpleNamespace(frame=frame, timestamp=time_s, **measured))
 
-    def _photograph(self, car):
-        """Deliver a picture: blue counts frames, green is 255 on the lane, red is the speed in
+    def _collision(self, car):
+        return car.hit_m_s and {"normal_impulse": carla.Vector3D(x=1800.0 * car.hit_m_s)}
+
+    def _lane_invasion(self, car):
+        return car.crossed and {"crossed_lane_markings": [object()]}
+
+    def _rgb(self, car):
+        """Return a picture: blue counts frames, green is 255 on the lane, red is the speed in
         m/s.
         """
         height, width = (int(self.attributes[f"image_size_{axis}"]) for axis in "yx")
-        pixel = (self._simulator.frame % 256, 255 * car.is_on_lane(), int(car._speed_m_s), 255)
-        self._say(width=width, height=height, raw_data=height * width * bytes(pixel))
+        speed_m_s = int(car.get_velocity().length())
+        pixel = (self._simulator.frame % 256, 255 * car.is_on_lane(), speed_m_s, 255)
+        return {"width": width, "height": height, "raw_data": height * width * bytes(pixel)}
 
-    def _scan(self, car):
-        """Deliver the nearest point of each wall and points on the road; a frame that is too short
+    def _ray_cast(self, car):
+        """Return the nearest point of each wall and points on the road; a frame that is too short
         for a whole turn sees half a turn.
         """
         points = [(5.0, 0.0, -2.1, 1.0), (-5.0, 0.0, -2.1, 1.0)]
         for x, y, radius in self._simulator.walls:
             distance_m, seen = car._distance_m(x, y), carla.Location(x, y)
-            car._at.inverse_transform(seen)
+            car.get_transform().inverse_transform(seen)
             share = max(0.0, distance_m - radius) / max(distance_m, 1e-6)
             points.append((seen.x * share, seen.y * share, -1.0, 0.5))
-        reached = [p for p in points if math.hypot(*p[:2]) <= float(self.attributes["range"])]
-        turn_s = 1.0 / float(self.attributes["rotation_frequency"])
-        if self._simulator.snapshot.timestamp.delta_seconds < turn_s - 1e-6:
+        range_m, turns_per_s = (
+            float(self.attributes[name]) for name in ("range", "rotation_frequency")
+        )
+        reached = [p for p in points if math.hypot(*p[:2]) <= range_m]
+        if self._simulator.snapshot.timestamp.delta_seconds < 1.0 / turns_per_s - 1e-6:
             reached = [p for p in reached if (p[1] >= 0) == (self._simulator.frame % 2 == 0)]
-        self._say(raw_data=np.array(reached, np.float32).tobytes(), channels=1)
+        return {"raw_data": np.array(reached, np.float32).tobytes(), "channels": 1}

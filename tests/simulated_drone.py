@@ -1,20 +1,21 @@
 """rtgym's dummy RC drone in simulated time: the same task and delays at thousands of steps per
 second.
 
-`SimulatedDroneEnv` reproduces `rtgym.tuto` behind `real-time-gym-ts-v1` event by event: the drone's
-10 ms loop, commands and observations that each take 20 to 50 ms and are dropped when a newer one
-arrived first, actions that are applied one time-step after they were chosen, and an action buffer
-in the observation. Nothing sleeps and no thread runs. A seed determines the whole history, so that
+`SimulatedDroneEnv` is `DroneEnv` with a drone that reproduces rtgym's event by event: its 10 ms
+loop, and commands and observations that each take 20 to 50 ms and are dropped when a newer one
+arrived first. Nothing sleeps and no thread runs. A seed determines the whole history, so that
 agents can be developed and tested on it.
 """
 
 import math
 import random
 from collections import deque
+from unittest import mock
 
 import gymnasium
-import numpy as np
-from gymnasium import spaces
+
+from tmrl_like.envs.drone import drone_env
+from tmrl_like.envs.real_time import ClockedGym
 
 TIME_STEP_S = 0.05
 TICK_S = 0.01
@@ -22,8 +23,6 @@ DELAY_MIN_S = 0.02
 DELAY_MAX_S = 0.05
 MAX_VELOCITY = 2.0  # per second, Euclidean norm
 WORLD_SIZE = 1.0  # the drone stays within [-1, 1] on both axes
-TARGET_RANGE = 0.5
-REACHED = 0.01  # distance below which the episode terminates
 
 
 class Link:
@@ -32,16 +31,14 @@ class Link:
     Sending and reading times must not decrease. Times in seconds.
     """
 
-    def __init__(self, rng, delay_min_s=DELAY_MIN_S, delay_max_s=DELAY_MAX_S):
+    def __init__(self, rng):
         self._uniform = rng.uniform
-        self._delay_min_s = delay_min_s
-        self._delay_max_s = delay_max_s
         self._flying = deque()  # (arrival time, x, y), in sending order
         self._value = (0.0, 0.0)
 
     def send(self, now_s, x, y):
         """Send a message."""
-        arrival_s = now_s + self._uniform(self._delay_min_s, self._delay_max_s)
+        arrival_s = now_s + self._uniform(DELAY_MIN_S, DELAY_MAX_S)
         flying = self._flying
         # overtaken by this one, so they will be dropped
         while flying and flying[-1][0] >= arrival_s:
@@ -58,9 +55,10 @@ class Link:
 
 
 class SimulatedDrone:
-    """`rtgym.DummyRCDrone` with a clock that `advance` moves."""
+    """`rtgym.DummyRCDrone`, and the clock of its world: time passes where somebody waits."""
 
-    def __init__(self, rng):
+    def __init__(self, seed):
+        rng = random.Random(seed)
         self.position = (0.0, 0.0)
         self._commands = Link(rng)
         self._observations = Link(rng)
@@ -70,6 +68,7 @@ class SimulatedDrone:
 
     def send_control(self, vel_x, vel_y):
         """Send a velocity; its norm is limited to MAX_VELOCITY."""
+        vel_x, vel_y = float(vel_x), float(vel_y)
         norm = math.hypot(vel_x, vel_y)
         if norm > MAX_VELOCITY:
             vel_x, vel_y = vel_x * MAX_VELOCITY / norm, vel_y * MAX_VELOCITY / norm
@@ -79,9 +78,11 @@ class SimulatedDrone:
         """Return the newest position that has arrived."""
         return self._observations.read(self.now_s)
 
-    def advance(self, duration_s):
-        """Advance the clock by `duration_s`."""
-        self.now_s += duration_s
+    def now(self):
+        return self.now_s
+
+    def wait_until(self, deadline):
+        self.now_s = max(self.now_s, deadline)
         while self._next_tick_s <= self.now_s:
             self._tick(self._next_tick_s)
             self._next_tick_s += TICK_S
@@ -94,82 +95,45 @@ class SimulatedDrone:
 
 
 class SimulatedDroneEnv(gymnasium.Env):
-    """Fly a delayed drone to a random target.
+    """Fly a delayed drone to a random target, as `DroneEnv`; one step is 50 ms.
 
-    Observation: Tuple of x, y (float32 [1], the newest position that has arrived), target x, target
-    y (float32 [1]) and the last `act_buf_len` actions (float32 [2] each), newest last. Action:
-    velocity per axis, float32 [2] in [-2, 2]. Reward: minus the distance to the target. Terminated
-    below a distance of 0.01, truncated after `ep_max_length` steps. One step is 50 ms.
-
-    As in `rtgym`, the drone and the delays continue across episodes, and the action of an episode's
-    last step is never applied: `reset` puts the default action in its place.
+    The drone and the delays continue across episodes, and the action of an episode's last step is
+    never applied: `reset` puts the default action in its place.
     """
 
     def __init__(self, seed=None, ep_max_length=100, act_buf_len=4):
         """`seed` fixes targets and delays; None draws one."""
-        self.ep_max_length = ep_max_length
         self.act_buf_len = act_buf_len
-        self.default_action = np.zeros(2, dtype=np.float32)
-        self.action_space = spaces.Box(-2.0, 2.0, shape=(2,))
-        self.observation_space = spaces.Tuple(
-            (
-                *(spaces.Box(-WORLD_SIZE, WORLD_SIZE, shape=(1,)) for _ in range(2)),
-                *(spaces.Box(-TARGET_RANGE, TARGET_RANGE, shape=(1,)) for _ in range(2)),
-                *(spaces.Box(-2.0, 2.0, shape=(2,)) for _ in range(act_buf_len)),
-            )
-        )
+        self._config = {
+            "interface": drone_env.DroneInterface,
+            "time_step_duration": TIME_STEP_S,
+            "start_obs_capture": TIME_STEP_S,
+            "ep_max_length": ep_max_length,
+            "act_buf_len": act_buf_len,
+            "reset_act_buf": False,
+        }
         self._restart(seed)
+        self.default_action, self.action_space = self._env.default_action, self._env.action_space
+        self.observation_space = self._env.observation_space
 
     def _restart(self, seed):
-        self._rng = random.Random(seed)
-        self.drone = SimulatedDrone(self._rng)
-        self.target = np.zeros(2, dtype=np.float32)
-        self._act_buf = deque([self.default_action] * self.act_buf_len, maxlen=self.act_buf_len)
-        self._steps = 0
-        self._running = False
+        self._seed, self.drone = seed, SimulatedDrone(seed)
+        self._env = ClockedGym(self._config, self.drone)
+        with mock.patch.object(drone_env, "DummyRCDrone", return_value=self.drone):
+            self._env.interface.begin()
 
     def reset(self, *, seed=None, options=None):
         """Start an episode at the drone's present position. With a seed, restart everything from
         the origin.
         """
-        super().reset(seed=seed)
         if seed is not None:
             self._restart(seed)
-        self._steps = 0
-        self._running = True
-        self._act_buf[-1] = self.default_action
-        self.target[:] = [self._rng.uniform(-TARGET_RANGE, TARGET_RANGE) for _ in range(2)]
-        obs = self._observation(*self.drone.get_observation())
-        self._run_time_step(self.default_action)
-        return obs, {}
+        seed, self._seed = self._seed, None
+        return self._env.reset(seed=seed)
 
     def step(self, action):
-        """Return the result of the current time-step; `action` is applied in the next one.
-
-        Raises:
-            RuntimeError: the episode is over, or `reset` was never called.
-        """
-        if not self._running:
-            raise RuntimeError("The episode is terminated or truncated. Call reset before step.")
-        self._steps += 1
-        self._act_buf.append(action)
-        pos_x, pos_y = self.drone.get_observation()
-        reward = -np.float32(math.hypot(pos_x - self.target[0], pos_y - self.target[1]))
-        terminated = bool(reward > -REACHED)
-        truncated = not terminated and self._steps >= self.ep_max_length
-        self._running = not (terminated or truncated)
-        if self._running:
-            self._run_time_step(action)
-        return self._observation(pos_x, pos_y), reward, terminated, truncated, {}
-
-    def _run_time_step(self, action):
-        self.drone.send_control(float(action[0]), float(action[1]))
-        self.drone.advance(TIME_STEP_S)
-
-    def _observation(self, pos_x, pos_y):
-        target = self.target
-        scalars = np.array((pos_x, pos_y, target[0], target[1]), dtype=np.float32)
-        return (scalars[0:1], scalars[1:2], scalars[2:3], scalars[3:4], *self._act_buf)
+        """Return the result of the current time-step; `action` is applied in the next one."""
+        return self._env.step(action)
 
 
 def _clip(value):

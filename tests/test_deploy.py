@@ -19,12 +19,15 @@ from engine_nodes import Nodes, certificate, nats_server
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-FILES = sorted((DOCS / "deploy").iterdir())
 GUIDES = [
     ROOT / "README.md",
     DOCS / "quickstart.md",
     *(DOCS / "guide" / name for name in ("engine.md", "deploy.md", "windows.md")),
 ]
+
+
+def each_of(paths):
+    return pytest.mark.parametrize("path", sorted(paths), ids=lambda path: path.name)
 
 
 def commands(text):
@@ -54,7 +57,7 @@ def texts(path):
             waiting += found.values() if isinstance(found, dict) else found
 
 
-@pytest.mark.parametrize("path", [*FILES, *GUIDES], ids=lambda path: path.name)
+@each_of((*(DOCS / "deploy").iterdir(), *GUIDES))
 def test_every_command_is_one(path):
     found = [arguments for text in texts(path) for arguments in commands(text)]
     assert found or path.suffix in ("", ".conf")
@@ -65,62 +68,60 @@ def test_every_command_is_one(path):
             load_settings(ROOT / "config" / "drone.yaml", arguments.overrides)
 
 
-def test_yaml_is_yaml_and_names_what_is_there():
-    for name, parts in (
+def documents(name):
+    return list(yaml.safe_load_all((DOCS / "deploy" / name).read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
         ("compose.yaml", {"engine", "server", "trainer", "worker"}),
         ("compose_one_server.yaml", {"server", "trainer", "worker"}),
-    ):
-        services = yaml.safe_load((DOCS / "deploy" / name).read_text(encoding="utf-8"))["services"]
-        assert set(services) == parts
-        for service in services.values():
-            assert set(service.get("depends_on", ())) <= parts
-            # it is the server itself, or names the one to which it connects
-            assert "engine" in parts or "server" in service["command"]
-    objects = list(
-        yaml.safe_load_all((DOCS / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8"))
-    )
-    names = {(o["kind"], o["metadata"]["name"]) for o in objects}
-    assert len(names) == len(objects)
-    for o in objects:
-        if o["kind"] in ("StatefulSet", "Deployment", "Job"):
-            pod = o["spec"]["template"]["spec"]
-            volumes = {
-                v["name"]
-                for v in (
-                    *pod["volumes"],
-                    *(c["metadata"] for c in o["spec"].get("volumeClaimTemplates", ())),
-                )
-            }
+    ],
+)
+def test_a_composition_names_what_is_there(name, parts):
+    (composition,) = documents(name)
+    assert set(composition["services"]) == parts
+    for service in composition["services"].values():
+        assert set(service.get("depends_on", ())) <= parts
+        # it is the server itself, or names the one to which it connects
+        assert "engine" in parts or "server" in service["command"]
+
+
+def test_what_kubernetes_is_to_start_names_what_is_there():
+    objects = {
+        (o["kind"], o["metadata"]["name"]): o.get("spec") for o in documents("kubernetes.yaml")
+    }
+    assert len(objects) == len(documents("kubernetes.yaml"))
+    for (kind, _), spec in objects.items():
+        if kind in ("StatefulSet", "Deployment", "Job"):
+            pod = spec["template"]["spec"]
+            claims = [claim["metadata"] for claim in spec.get("volumeClaimTemplates", ())]
+            volumes = {volume["name"] for volume in (*pod["volumes"], *claims)}
             for container in (*pod.get("initContainers", ()), *pod["containers"]):
                 assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
-        if o["kind"] == "StatefulSet":
-            assert ("Service", o["spec"]["serviceName"]) in names
+        if kind == "StatefulSet":
+            assert ("Service", spec["serviceName"]) in objects
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 @pytest.mark.parametrize(
-    "path", [path for path in FILES if path.suffix == ".sbatch"], ids=lambda path: path.name
+    "path", sorted((DOCS / "deploy").glob("*.sbatch")), ids=lambda path: path.name
 )
 def test_a_script_for_slurm_is_a_script(path):
     subprocess.run(["bash", "-n", path], check=True)
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in FILES if path.suffix == ".conf"], ids=lambda path: path.name
+    "path", sorted((DOCS / "deploy").glob("*.conf")), ids=lambda path: path.name
 )
 def test_a_nodes_configuration_is_one(path, tmp_path):
     certificate(tmp_path)
-    (tmp_path / "ca.crt").write_bytes((tmp_path / "node.crt").read_bytes())
+    shutil.copy(tmp_path / "node.crt", tmp_path / "ca.crt")
     (tmp_path / "accounts.conf").touch()
     Nodes(tmp_path / "other").user("arena").rename(tmp_path / "arena-node.creds")
     shutil.copy(path, tmp_path)
-    command = [nats_server(), "-c", path.name, "-t"]
-    checked = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=os.environ | {"NODE": "a.example"},
-        capture_output=True,
-        text=True,
-        check=False,
+    environment = os.environ | {"NODE": "a.example"}
+    subprocess.run(
+        [nats_server(), "-c", path.name, "-t"], cwd=tmp_path, env=environment, check=True
     )
-    assert checked.returncode == 0, checked.stderr

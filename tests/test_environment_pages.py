@@ -98,16 +98,13 @@ def written(bound):
 
 @pytest.mark.parametrize(("what", "name", "rows"), list(tables_of_spaces()))
 def test_a_table_has_the_items_of_the_space(made, what, name, rows):
-    env = made(name)
-    space = env.observation_space if what == "observation" else env.action_space
-    items = [
-        described(item) for item in (space.spaces if isinstance(space, spaces.Tuple) else [space])
-    ]
-    rows_of_items = []
+    space = getattr(made(name), f"{what}_space")
+    items = space if isinstance(space, spaces.Tuple) else [space]
+    expected = []
     for meaning, shape, dtype, limits, _unit in rows:
-        count = re.match(r"the last (?:(\d+) )?actions?$", meaning)
-        rows_of_items += [[shape, dtype, limits]] * int(count[1] or 1 if count else 1)
-    assert rows_of_items == items
+        count = re.match(r"the last (\d+) actions$", meaning)
+        expected += [[shape, dtype, limits]] * (int(count[1]) if count else 1)
+    assert [*map(described, items)] == expected
 
 
 @pytest.mark.parametrize(("name", "facts"), list(tables_of_facts()))
@@ -124,27 +121,16 @@ def test_class_clock_and_length_are_those_of_the_experiment(made, name, facts):
 
 
 def test_every_experiment_that_ships_is_on_a_page_with_all_tables():
-    observed, acted = (
-        {p.values[1] for p in tables_of_spaces() if p.values[0] == w}
-        for w in ("observation", "action")
-    )
-    known = set(shipped()) | {"my_game"}
-    assert observed == acted == {p.values[0] for p in tables_of_facts()} == known
+    known = {*shipped(), "my_game"}
+    tables = {table.values[:2] for table in tables_of_spaces()}
+    assert tables == {(what, name) for what in ("observation", "action") for name in known}
+    assert {table.values[0] for table in tables_of_facts()} == known
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
 def test_the_first_screen_of_a_file_has_time_step_reward_end_and_both_spaces(file):
-    documented = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    facts, observed, acted = (f"| {word}" for word in ("| `", "observation of `", "action of `"))
-    for start in (
-        facts,
-        observed,
-        acted,
-        "| class |",
-        "| time-step |",
-        "| episode |",
-        "| reward |",
-        "| ends |",
-    ):
-        assert f"\n{start}" in documented
+    documented = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+    rows = "class |", "time-step |", "episode |", "reward |", "ends |"
+    for start in ("| `", "observation of `", "action of `", *rows):
+        assert f"\n| {start}" in documented
     assert len(documented.splitlines()) < 40

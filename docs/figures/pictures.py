@@ -48,7 +48,7 @@ def drone(figure: Any) -> None:
     env = curves.SimulatedDroneEnv(seed=2)
     obs, _ = env.reset(seed=2)
     image = np.full((400, 400, 3), 255, np.uint8)
-    draw(env.target, 5, (255, 0, 0), -1)
+    draw(np.concatenate(obs[2:4]), 5, (255, 0, 0), -1)
     for _ in range(20):
         on_its_way = 0.05 * sum(obs[4:])
         way = np.concatenate(obs[2:4]) - np.concatenate(obs[:2]) - on_its_way

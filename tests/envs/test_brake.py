@@ -8,25 +8,26 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import numpy as np
 import psutil
 import pytest
+from house import alone
 from kit.environments import acting
 from kit.fakes import CountingEnv, LinearActor
+from kit.interfaces import Interface
+from kit.refusals import one_line
 from kit.waiting import until
 from moving import Moving, Remote, WithDevice, drive
 from said import say
-from test_generic import Interface
 from test_real_time import Manual
 
 from tmrl_like.base.processes import is_alive
 from tmrl_like.envs.brake import Brake
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.errors import ConfigError, EnvironmentFaultError
-from tmrl_like.networking import RolloutWorker
-from tmrl_like.worker.options import WorkerOptions
+from tmrl_like.errors import EnvironmentFaultError
 
 WITHIN_S = 0.05
 BUSY_S = 1.0
@@ -39,24 +40,24 @@ class Diary:
     """The events recorded in a file."""
 
     def __init__(self, file):
+        file.touch()
         self.file = str(file)
 
     @property
     def lines(self):
         """List of [event, time]."""
-        file = Path(self.file)
-        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+        return [line.split() for line in Path(self.file).read_text().splitlines()]
 
     @property
     def words(self):
         return [word for word, _ in self.lines]
 
-    def time_of(self, word):
-        return next(float(time_s) for said, time_s in self.lines if said == word)
-
     @property
     def stops(self):
         return sum(word.startswith("stopped") for word in self.words)
+
+    def time_of(self, word):
+        return float(dict(self.lines)[word])
 
 
 @pytest.fixture
@@ -80,6 +81,19 @@ def in_time(tmp_path, figure):
     return test
 
 
+def stop_while_seen(env):
+    """Have the interface stopped in the middle of its next observation; return it."""
+    arm = env.env.unwrapped.interface
+
+    def stop():
+        arm.when_seen = int
+        env.stopping.set()
+        until(lambda: "stopped" in arm.said)
+
+    arm.when_seen = stop
+    return arm
+
+
 @pytest.fixture
 def gives_up(monkeypatch):
     """Make workers give up at the first fault."""
@@ -87,11 +101,8 @@ def gives_up(monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.supervision._CLOSE_WITHIN_S", 0.3)
 
 
-def make_worker(env_cls, *arguments, actor_cls=LinearActor, hang_timeout_s=HANG_S):
-    options = WorkerOptions(hang_timeout_s=hang_timeout_s)
-    return RolloutWorker(
-        partial(env_cls, *arguments), actor_cls, standalone=True, model_path=None, options=options
-    )
+def make_worker(env_cls, *arguments, actor_cls=LinearActor):
+    return alone(partial(env_cls, *arguments), actor_cls, hang_timeout_s=HANG_S)
 
 
 class Raising(Moving):
@@ -313,22 +324,14 @@ class Arm(Interface):
 def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more():
     env = SupervisedEnv(partial(RealTimeEnv, Arm, time_step_duration=0.01))
     env.run(env.reset)
-    arm, action = env.env.unwrapped.interface, env.default_action
-    said = arm.said
-
-    def stop():
-        env.stopping.set()
-        until(lambda: "stopped" in said)
-
-    arm.when_seen = stop
-    env.run(lambda: env.step(action))  # the step still ends normally
-    assert said == ["sent", "stopped"]
-    arm.when_seen = int
+    arm = stop_while_seen(env)
+    env.run(lambda: env.step(env.default_action))  # the step still ends normally
+    assert arm.said == ["sent", "stopped"]
     env.stopping.clear()
     env.run(env.reset)
-    env.run(lambda: env.step(action))
+    env.run(lambda: env.step(env.default_action))
     env.close()
-    assert said == ["sent", "stopped", "sent", "sent", "stopped"]
+    assert arm.said[2:] == ["sent", "sent", "stopped"]
 
 
 class Homing(Arm):
@@ -347,17 +350,10 @@ def test_a_stop_before_a_reset_has_ended_the_last_time_step_lets_nothing_move_ho
     monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: Manual())
     env = SupervisedEnv(partial(RealTimeEnv, Homing, wait_on_done=wait_on_done))
     env.run(env.reset)
-    arm = env.env.unwrapped.interface
-
-    def stop():
-        env.stopping.set()
-        until(lambda: "stopped" in arm.said)
-
-    arm.when_seen = stop
+    arm = stop_while_seen(env)
     with pytest.raises(StoppedError):
         env.run(env.reset)
     assert arm.said == ["moves home", "sent", "stopped"]
-    arm.when_seen = int
     env.stopping.clear()
     env.run(env.reset)
     env.close()
@@ -372,7 +368,7 @@ def test_a_stop_before_a_reset_has_ended_the_last_time_step_lets_nothing_move_ho
     ],
 )
 def test_what_cannot_be_stopped_does_not_start(attributes, said):
-    with pytest.raises(ConfigError, match=said):
+    with one_line(said):
         SupervisedEnv(type("Unstoppable", (CountingEnv,), attributes))
 
 
@@ -386,26 +382,12 @@ def test_a_stop_that_fails_or_hangs_holds_nobody_up(failure, caplog, monkeypatch
     monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.05)
     free = threading.Event()
 
-    class Stubborn(CountingEnv):
-        def stop(self):
-            if failure:
-                raise failure
-            free.wait()
-
-    with make_worker(Stubborn) as worker:
+    stubborn = Mock(side_effect=failure or free.wait)
+    with make_worker(type("Stubborn", (CountingEnv,), {"stop": stubborn})) as worker:
         assert len(worker.run_episodes(nb_episodes=2)) == 2
     free.set()
     said = f"the environment's stop() failed: {type(failure).__name__}: no answer"
     assert caplog.messages.count(said) == bool(failure)
-
-
-class Guard:
-    """Notes which call it is to make in the end."""
-
-    call = None
-
-    def call_at_end(self, call):
-        self.call = call
 
 
 class SlowToStop(CountingEnv):
@@ -424,20 +406,14 @@ class SlowToStop(CountingEnv):
 
 def test_a_stop_while_the_guard_is_told_of_a_reset_lets_none_begin():
     stopping = threading.Event()
-
-    class Slow(Guard):
-        def call_at_end(self, call):
-            stopping.set()
-
-    brake = Brake(SlowToStop(), Slow(), stopping)
+    guard = Mock(**{"call_at_end.side_effect": lambda _: stopping.set()})
+    brake = Brake(SlowToStop(), guard, stopping)
     assert not brake.release()
     brake.close()
 
 
 def test_a_stop_that_returns_in_the_next_episode_leaves_the_guard_of_that_one_armed():
-    env, armed, guard = SlowToStop(), [], Guard()
-    stop = env.stop
-    env.stop = lambda: (armed.append(guard.call), stop())
+    env, guard = SlowToStop(), Mock()
     brake = Brake(env, guard, threading.Event())
     brake.release()
     brake.pull_soon()
@@ -445,13 +421,13 @@ def test_a_stop_that_returns_in_the_next_episode_leaves_the_guard_of_that_one_ar
     brake.release()
     env.may_return.set()
     brake.close()
-    assert armed == [env.stop_from_outside] * 2
-    assert guard.call is None
+    outside = call(env.stop_from_outside)
+    assert guard.call_at_end.mock_calls == [outside, outside, call(None)]
 
 
 def test_a_stop_that_returns_after_a_rebuild_leaves_the_new_environments_guard_armed(monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.01)
-    env, guard, before = SlowToStop(), Guard(), set(threading.enumerate())
+    env, guard, before = SlowToStop(), Mock(), set(threading.enumerate())
     old = Brake(env, guard, threading.Event())
     (thread,) = set(threading.enumerate()) - before
     new = Brake(env, guard, threading.Event())
@@ -462,5 +438,5 @@ def test_a_stop_that_returns_after_a_rebuild_leaves_the_new_environments_guard_a
     new.release()
     env.may_return.set()
     thread.join()
-    assert guard.call == env.stop_from_outside
+    assert guard.call_at_end.mock_calls == [call(env.stop_from_outside)] * 2
     new.close()

@@ -16,5 +16,5 @@ def test_the_newest_lines_are_written_in_order_with_the_times_at_which_they_were
     added_by = time.time()
     late.write()
     late.write()
-    assert [r.getMessage() for r in caplog.records] == [f"{n} of many" for n in range(500, 1500)]
+    assert caplog.messages == [f"{n} of many" for n in range(500, 1500)]
     assert max(record.created for record in caplog.records) <= added_by

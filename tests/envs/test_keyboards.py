@@ -18,10 +18,7 @@ class KeyCode(NamedTuple):
     from_char = classmethod(lambda cls, char: cls(char))
 
 
-class Key(enum.Enum):
-    ctrl = "ctrl"
-    ctrl_l = "ctrl_l"
-    ctrl_r = "ctrl_r"
+Key = enum.Enum("Key", ["ctrl", "ctrl_l", "ctrl_r"])
 
 
 class Listener:
@@ -63,20 +60,16 @@ def keyboard(monkeypatch):
 
 
 def test_a_key_is_down_until_it_is_released_whatever_is_held_with_it(keyboard):
-    w, ctrl, left, right = map(keyboard.key, ("W", "ctrl", "ctrl_l", "ctrl_r"))
-    assert w == KeyCode("w")
-    assert not keyboard.is_down(w)
+    keys = [keyboard.key(name) for name in ("W", "ctrl", "ctrl_l", "ctrl_r")]
+    assert keys[0] == KeyCode("w")
+    assert not any(map(keyboard.is_down, keys))
     listener = Listener.newest
     assert listener.is_on
     listener.press(KeyCode("w"))
     listener.press(Key.ctrl_l)
     listener.press(None)  # a key that pynput does not know
-    assert keyboard.is_down(w)
-    assert keyboard.is_down(ctrl)
-    assert keyboard.is_down(left)
-    assert not keyboard.is_down(right)
+    assert [*map(keyboard.is_down, keys)] == [True, True, True, False]
     listener.release(KeyCode("W"))  # Shift is held by now
     listener.release(Key.ctrl_l)
-    assert not keyboard.is_down(w)
-    assert not keyboard.is_down(ctrl)
+    assert not any(map(keyboard.is_down, keys))
     assert Listener.newest is listener

@@ -3,7 +3,6 @@ it.
 """
 
 import inspect
-import threading
 from functools import partial
 from typing import Any, Literal
 
@@ -18,24 +17,20 @@ from tmrl_like.base.factories import signature_of
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv, also_takes
 
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
 ZERO = np.zeros(1, np.float32)
 
 
 @pytest.mark.parametrize("wait_on_done", [True, False])
 def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_length(
-    wait_on_done: bool,
-) -> None:
-    threads = set(threading.enumerate())
+    wait_on_done,
+):
     env = RealTimeEnv(Interface, 0.02, ep_max_length=3, act_buf_len=2, wait_on_done=wait_on_done)
     assert env.time_step_s == 0.02
     obs, _ = env.reset()
     assert env.observation_space.contains(obs)
-    steps = [env.step(np.array([value], np.float32)) for value in (0.1, 0.2, 0.3)]
+    steps = [env.step(np.array([value], np.float32)) for value in (0.25, 0.5, 0.75)]
     assert [truncated for *_, truncated, _ in steps] == [False, False, True]
-    assert [round(float(action[0]), 3) for action in steps[-1][0][1:]] == [0.2, 0.3]
-    assert set(threading.enumerate()) <= threads
-    env.close()
+    assert steps[-1][0][1:] == (0.5, 0.75)
     assert ("wait" in env.unwrapped.interface.calls) == wait_on_done
 
 
@@ -44,31 +39,17 @@ class Manual:
 
     max_spin_s = 0.0
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.time = 1024.0
 
-    def now(self) -> float:
+    def now(self):
         return self.time
 
-    def wait_until(self, deadline: float) -> None:
+    def wait_until(self, deadline):
         self.time = max(self.time, deadline)
 
 
-def test_ten_thousand_steps_at_1_khz_take_ten_seconds() -> None:
-    """This holds however late each step is, within the elasticity."""
-    clock, lateness = Manual(), np.random.default_rng(0).uniform(0.0, 0.9e-3, 10_000)
-    env = ClockedGym(
-        {"interface": Interface, "time_step_duration": 1e-3, "start_obs_capture": 1e-3}, clock
-    )
-    env.reset()
-    began = clock.time
-    for late_s in lateness:
-        clock.time += late_s
-        env.step(ZERO)
-    assert clock.time - began == pytest.approx(10.0, abs=1e-6)
-
-
-def test_it_spins_for_a_quarter_of_a_time_step_at_most() -> None:
+def test_it_spins_for_a_quarter_of_a_time_step_at_most():
     clock = Clock(1.0)
     for duration, spins_for in ((0.02, 0.005), (0.04, 0.006)):
         config = {"time_step_duration": duration, "start_obs_capture": 0.0, "spin_s": 0.006}
@@ -78,13 +59,13 @@ def test_it_spins_for_a_quarter_of_a_time_step_at_most() -> None:
 
 @pytest.mark.parametrize("method", ["send_control", "get_obs_rew_terminated_info", "reset", "wait"])
 def test_what_an_interface_raises_passes_through_and_the_next_reset_begins_an_episode(
-    method: str,
-) -> None:
+    method,
+):
     env = RealTimeEnv(Interface, 0.001, ep_max_length=2)
     env.reset()
     env.unwrapped.interface.fails = method
     with pytest.raises(ConnectionError, match="no answer"):
-        env.reset() if method == "reset" else [env.step(ZERO) for _ in range(2)]
+        [env.step(ZERO), env.step(ZERO), env.reset()]
     env.unwrapped.interface.fails = ""
     with pytest.raises(RuntimeError, match="Call reset before step"):
         env.step(ZERO)
@@ -102,27 +83,25 @@ def test_what_an_interface_raises_passes_through_and_the_next_reset_begins_an_ep
         ("get_obs_rew_terminated_info", ([], 0.0, {}), r"returned .*; expected \(list, reward, "),
     ],
 )
-def test_what_an_interface_returns_by_mistake_is_one_line_and_no_fault(
-    method: str, returned: Any, said: str
-) -> None:
+def test_what_an_interface_returns_by_mistake_is_one_line_and_no_fault(method, returned, said):
     cls = type("Mistaken", (Interface,), {method: lambda self, **options: returned})
     with one_line(said), alone(partial(RealTimeEnv, cls, 0.001), SquashedGaussianActor) as worker:
         worker.run_episode(max_samples=2)
 
 
-def test_a_space_that_takes_no_actions_may_be_of_any_kind() -> None:
+def test_a_space_that_takes_no_actions_may_be_of_any_kind():
     cls = type("Flat", (Interface,), {"get_observation_space": lambda self: Interface.action_space})
     env = ClockedGym({"interface": cls, "act_in_obs": False})
     assert env.observation_space == Interface.action_space
 
 
-def test_a_default_action_in_a_list_is_an_array_like_other_actions() -> None:
+def test_a_default_action_in_a_list_is_an_array_like_other_actions():
     cls = type("Listed", (Interface,), {"get_default_action": lambda self: [0.5]})
     obs, _ = RealTimeEnv(cls, 0.001).reset()
     assert [(action.dtype, action.tolist()) for action in obs[1:]] == [(np.float32, [0.5])] * 2
 
 
-def test_an_episode_that_is_cut_from_outside_waits_for_its_reset() -> None:
+def test_an_episode_that_is_cut_from_outside_waits_for_its_reset():
     """Or the reset would count as part of its last time-step."""
     env = RealTimeEnv(Interface, 0.001)
     for _ in range(2):
@@ -134,15 +113,18 @@ def test_an_episode_that_is_cut_from_outside_waits_for_its_reset() -> None:
 
 
 @pytest.mark.parametrize("wait_on_done", [True, False])
-def test_a_reset_after_a_long_pause_takes_no_observation_of_the_episode_before(
-    wait_on_done: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would show the pause, in which a game may have stood still."""
+def test_after_a_long_pause_a_reset_takes_no_observation_of_the_episode_before_and_a_step_does(
+    wait_on_done, monkeypatch
+):
+    """The reset's would show the pause, in which a game may have stood still."""
     clock = Manual()
     monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: clock)
     env = RealTimeEnv(Interface, 0.05, wait_on_done=wait_on_done)
     env.reset()
     env.step(ZERO)
+    clock.time += 60.0
+    env.unwrapped.wait()
+    assert env.step(ZERO)[0][0] == 2
     calls = env.unwrapped.interface.calls
     calls.clear()
     clock.time += 60.0
@@ -151,30 +133,18 @@ def test_a_reset_after_a_long_pause_takes_no_observation_of_the_episode_before(
     assert env.step(ZERO)[0][0] == 1
 
 
-def test_a_step_after_a_long_pause_has_the_observation_of_its_time_step() -> None:
-    clock = Manual()
-    env = ClockedGym(
-        {"interface": Interface, "time_step_duration": 0.05, "start_obs_capture": 0.05}, clock
-    )
-    env.reset()
-    env.step(ZERO)
-    clock.time += 60.0
-    env.wait()
-    assert env.step(ZERO)[0][0] == 2
-
-
 class TwoArguments(Interface):
-    def __init__(self, kind: Literal["a", "b"], size: int = 3) -> None:
+    def __init__(self, kind: Literal["a", "b"], size: int = 3):
         super().__init__()
 
 
 class OfTwoArguments(RealTimeEnv):
     @also_takes(TwoArguments)
-    def __init__(self, act_buf_len: int = 5, **arguments: Any) -> None:
+    def __init__(self, act_buf_len: int = 5, **arguments: Any):
         super().__init__(partial(TwoArguments, **arguments), act_buf_len=act_buf_len)
 
 
-def test_a_constructor_shows_the_arguments_that_it_passes_to_its_interface() -> None:
+def test_a_constructor_shows_the_arguments_that_it_passes_to_its_interface():
     assert list(inspect.signature(OfTwoArguments).parameters) == ["act_buf_len", "kind", "size"]
     known = signature_of(OfTwoArguments)
     assert not known.open_ended

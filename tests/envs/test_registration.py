@@ -69,7 +69,7 @@ def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_
 
 def test_every_id_is_known_and_takes_the_arguments_of_its_class():
     register_all()  # calling it twice is fine
-    assert {f"tmrl_like/{name}-v0" for name in IDS} <= set(gymnasium.registry)
+    assert {f"tmrl_like/{name}-v0" for name in IDS} <= gymnasium.registry.keys()
     env = gymnasium.make("tmrl_like/Drone-v0", act_buf_len=2, ep_max_length=7)
     assert len(env.observation_space) == 4 + 2
     assert env.metadata == {"render_modes": ["rgb_array"], "render_fps": 20}

@@ -3,6 +3,7 @@ contain.
 """
 
 import re
+from unittest.mock import Mock, call
 
 import gymnasium
 import numpy as np
@@ -15,8 +16,6 @@ from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv, ResidualEnv
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.errors import EnvironmentFaultError
-
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
 
 class Counting(Interface):
@@ -62,14 +61,11 @@ def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_
 
 
 def test_an_observation_that_is_no_tuple_is_one_part_and_float64_is_float32():
-    class Wide(gymnasium.Env):
-        observation_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
-        action_space = spaces.Box(-1.0, 1.0, (1,), np.float64)
-
-        def reset(self, **options):
-            return np.zeros(2), {}
-
-    env = ResidualEnv(Wide, lambda obs: [obs.sum() + 0.25])
+    wide = gymnasium.Env()
+    wide.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
+    wide.action_space = spaces.Box(-1.0, 1.0, (1,), np.float64)
+    wide.reset = lambda **options: (np.zeros(2), {})
+    env = ResidualEnv(lambda: wide, lambda obs: [obs.sum() + 0.25])
     obs, _ = env.reset()
     assert [part.dtype for part in obs] == [np.float32, np.float64]
     assert as_lists(obs) == [[0.0, 0.0], [0.25]]
@@ -77,23 +73,20 @@ def test_an_observation_that_is_no_tuple_is_one_part_and_float64_is_float32():
 
 
 def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed():
-    done = []
+    asked = Mock()
 
     class Person:
         """A driver that does not drive at first."""
 
+        reset, close = asked.reset, asked.close
+
         def __init__(self, action_space, default_action, force):
-            done.append((action_space, default_action.tolist()))
+            assert action_space == Counting.action_space
+            assert default_action.tolist() == [0.0, 1.0]
             self.force = force
 
         def __call__(self, obs):
             return [self.force, 0.0] if obs[0][0] else None
-
-        def reset(self):
-            done.append("reset")
-
-        def close(self):
-            done.append("close")
 
     env = ResidualEnv(make_counting, partial(Person, force=0.5))
     obs, _ = env.reset()
@@ -101,7 +94,7 @@ def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed():
     obs, *_ = env.step(env.default_action)
     assert obs[3].tolist() == [0.5, 0.0]
     env.close()
-    assert done == [(make_counting().action_space, [0.0, 1.0]), "reset", "close"]
+    assert asked.mock_calls == [call.reset(), call.close()]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +117,5 @@ def test_what_cannot_be_is_one_line(env, scale, said):
 @pytest.mark.parametrize("answer", [[0.0], [float("nan"), 0.0]])
 def test_a_base_that_gives_no_action_is_a_fault_before_anything_moves(answer):
     env = ResidualEnv(make_counting, lambda obs: answer)
-    with pytest.raises(
-        EnvironmentFaultError, match=r"the base gave \[.*\]; expected an action of Box"
-    ):
+    with one_line(r"the base gave \[.*\]; expected an action of Box", EnvironmentFaultError):
         env.reset()

@@ -7,35 +7,32 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from kit.fakes import CountingEnv, LinearActor
+from house import alone
+from kit.clocks import LoopTime
+from kit.environments import calling
+from kit.refusals import one_line
 from kit.waiting import until
 
 from tmrl_like.envs import sensor as module
 from tmrl_like.envs.sensor import Sensor, sensors_of
-from tmrl_like.errors import ConfigError, EnvironmentFaultError
-from tmrl_like.networking import RolloutWorker
+from tmrl_like.errors import EnvironmentFaultError
 
 
 class Camera:
     """A camera whose `read` blocks until it is given a value."""
 
     def __init__(self):
-        self._shown = queue.Queue()
+        self.shown = queue.Queue()
         self.asked = threading.Semaphore(0)  # released by each `read` that begins
 
     def show(self, value):
-        """Let `read` return or raise a value; return when the next `read` has begun."""
-        self._shown.put(value)
-        if not isinstance(value, Exception):
-            assert self.asked.acquire(timeout=10)
-
-    def show_last(self, value):
-        """Let `read` return the last value: there is no next `read`."""
-        self._shown.put(value)
+        """Let `read` return a value; return when the next `read` has begun."""
+        self.shown.put(value)
+        assert self.asked.acquire(timeout=10)
 
     def read(self):
         self.asked.release()
-        value = self._shown.get(timeout=30)
+        value = self.shown.get(timeout=30)
         if isinstance(value, Exception):
             raise value
         return value
@@ -43,17 +40,17 @@ class Camera:
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    clock = LoopTime()
+    monkeypatch.setattr(module, "time", clock)
     return clock
 
 
 @pytest.fixture
 def camera():
     camera = Camera()
-    camera.show_last("first")
+    camera.shown.put("first")
     yield camera
-    camera.show_last("last")
+    camera.shown.put("last")
 
 
 def started(camera, **options):
@@ -81,9 +78,8 @@ def test_a_sensor_that_is_silent_for_long_is_a_fault_with_its_name_until_it_spea
     clock.now += 2.0
     assert sensor.newest() == "first"
     clock.now += 0.1
-    with pytest.raises(
-        EnvironmentFaultError, match=r"^the wrist camera has been silent for 2\.1 s$"
-    ):
+    told = r"^the wrist camera has been silent for 2\.1 s$"
+    with pytest.raises(EnvironmentFaultError, match=told):
         sensor.newest()
     camera.show("second")
     assert sensor.newest() == "second"
@@ -92,41 +88,33 @@ def test_a_sensor_that_is_silent_for_long_is_a_fault_with_its_name_until_it_spea
 
 def test_a_read_that_raises_is_a_fault_with_its_name(camera):
     sensor = started(camera)
-    camera.show(OSError("the cable is out"))
-    told = "the wrist camera cannot be read: OSError: the cable is out"
-    until(lambda: fault_of(sensor) == told)
+    camera.shown.put(OSError("the cable is out"))
+    told = "^the wrist camera cannot be read: OSError: the cable is out$"
+    with pytest.raises(EnvironmentFaultError, match=told):
+        until(lambda: sensor.newest() != "first")
     with pytest.raises(EnvironmentFaultError, match="the joints cannot be read: ZeroDivisionError"):
         Sensor("the joints", lambda: 1 / 0)
 
 
 def test_a_sensor_that_gives_no_first_value_does_not_start():
     camera = Camera()
-    with pytest.raises(
-        EnvironmentFaultError, match=r"^the wrist camera gave no value within 0\.05 s of its start$"
-    ):
+    told = r"^the wrist camera gave no value within 0\.05 s of its start$"
+    with pytest.raises(EnvironmentFaultError, match=told):
         Sensor("the wrist camera", camera.read, first_within_s=0.05)
-    camera.show_last("last")
-
-
-def fault_of(sensor):
-    try:
-        sensor.newest()
-    except EnvironmentFaultError as error:
-        return str(error)
-    return ""
+    camera.shown.put("last")
 
 
 def test_a_sensor_that_was_closed_reads_no_more(camera):
     sensor = started(camera)
     sensor.close()
     sensor.close()
-    camera.show_last("second")
+    camera.shown.put("second")
     until(lambda: sensor.newest() == "second")
     assert not camera.asked.acquire(blocking=False)
 
 
 def test_times_are_more_than_nothing():
-    with pytest.raises(ConfigError, match="silent_after_s is 0"):
+    with one_line("silent_after_s is 0"):
         Sensor("the wrist camera", lambda: 1, silent_after_s=0.0)
 
 
@@ -140,17 +128,13 @@ def test_sensors_of_an_environment_or_its_interface_are_found_and_other_things_a
 
 
 def test_a_worker_says_how_old_the_value_of_its_slowest_sensor_is(clock, camera):
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
+    def begin(env):
+        env.sensors = [sensor]
+
+    with alone(calling(begin)) as worker:
         assert worker.condition().sensor_age_s == 0.0
-    sensors = [started(camera)]
-
-    class Env(CountingEnv):
-        def reset(self, **how):
-            self.sensors = sensors
-            return super().reset(**how)
-
-    with RolloutWorker(Env, LinearActor, standalone=True) as worker:
+        sensor = started(camera)
         worker.run_episode()
         clock.now += 0.7
         assert worker.condition().sensor_age_s == pytest.approx(0.7)
-    sensors[0].close()
+    sensor.close()

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.clocks import LoopTime
 
 from tmrl_like.envs import drivers
 from tmrl_like.envs.space_mouse import AXES, SpaceMouseDriver
@@ -20,10 +21,14 @@ class Mouse:
     """
 
     def __init__(self):
-        self.waiting = []
+        self.waiting, self.is_plugged_in, self.closed = [], True, 0
         self.state = SimpleNamespace(t=-1.0, **dict.fromkeys(AXES, 0.0))
-        self.is_plugged_in = self.is_open = True
-        self.closed = 0
+
+    def open(self, axis_convention):
+        assert axis_convention == "z up"
+        if not self.is_plugged_in:
+            raise RuntimeError("No connected or supported devices found.")
+        return self
 
     def read(self):
         if not self.is_plugged_in:
@@ -40,21 +45,14 @@ class Mouse:
 @pytest.fixture
 def mouse(monkeypatch):
     mouse = Mouse()
-
-    def open_(axis_convention):
-        assert axis_convention == "z up"
-        if not mouse.is_plugged_in:
-            raise RuntimeError("No connected or supported devices found.")
-        return mouse
-
-    library = SimpleNamespace(open=open_, AxisConvention=SimpleNamespace(HID_Z_UP="z up"))
+    library = SimpleNamespace(open=mouse.open, AxisConvention=SimpleNamespace(HID_Z_UP="z up"))
     monkeypatch.setitem(sys.modules, "pyspacemouse", library)
     return mouse
 
 
 def test_its_newest_state_drives_while_the_cap_is_moved(mouse, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(drivers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = LoopTime()
+    monkeypatch.setattr(drivers, "time", clock)
     driver = SpaceMouseDriver(BOX, REST, axes=("x", "z", "yaw"), scale=(1.0, -1.0, 0.5))
     # within the dead zone, and an axis that is not used
     mouse.waiting = [{"x": 0.04, "y": 1.0}]
@@ -62,9 +60,9 @@ def test_its_newest_state_drives_while_the_cap_is_moved(mouse, monkeypatch):
     mouse.waiting = [{"x": 0.1 * k} for k in range(10)] + [{"x": 0.5, "z": 0.25, "yaw": -1.0}]
     assert driver(None).tolist() == [1.0, -0.5, -1.0]
     mouse.waiting = [dict.fromkeys(AXES, 0.0)]
-    now[0] += 0.4
+    clock.now += 0.4
     assert driver(None).tolist() == [0.0, 0.0, 0.0]
-    now[0] += 0.2
+    clock.now += 0.2
     assert driver(None) is None
     driver.close()
     driver.close()

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import inspect
 import multiprocessing
 import re
 import sys
@@ -9,14 +10,16 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
 import pytest
-from house import buffers_of
+from house import alone, buffers_of, collect
 from kit.environments import calling
-from kit.fakes import CountingEnv, LinearActor
+from kit.fakes import CountingEnv
 from kit.pythons import stubborn_child
+from kit.refusals import one_line
 
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import is_alive
@@ -29,8 +32,6 @@ from tmrl_like.errors import (
     MissingExtraError,
     PolicyError,
 )
-from tmrl_like.networking import RolloutWorker
-from tmrl_like.worker.options import WorkerOptions
 
 HANG_S = 0.4
 
@@ -83,27 +84,27 @@ class Troubled(CountingEnv):
         self._meets(self.number, method, self.calls[method])
 
 
-def no_answer():
-    raise ConnectionError("no answer")
-
-
 class Troubles:
     """Makes environments that, in given calls, hang, wait for a process or raise."""
 
     def __init__(self, free):
-        self.made = []
-        self.kinds = {
-            "hang": free.wait,
-            "process": lambda: stubborn_child().wait(),
-            "raise": no_answer,
-        }
+        self.made, self.free = [], free
 
     def __call__(self, *calls, how="hang"):
         """Return a factory of environments with trouble in these calls; see `Troubled`."""
-        return self.of(lambda *call: self.kinds[how]() if call in calls else None)
+        return self.of(lambda *call: getattr(self, how)() if call in calls else None)
 
     def of(self, meets):
         return partial(Troubled, meets, self.made)
+
+    def hang(self):
+        self.free.wait()
+
+    def wait_for_a_process(self):
+        stubborn_child().wait()
+
+    def fail(self):
+        raise ConnectionError("no answer")
 
 
 @pytest.fixture
@@ -112,8 +113,7 @@ def trouble(free):
 
 
 def make_worker(make_env, hang_timeout_s=HANG_S, **options):
-    page = WorkerOptions(hang_timeout_s=hang_timeout_s, **options)
-    return RolloutWorker(make_env, LinearActor, standalone=True, options=page)
+    return alone(make_env, hang_timeout_s=hang_timeout_s, **options)
 
 
 def stored(traffic):
@@ -134,21 +134,23 @@ EPISODES = [(e, s) for e in (1, 2) for s in range(5)]
     "an environment raises",
     "the episode ends, the environment is built again, no transition crosses it",
 )
-@pytest.mark.parametrize("how", ["hang", "process", "raise"])
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("hang", "{}() has not come back for 0.4 s"),
+        ("wait_for_a_process", "{}() has not come back for 0.4 s"),
+        ("fail", "ConnectionError: no answer"),
+    ],
+)
 @pytest.mark.parametrize(("where", "at", "steps"), [("step", 7, 2), ("reset", 2, 0)])
 def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(
-    where, at, steps, how, trouble
+    where, at, steps, how, told, trouble
 ):
     with make_worker(trouble((0, where, at), how=how)) as worker, taken(worker) as take:
         whole, broken = [worker.collect_train_episode() for _ in range(2)]
         assert not whole.fault
         assert (broken.truncated, broken.terminated, broken.steps) == (True, False, steps)
-        words = (
-            "ConnectionError: no answer"
-            if how == "raise"
-            else f"{where}() has not come back for 0.4 s"
-        )
-        assert words in broken.fault
+        assert told.format(where) in broken.fault
         worker.run(nb_episodes=2, verbose=False)
         first, second = stored(take()).values()
         assert first == EPISODES[: 8 if where == "step" else 5]
@@ -214,7 +216,7 @@ def test_a_step_during_which_the_whole_process_was_suspended_does_not_hang(monke
         assert not worker.run_episode().fault
 
 
-@pytest.mark.parametrize("how", ["hang", "raise"])
+@pytest.mark.parametrize("how", ["hang", "fail"])
 def test_an_environment_that_cannot_be_made_twice_is_made_the_third_time(how, trouble, free, until):
     with make_worker(
         trouble((0, "step", 2), (1, "__init__", 1), (2, "__init__", 1), how=how)
@@ -224,11 +226,11 @@ def test_an_environment_that_cannot_be_made_twice_is_made_the_third_time(how, tr
         assert len(trouble.made) == 4
         assert (worker.loop.env.faults, worker.loop.env.rebuilds) == (3, 1)
         free.set()  # environments that are ready too late are closed
-        until(lambda: how == "raise" or all(env.closed_by for env in trouble.made[1:3]))
+        until(lambda: how == "fail" or all(env.closed_by for env in trouble.made[1:3]))
 
 
 def test_an_environment_that_is_ready_after_all_was_closed_closes_itself(trouble, free, until):
-    env = SupervisedEnv(trouble((1, "__init__", 1), how="hang"))
+    env = SupervisedEnv(trouble((1, "__init__", 1)))
     with ThreadPoolExecutor(1) as beside:
         rebuilt = beside.submit(env.rebuild, EnvironmentFaultError("broken"))
         until(lambda: len(trouble.made) == 2)
@@ -257,33 +259,32 @@ def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_tak
             raise EnvironmentAwayError("no robot answers")
 
     with make_worker(trouble.of(meets)) as worker:
-        assert [bool(e.fault) for e in worker.run_episodes(nb_episodes=10)] == [True] * 8 + [
-            False
-        ] * 2
+        faults = [bool(stats.fault) for stats in worker.run_episodes(nb_episodes=9)]
+    assert faults == [True] * 8 + [False]
 
 
-@pytest.mark.parametrize("is_readable", [True, False])
-def test_an_environment_that_is_made_again_begins_with_the_next_seed(is_readable):
-    """A reset without a signature that can be read gets no seed."""
-
-    class Seeded(CountingEnv):
-        def reset(self, **options):
-            given.append(options)
-            return super().reset(**options)
-
-    if not is_readable:
-        Seeded.reset.__signature__ = "unreadable"
+def test_an_environment_that_is_made_again_begins_with_the_next_seed(monkeypatch):
     given = []
-    env = SupervisedEnv(Seeded, seed=5)
+    monkeypatch.setattr(CountingEnv, "reset", lambda self, **how: given.append(how) or (0, {}))
+    env = SupervisedEnv(CountingEnv, seed=5)
     env.run(env.reset)
     env.run(env.reset)
     env.rebuild(EnvironmentFaultError("broken"))
     env.run(env.reset)
-    assert given == ([{"seed": 5}, {}, {"seed": 6}] if is_readable else [{}, {}, {}])
+    assert given == [{"seed": 5}, {}, {"seed": 6}]
     env.close()
     env.close()
     with pytest.raises(StoppedError):
         env.run(env.reset)
+
+
+@pytest.mark.parametrize("signature", ["unreadable", inspect.signature(lambda self: None)])
+def test_a_reset_that_takes_no_seed_or_does_not_say_so_gets_none(signature, monkeypatch):
+    reset = Mock(return_value=(0, {}), __signature__=signature)
+    monkeypatch.setattr(CountingEnv, "reset", reset)
+    with contextlib.closing(SupervisedEnv(CountingEnv, seed=5)) as env:
+        env.run(env.reset)
+    reset.assert_called_once_with()
 
 
 @pytest.mark.parametrize(
@@ -302,19 +303,28 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
     assert len(trouble.made) == environments
 
 
-OBS = np.zeros(2, np.float32)
+def changed(method, change):
+    """Return a class of environments whose method returns `change(*result)`."""
+    real = getattr(CountingEnv, method)
+    return type(
+        "Changed",
+        (CountingEnv,),
+        {method: lambda *given, **options: change(*real(*given, **options))},
+    )
 
 
 @pytest.mark.parametrize(
-    ("method", "returned"), [("reset", OBS), ("step", (OBS, 1.0, False, {})), ("step", None)]
+    ("method", "of_old_gym"),
+    [
+        ("reset", lambda obs, info: obs),
+        ("step", lambda obs, rew, terminated, truncated, info: (obs, rew, terminated, info)),
+        ("step", lambda *_: None),
+    ],
 )
-def test_what_the_old_gym_returned_is_one_line(method, returned):
-    cls = type("OfOldGym", (CountingEnv,), {method: lambda *_, **options: returned})
-    with (
-        make_worker(cls) as worker,
-        pytest.raises(ConfigError, match=rf"{method}\(\) returned .*; expected \(observation, "),
-    ):
-        worker.run_episodes(nb_episodes=1)
+def test_what_the_old_gym_returned_is_one_line(method, of_old_gym):
+    told = rf"{method}\(\) returned .*; expected \(observation, "
+    with make_worker(changed(method, of_old_gym)) as worker, one_line(told):
+        worker.run_episode()
 
 
 def test_a_close_that_ends_the_program_ends_no_worker(trouble, caplog):
@@ -325,7 +335,8 @@ def test_a_close_that_ends_the_program_ends_no_worker(trouble, caplog):
             raise RuntimeError("broken")
 
     with make_worker(trouble.of(meets)) as worker:
-        assert [bool(e.fault) for e in worker.run_episodes(nb_episodes=2)] == [True, False]
+        assert worker.run_episode().fault
+        assert not worker.run_episode().fault
     said = "closing the environment failed: RuntimeError: it exits (bye)"
     assert caplog.messages.count(said) == 2
 
@@ -338,13 +349,16 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
     stays.
     """
 
+    def forked(sleeps_s):
+        process = multiprocessing.get_context(method).Process(target=time.sleep, args=(sleeps_s,))
+        process.start()
+        return psutil.Process(process.pid)
+
     class WithChildren(CountingEnv):
         def __init__(self):
             super().__init__(raise_at=2 if not made else 0)
             made.append(self)
-            forked = multiprocessing.get_context(method).Process(target=time.sleep, args=(3600,))
-            forked.start()
-            self.forked, self.children = psutil.Process(forked.pid), [stubborn_child()]
+            self.forked, self.children = forked(3600), [stubborn_child()]
 
         def reset(self, **options):
             self.children.append(stubborn_child())
@@ -354,9 +368,7 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
             return is_alive(self.forked) + sum(child.poll() is None for child in self.children)
 
     made = []
-    earlier = multiprocessing.get_context(method).Process(target=time.sleep, args=(0,))
-    earlier.start()  # so that the fork server is not the environment's
-    earlier.join()
+    forked(0).wait()  # so that the fork server is not the environment's
     strangers = [stubborn_child()]
     try:
         with make_worker(WithChildren, hang_timeout_s=30.0) as worker:
@@ -366,7 +378,7 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
             worker.run_episode()
             assert made[1].living() == 3
         assert made[1].living() == 0
-        assert all(stranger.poll() is None for stranger in strangers)
+        assert [stranger.poll() for stranger in strangers] == [None, None]
     finally:
         for process in strangers:
             process.kill()
@@ -376,7 +388,7 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
 def test_a_worker_that_cannot_be_made_leaves_no_environment_behind(tmp_path, trouble):
     (tmp_path / "weights").write_bytes(b"of something else")
     with pytest.raises(PolicyError):
-        RolloutWorker(trouble(), LinearActor, standalone=True, model_path=tmp_path / "weights")
+        make_worker(trouble(), model_path=tmp_path / "weights")
     assert [env.calls["close"] for env in trouble.made] == [1]
 
 
@@ -385,7 +397,7 @@ def test_what_is_raised_while_a_lost_environment_is_made_again_is_a_fault(troubl
         if call == (0, "step", 1):
             free.wait()
         if call == (1, "__init__", 1):
-            no_answer()
+            trouble.fail()
 
     with make_worker(trouble.of(meets)) as worker:
         obs, _ = worker.reset(collect_samples=False)
@@ -409,24 +421,6 @@ def test_the_environment_is_made_stepped_and_closed_in_one_thread(own_thread, tr
     assert (threading.get_ident() in threads) is not own_thread
 
 
-class Spoilt(CountingEnv):
-    """An environment whose first reset or third step has its result changed, once each."""
-
-    def __init__(self, changes, at_step=3):
-        super().__init__(episode_steps=5)
-        self._changes, self._at_step = changes, at_step
-
-    def reset(self, **options):
-        return self._changed(0, super().reset(**options))
-
-    def step(self, action):
-        result = super().step(action)
-        return self._changed(int(result[0][1]), result)
-
-    def _changed(self, step, result):
-        return self._changes.pop()(*result) if self._changes and step == self._at_step else result
-
-
 def filled_with(value):
     return lambda obs, *others: (np.full_like(obs, value), *others)
 
@@ -436,44 +430,37 @@ def paying(reward):
 
 
 @pytest.mark.parametrize(
-    ("change", "at_step", "told"),
+    ("method", "change", "told"),
     [
-        (filled_with(np.nan), 3, "the environment's observation is not finite: array"),
-        (filled_with(np.nan), 0, r"observation after a reset is not finite: array\(\[nan"),
-        (
-            lambda _, *others: (np.zeros(7, np.float32), *others),
-            3,
-            r"not in the environment's observation space: expected .*, got float32 \(7,",
-        ),
-        (paying(float("inf")), 3, "the environment's reward is not finite: inf"),
-        (paying("much"), 3, "the environment's reward is 'much'; expected a number"),
-        (
-            paying([[1.0], []]),
-            3,
-            r"the environment's reward is \[\[1.0\], \[\]\]; expected a number",
-        ),
-        (lambda *_: sys.exit(3), 3, r"the environment raised in step\(\): SystemExit: 3"),
+        ("step", filled_with(np.nan), "the environment's observation is not finite: array"),
+        ("reset", filled_with(np.nan), r"observation after a reset is not finite: array\(\[nan"),
+        ("step", paying(float("inf")), "the environment's reward is not finite: inf"),
+        ("step", paying("much"), "the environment's reward is 'much'; expected a number"),
+        ("step", paying([[1.0], []]), r"reward is \[\[1.0\], \[\]\]; expected a number"),
+        ("step", lambda *_: sys.exit(3), r"the environment raised in step\(\): SystemExit: 3"),
     ],
 )
-def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(change, at_step, told):
-    with RolloutWorker(partial(Spoilt, [change], at_step), LinearActor, standalone=True) as worker:
-        bad, good = worker.run_episodes(nb_episodes=2)
-    assert re.search(told, bad.fault)
-    assert (bad.terminated, bad.truncated, bad.steps > 0) == (False, True, at_step > 0)
-    assert (good.fault, good.steps) == ("", 5)
+def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(method, change, told):
+    with make_worker(changed(method, change)) as worker:
+        (stats,), samples = collect(worker)
+    assert re.search(told, stats.fault)
+    assert (stats.terminated, stats.truncated, samples) == (False, True, [])
+
+
+def test_a_policy_that_cannot_take_an_observation_of_another_form_is_the_environments_fault():
+    env_cls = changed("step", lambda obs, *others: (np.zeros(7, np.float32), *others))
+    told = (
+        "not in the environment's observation space: expected Box(0.0, 1e+06, (2,), float32), got"
+    )
+    with make_worker(env_cls) as worker:
+        assert told in worker.run_episode().fault
 
 
 def test_a_preprocessor_may_know_what_to_do_about_infinity():
     """A range finder that sees nothing may report infinity."""
-    worker = RolloutWorker(
-        partial(Spoilt, [filled_with(np.inf)]),
-        LinearActor,
-        standalone=True,
-        obs_preprocessor=np.nan_to_num,
-    )
-    with worker:
-        stats = worker.run_episode()
-    assert (stats.fault, stats.steps) == ("", 5)
+    env_cls = changed("step", filled_with(np.inf))
+    with make_worker(env_cls, obs_preprocessor=np.nan_to_num) as worker:
+        assert not worker.run_episode().fault
 
 
 def test_after_a_hang_processes_end_before_the_environment_is_closed(until):

@@ -40,9 +40,9 @@ ways = st.integers(0, 2**32 - 1).map(
 def test_the_demonstration_itself_earns_all_its_points(way):
     points = resample(way, 0.5)
     reward = judge(points, forward_limit=3, backward_limit=1)
-    judged = [reward(point) for point in points]
-    assert sum(r for r, _ in judged) == len(points) - 1
-    assert [terminated for _, terminated in judged] == [False] * (len(points) - 1) + [True]
+    rewards, ends = zip(*map(reward, points), strict=True)
+    assert sum(rewards) == len(points) - 1
+    assert ends.index(True) == len(points) - 1
     assert reward.progress == 1.0
 
 
@@ -52,13 +52,14 @@ def test_wherever_it_goes_a_step_passes_no_more_points_than_the_limits_and_their
 ):
     points = resample(way, 0.5)
     reward = judge(points, forward_limit=forward, backward_limit=backward)
-    total, terminated = 0.0, False
+    total = 0.0
     for position in np.random.default_rng(seed).choice(points, 60):
-        if not terminated:
-            gained, terminated = reward(position)
-            total += gained
-            assert -backward <= gained <= forward
-            assert total == reward.index <= reward.furthest
+        gained, terminated = reward(position)
+        total += gained
+        assert -backward <= gained <= forward
+        assert total == reward.index <= reward.furthest
+        if terminated:
+            break
 
 
 def test_far_from_the_way_nothing_is_passed():
@@ -69,18 +70,14 @@ def test_far_from_the_way_nothing_is_passed():
 
 def test_info_says_where_on_the_way_one_is():
     reward = TrajectoryReward(2 * line(31), half_width=6.65)
-    for position, progress, potential in (
-        ((12.0, 6.65), 0.2, -1.0),
-        ((60.0, 0.0), 1.0, 0.0),
-        ((58.0, 0.0), 1.0, 0.0),
-    ):
-        reward(position)
-        info = reward.info(position)
-        assert info["progress"] == pytest.approx(progress)
-        assert info["distance"] == pytest.approx(position[0])
-        assert info["potential"] == pytest.approx(potential)
-        assert info["position"].tolist() == np.float32(position).tolist()
-        assert {value.dtype for value in info.values()} == {np.dtype(np.float32)}
+    for x, y, progress, potential in ((12, 6.65, 0.2, -1), (60, 0, 1, 0), (58, 0, 1, 0)):
+        reward((x, y))
+        info = reward.info((x, y))
+        found = np.hstack(
+            [info[name] for name in ("progress", "distance", "potential", "position")]
+        )
+        assert found == pytest.approx([progress, x, potential, x, y])
+        assert {value.dtype for value in info.values()} == {found.dtype} == {np.dtype(np.float32)}
 
 
 # -- the end of an episode -------------------------------------------------------------------------
@@ -109,13 +106,16 @@ def test_the_last_point_ends_the_episode_and_is_rewarded():
 # -- the demonstration -----------------------------------------------------------------------------
 
 
+def steps_of(points):
+    return np.linalg.norm(np.diff(points, axis=0), axis=1)
+
+
 @given(ways, st.floats(0.2, 2.0))
 def test_points_lie_on_the_way_at_equal_spaces(way, spacing):
     """This holds however long the recorded car stood still."""
-    points = resample(np.repeat(way, 2, axis=0), spacing)
     way = way.astype(np.float32)
-    length = np.linalg.norm(np.diff(way, axis=0), axis=1).sum()
-    steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
+    points = resample(np.repeat(way, 2, axis=0), spacing)
+    length, steps = steps_of(way).sum(), steps_of(points)
     assert points.dtype == np.float32
     assert len(steps) == pytest.approx(length / spacing, abs=0.51)
     assert steps.max() <= length / len(steps) * 1.001

@@ -15,18 +15,17 @@ OF_ARM = [0.1, -0.2], [1.0, -1.0], [0.5, 0.1], [0.3, -0.004], [2.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    ("view", "obs", "changed"),
+    ("view", "obs", "expected"),
     [
-        (TargetInView(), OF_DRONE, [[0.3055], [0.5378], [0.1], [0.3]]),
-        (robot.TargetUpClose(), OF_ARM, [*OF_ARM[:2], [0.3772, -0.0237]]),
+        (TargetInView(), OF_DRONE, ([0.3055], [0.5378], [0.1], [0.3], *OF_DRONE[4:])),
+        (robot.TargetUpClose(), OF_ARM, (*OF_ARM[:2], [0.3772, -0.0237], *OF_ARM[3:])),
     ],
 )
 def test_the_way_to_the_target_is_seen_close_up_of_one_observation_and_of_a_batch(
-    view, obs, changed
+    view, obs, expected
 ):
-    parts = tuple(np.array(part, np.float32) for part in obs)
+    parts = tuple(map(np.float32, obs))
     alone, batch = view(parts), view(tuple(torch.from_numpy(part)[None] for part in parts))
-    expected = [*changed, *obs[len(changed) :]]
     for one, many, right in zip(alone, batch, expected, strict=True):
         assert one.dtype == np.float32
         assert one == pytest.approx(right, abs=1e-4)
@@ -35,45 +34,48 @@ def test_the_way_to_the_target_is_seen_close_up_of_one_observation_and_of_a_batc
 
 def test_each_transition_of_a_batch_is_mirrored_by_itself():
     """A batch of many flights along (1, 2) shows all eight directions."""
-    one, two = torch.ones(100, 1), torch.full((100, 1), 2.0)
-    vector, flags = torch.cat((one, two), -1), torch.zeros(100)
-    obs = (one, two, one, two, vector)
+    vector, flags = torch.tensor([[1.0, 2.0]] * 100), torch.zeros(100)
+    x, y = vector.split(1, -1)
+    obs = (x, y, x, y, vector)
     last_obs, act, rew, next_obs, *_ = MirroredFlights(0)(obs, vector, flags, obs, flags, flags)
-    corners = {(x, y) for x in (-1.0, 1.0) for y in (-2.0, 2.0)}
-    assert {tuple(row) for row in act.tolist()} == corners | {(y, x) for x, y in corners}
+    directions = {(1, 2), (1, -2), (-1, 2), (-1, -2), (2, 1), (2, -1), (-2, 1), (-2, -1)}
+    assert set(map(tuple, act.tolist())) == directions
     assert rew is flags
     for seen in (last_obs, next_obs):
-        assert all(torch.equal(torch.cat(pair, -1), act) for pair in (seen[:2], seen[2:4]))
-        assert torch.equal(seen[4], act)
+        assert torch.equal(torch.cat(seen, -1), torch.cat((act, act, act), -1))
 
 
 def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it():
     """Reward and end are as the interface judges them. Half of the targets come from other
     transitions, the others are close.
     """
-    size, rng, interface = 200, np.random.default_rng(0), robot.RobotInterface(SimulatedArm())
-    places, targets = rng.uniform(*np.transpose(robot.TARGETS_RAD), (2, size, 2))
+    rng, interface = np.random.default_rng(0), robot.RobotInterface(SimulatedArm())
+    places, targets = rng.uniform(*np.transpose(robot.TARGETS_RAD), (2, 200, 2))
     targets_m = [robot.tip_m(target) for target in targets]
-    states, seen = [], []
-    for place, interface.target_m in zip(places, targets_m, strict=True):
-        states.append(RobotState(0, 0.0, tuple(place), (rng.choice((0.0, 0.5)), 0.0), False))
-        seen.append(interface.observe(states[-1]))
-    batch = tuple(torch.from_numpy(np.stack(parts)) for parts in zip(*seen, strict=True))
-    view, flags, actions = robot.TargetUpClose(), torch.zeros(size), torch.zeros(size, 2)
-    transitions = view(batch), actions, flags, view(batch), flags, flags
+    states = [
+        RobotState(0, 0.0, tuple(place), (speed, 0.0), False)
+        for place, speed in zip(places, rng.choice((0.0, 0.5), 200), strict=True)
+    ]
+    seen = []
+    for state, interface.target_m in zip(states, targets_m, strict=True):
+        seen.append(interface.observe(state))
+    view, flags, actions = robot.TargetUpClose(), torch.zeros(200), torch.zeros(200, 2)
+    seen = view(tuple(torch.from_numpy(np.stack(parts)) for parts in zip(*seen, strict=True)))
+    transitions = seen, actions, flags, seen, flags, flags
     last_obs, _, rew, obs, terminated, _ = robot.OtherTargets(0, share=1.0)(*transitions)
-    is_given = []
+    given = 0
     for i, state in enumerate(states):
         angle = sum(state.position_rad)
-        axes = np.array(((np.cos(angle), -np.sin(angle)), (np.sin(angle), np.cos(angle))))
-        way_m = axes @ obs[3][i].numpy()
-        interface.target_m = robot.tip_m(state.position_rad) + way_m
+        along, left = obs[3][i].tolist()
+        way = along * np.exp(1j * angle) + left * np.exp(1j * (angle + np.pi / 2))
+        interface.target_m = np.add(robot.tip_m(state.position_rad), (way.real, way.imag))
         reward, is_over = interface.judge(state)
         assert rew[i] == pytest.approx(reward, abs=1e-5)
         assert terminated[i] == float(is_over)
-        is_given.append(any(np.allclose(interface.target_m, m, atol=1e-5) for m in targets_m))
-        assert is_given[-1] or np.linalg.norm(way_m) < 0.15  # within five standard deviations
-    assert np.mean(is_given) == pytest.approx(0.5, abs=0.1)
+        is_given = np.isclose(targets_m, interface.target_m, atol=1e-5).all(axis=1).any()
+        assert is_given or abs(way) < 0.15  # within five standard deviations
+        given += is_given
+    assert given == pytest.approx(100, abs=20)
     assert torch.equal(obs[2], view(obs)[2])
     assert all(map(torch.equal, last_obs, obs))
     assert robot.OtherTargets(0, share=0.0)(*transitions)[2].eq(0.0).all()

@@ -25,25 +25,26 @@ def episode(minutes, return_, test=True):
 
 def test_a_curve_is_of_test_episodes_or_of_the_others(tmp_path):
     round_ = {"kind": "round", "time_s": 60.0}
-    both = write(
-        tmp_path / "both", round_, episode(1, 5.0, test=False), episode(2, 7.0), episode(3, None)
-    )
+    episodes = episode(1, 5.0, test=False), episode(2, 7.0), episode(3, None)
+    both = write(tmp_path / "both", round_, *episodes)
     assert [values.tolist() for values in curve_of(both)] == [[2.0], [200.0], [7.0]]
     training = write(tmp_path / "training", episode(1, 5.0, test=False))
     assert curve_of(training).returns.tolist() == [5.0]
     assert len(curve_of(tmp_path / "nobody").returns) == 0
 
 
-def test_what_a_killed_trainer_did_after_its_checkpoint_is_left_out(tmp_path):
-    resumed = {"kind": "round", "time_s": 90.0}
-    folder = write(tmp_path / "run", episode(1, 1.0), episode(2, 9.0), resumed, episode(2.5, 2.0))
-    assert curve_of(folder).returns.tolist() == [1.0, 2.0]
-
-
-def test_what_a_training_did_before_it_started_over_is_left_out(tmp_path):
-    first = {"kind": "round", "time_s": 150.0, "env_steps_total": 3}  # late: nobody had come
-    folder = write(tmp_path / "run", episode(1, 1.0), episode(2, 9.0), first, episode(3, 2.0))
-    assert curve_of(folder).returns.tolist() == [2.0]
+@pytest.mark.parametrize(
+    ("first_round", "returns"),
+    [
+        ({"time_s": 90.0}, [1.0, 2.0]),
+        ({"time_s": 150.0, "env_steps_total": 3}, [2.0]),  # late: nobody had come
+    ],
+    ids=["killed after its checkpoint", "started over"],
+)
+def test_what_a_training_did_in_vain_is_left_out(tmp_path, first_round, returns):
+    again = {"kind": "round"} | first_round, episode(3, 2.0)
+    folder = write(tmp_path / "run", episode(1, 1.0), episode(2, 9.0), *again)
+    assert curve_of(folder).returns.tolist() == returns
 
 
 @pytest.mark.parametrize(("episodes", "over"), [(1, 1), (25, 6), (200, 10)])

@@ -30,17 +30,13 @@ class Chromium:
         self._pipe, theirs = socket.socketpair()
         with theirs:  # the browser reads from 3 and writes to 4
             pipe = theirs.fileno()
-            start = ("bash", "-c", f'exec "$@" 3<&{pipe} 4>&{pipe}', "bash")
+            start = ("bash", "-c", f'exec "$@" 3<&{pipe} 4>&{pipe} >/dev/null 2>&1', "bash")
             self._process = subprocess.Popen(
                 [*start, PROGRAM, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
                 pass_fds=[pipe],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
             )
-        self._numbers = itertools.count(1)
-        self._buffer = b""
-        self._events = []
-        self._session = {}
+        self._numbers, self._buffer = itertools.count(1), b""
+        self._events, self._session = [], {}
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self._session = {"sessionId": session}
@@ -80,14 +76,12 @@ class Chromium:
     def faults(self):
         """Return the page's exceptions and the errors in its console."""
         self.value("1")
-        return [
-            event["params"]
-            for event in self._events
-            if event["method"] == "Runtime.exceptionThrown"
-            or (
-                event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error"
-            )
-        ]
+        faults = []
+        for event in self._events:
+            entry = event["params"].get("entry", {})
+            if event["method"] == "Runtime.exceptionThrown" or entry.get("level") == "error":
+                faults.append(event["params"])
+        return faults
 
     def __enter__(self):
         return self

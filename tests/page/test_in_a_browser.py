@@ -29,13 +29,12 @@ def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path, until)
     watcher = Watcher(quiet_ring(), {"title": "drone", "asked_ratio": 4.0}, records)
     with Page(watcher, port=0) as page, Chromium(page.url, tmp_path / "profile") as browser:
         browser.wait_for("typeof run !== 'undefined' && run !== null")
-        figures = {"env_steps": 100, "returns": (1.5, 2.25), "time_step_s": 0.05}
-        figures["late_steps"] = (9, 5, 0, 0, 0, 0, 0, 1)
-        fleet = [m.Beat(f"w{i}", Condition(**figures)) for i in range(299)]
-        fleet.append(m.Beat("ill", Condition(alarm="<b>no</b> disk", **figures)))
+        late = (9, 5, 0, 0, 0, 0, 0, 1)
+        well = Condition(env_steps=100, returns=(1.5, 2.25), time_step_s=0.05, late_steps=late)
+        ill = msgspec.structs.replace(well, alarm="<b>no</b> disk")
         until(lambda: watcher.browsers)
         for number in range(1, 4):
-            view(watcher, number, *fleet)
+            view(watcher, number, *(m.Beat(f"w{i}", well) for i in range(299)), m.Beat("ill", ill))
         first = "document.querySelector('#workers tr')"
         assert browser.wait_for(f"{first} && {first}.cells[0].textContent") == "ill"
         assert browser.value(f"{first}.cells[1].textContent") == "alarm: <b>no</b> disk"

@@ -30,17 +30,16 @@ def test_the_browsers_figures_of_a_worker_are_those_that_it_is_sent():
 
 def test_metrics_that_are_shown_are_metrics_that_are_explained():
     charts = PAGE.partition("const CHARTS")[2].partition("];")[0]
-    drawn = {
-        name
-        for names in re.findall(r"names: \[(.*?)\]", charts)
-        for name in re.findall(r'"(\w+)"', names)
-    }
+    drawn = set(re.findall(r'"(\w+)"', "".join(re.findall(r"names: \[(.*?)\]", charts))))
     assert all(name.startswith(history.DRAWN) for name in drawn)
-    used = drawn | set(
-        re.findall(r"\br\.(\w+)", PAGE.partition("function drawCards")[2].partition("\n}")[0])
+    cards = PAGE.partition("function drawCards")[2].partition("\n}")[0]
+    rows = inspect.getsource(sinks.rows_of_round)
+    used = drawn.union(
+        re.findall(r"\br\.(\w+)", cards),
+        re.findall(r'\br(?:\[|\.get\()"(\w+)"', rows),
+        sinks.SHOWN,
+        sinks.COMPARED,
     )
-    used |= {*sinks.SHOWN, *sinks.COMPARED}
-    used |= set(re.findall(r'\br(?:\[|\.get\()"(\w+)"', inspect.getsource(sinks.rows_of_round)))
     assert used - explained() == {"return_test"}  # a curve of the episodes' "return"
     for begin in history.DRAWN:
         assert any(name.startswith(begin) for name in explained())

@@ -30,19 +30,13 @@ def history_of(*records, kind="round"):
 def test_a_curve_holds_mean_and_spread_in_bins_that_become_wider():
     curve = BinnedCurve()
     for second in range(1000):
-        for value in (second - 1.0, second + 1.0):
-            curve.add(second, value)
+        curve.add(second, second - 1.0)
+        curve.add(second, second + 1.0)
+    curve.add(1000.0, 1e200)  # its square is too large
     times, means, stds = curve.columns()
-    assert len(times) == 250  # points of four seconds each
-    assert times[:2] == [2.0, 6.0]
-    assert means[:2] == [1.5, 5.5]
+    assert (len(times), times[:2]) == (251, [2.0, 6.0])  # points of four seconds each
+    assert (means[:2], means[-1]) == ([1.5, 5.5], 1e200)
     assert stds[0] == pytest.approx(math.sqrt(1 + 1.25))
-
-
-def test_a_number_whose_square_is_too_large_has_its_mean():
-    curve = BinnedCurve()
-    curve.add(0.0, 1e200)
-    assert curve.columns()[1] == [1e200]
 
 
 def test_a_record_that_is_earlier_than_the_last_one_takes_the_place_of_all_since():
@@ -61,21 +55,16 @@ def test_returns_of_training_and_of_tests_are_two_curves_and_what_is_not_finite_
     returns = ((False, 5.0), (True, 7.0), (False, None))
     records = [{"test": test, "return": value} for test, value in returns]
     curves = history_of(*records, kind="episode").curves
-    assert {name: curve.columns()[1] for name, curve in curves.items()} == {
-        "return": [5.0],
-        "return_test": [7.0],
-    }
+    means = {name: curve.columns()[1] for name, curve in curves.items()}
+    assert means == {"return": [5.0], "return_test": [7.0]}
 
 
 def test_there_are_so_many_curves_and_each_of_them_goes_on():
-    many = [
-        {"loss": 2.0, "loss_actor": 2.0} | {f"q_{time_s}_{i}": 0 for i in range(99)}
-        for time_s in range(40)
-    ]
-    history = history_of(*many)
-    assert len(history.curves) == 100
-    assert "loss" not in history.curves  # no chart shows it
-    assert len(history.curves["loss_actor"].columns()[1]) == 40
+    shown = {"loss": 2.0, "loss_actor": 2.0}
+    curves = history_of(*(shown | {f"q_{k}_{i}": 0 for i in range(99)} for k in range(40))).curves
+    assert len(curves) == 100
+    assert "loss" not in curves  # no chart shows it
+    assert len(curves["loss_actor"].columns()[1]) == 40
 
 
 @pytest.mark.parametrize(
@@ -97,16 +86,13 @@ def test_there_are_so_many_curves_and_each_of_them_goes_on():
     ],
 )
 def test_what_changes_in_a_worker_is_told_once(before, after, told):
-    assert (
-        seen(*(([], Beat("w1", Condition(**condition))) for condition in (before, after, after)))
-        == told
-    )
+    looks = [([], Beat("w1", Condition(**condition))) for condition in (before, after, after)]
+    assert seen(*looks) == told
 
 
 def test_who_comes_and_goes_is_told_and_many_are_one_line():
     many = [Beat(f"w{i}") for i in range(10, 20)]
-    told = seen((["t"], Beat("a")), ([], Beat("b")), (["t"], Beat("b"), *many))
-    assert told == [
+    assert seen((["t"], Beat("a")), ([], Beat("b")), (["t"], Beat("b"), *many)) == [
         ("bad", "no trainer"),
         ("note", "b is here"),
         ("bad", "a is gone"),
@@ -139,19 +125,13 @@ def test_the_figures_for_prometheus_have_names_kinds_and_labels():
         'a"b',
         Condition(env_steps=12, late_steps=late, alarm="no disk", expert=True, driver="human"),
     )
-    counters = dict.fromkeys(
-        ("samples", "packets", "policies", "malformed", "refused", "dropped"), 4
-    )
-    sight = Sight(["t"], counters, [(0.25, worker)], [])
-    record = {
-        "training_steps_total": 9,
-        "q_mean": -1.5,
-        "agent.lr": 0.1,
-        "held_by": "bound",
-        "is_on": True,
-    }
+    sight = Sight(["t"], {"samples": 4}, [(0.25, worker)], [])
+    record = {"loss/actor": -1.5, "agent.lr": 0.1, "held_by": "bound", "is_on": True}
     lines = exposition(sight, 2.0, record).splitlines()
-    for expected in (
+    assert not any("held_by" in line or "is_on" in line for line in lines)
+    assert set(lines) > {
+        "tmrl_agent_lr 0.1",
+        "tmrl_loss_actor -1.5",
         "tmrl_page_view_age_s 2.0",
         "tmrl_server_samples_total 4",
         'tmrl_worker_beat_age_s{worker="a\\"b"} 2.25',
@@ -161,14 +141,5 @@ def test_the_figures_for_prometheus_have_names_kinds_and_labels():
         'tmrl_worker_ended{worker="a\\"b"} 0',
         'tmrl_worker_late_steps_total{worker="a\\"b",le="0.0003"} 5',
         'tmrl_worker_late_steps_total{worker="a\\"b",le="+Inf"} 6',
-        "tmrl_training_steps_total 9",
-        "tmrl_q_mean -1.5",
-        "tmrl_agent_lr 0.1",
-    ):
-        assert expected in lines
-    assert not any("held_by" in line or "is_on" in line for line in lines)
+    }
     assert exposition(None, math.inf, {}) == ""
-    assert (
-        exposition(None, math.inf, {"loss/actor": 1.0, "b": 2.0})
-        == "tmrl_b 2.0\ntmrl_loss_actor 1.0\n"
-    )

@@ -1,42 +1,33 @@
 """Hooks receive a worker's rollouts and do not slow it down."""
 
-import logging
 import threading
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
+from house import alone
+from kit.environments import returning
 from kit.fakes import CountingEnv, LinearActor
 
-from tmrl_like.base.functional import partial
-from tmrl_like.networking import RolloutWorker
 from tmrl_like.rollouts import hooks
 from tmrl_like.types import ActionSource
-from tmrl_like.worker.options import WorkerOptions
 
 STEPS = 5
 
 
-class Told(CountingEnv):
-    """An environment with items in `info`."""
+def with_info(obs, *results):
+    """Return a step's results with items in `info`."""
+    return obs, *results[:-1], {"progress": np.float32(obs[1] / STEPS), "note": "text"}
 
-    def __init__(self):
-        super().__init__(STEPS)
 
-    def reset(self, **options):
-        obs, _ = super().reset(**options)
-        return obs, {"progress": np.float32(0), "start": 1}
-
-    def step(self, action):
-        obs, rew, *ends, _ = super().step(action)
-        return obs, rew, *ends, {"progress": np.float32(obs[1] / STEPS), "note": "text"}
+Told = partial(returning(with_info), STEPS)
 
 
 class Saying(LinearActor):
     """An actor whose extras number its actions."""
 
-    def __init__(self, **spaces):
-        super().__init__(**spaces)
-        self.extras = {"number": 0}
+    extras: ClassVar = {"number": 0}
 
     def act(self, obs, test=False):
         self.extras = {"number": self.extras["number"] + 1}
@@ -44,9 +35,7 @@ class Saying(LinearActor):
 
 
 def listened(hook, env=CountingEnv, actor=LinearActor, **options):
-    return RolloutWorker(
-        env, actor, standalone=True, on_rollout=hook, options=WorkerOptions(**options)
-    )
+    return alone(env, actor, on_rollout=hook, **options)
 
 
 def test_a_worker_hands_over_each_training_and_test_episode():
@@ -62,7 +51,7 @@ def test_a_worker_hands_over_each_training_and_test_episode():
     assert first.info["progress"] == pytest.approx(np.arange(1, 6) / 5)
     assert [*first.info["number"], *second.info["number"]] == list(range(1, 11))
     assert set(first.sources) == {ActionSource.POLICY}
-    assert (np.diff([0.0, *first.times_s]) > 0).all()
+    assert (np.diff(first.times_s, prepend=0.0) > 0).all()
     assert first.observations is None
 
 
@@ -90,16 +79,6 @@ def test_an_episode_that_is_too_long_makes_no_rollout(monkeypatch):
     assert [len(rollout) for rollout in rollouts] == [5, 5]
 
 
-def test_nobody_listens_and_there_is_neither_a_list_nor_a_thread():
-    before = set(threading.enumerate())
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
-        worker.run_episode()
-        assert worker.rollouts is None
-        assert "tmrl-rollouts" not in {
-            thread.name for thread in set(threading.enumerate()) - before
-        }
-
-
 @pytest.mark.parametrize("error", [ValueError("not today"), SystemExit("not today")])
 def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog, error):
     rollouts = []
@@ -107,15 +86,10 @@ def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog, error):
     def broken(rollout):
         raise error
 
-    with (
-        caplog.at_level(logging.ERROR),
-        listened([broken, rollouts.append]) as worker,
-    ):
-        for _ in range(2):
-            worker.run_episode()
+    with listened([broken, rollouts.append]) as worker:
+        worker.run_episodes(nb_episodes=2)
     assert len(rollouts) == 2
-    said = f"raised {type(error).__name__}: not today"
-    assert [record.message.count(said) for record in caplog.records] == [1, 1]
+    assert caplog.text.count(f"raised {type(error).__name__}: not today") == 2
 
 
 def test_a_hook_that_does_not_come_back_holds_up_nobody(until, caplog):

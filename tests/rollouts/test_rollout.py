@@ -17,38 +17,23 @@ def steps_of(count, **info):
     """Return a reset at 5 s and steps 0.5 s apart; `info` computes each item from the step's
     number.
     """
-    reset = (None, 0.0, {}, 0, 0, 5.0, np.zeros(2))
-    return deque(
-        [reset]
-        + [
-            (
-                {"a": np.array([t, -t]), "b": (t,)},
-                0.25 * t,
-                {n: f(t) for n, f in info.items()},
-                t,
-                1,
-                5 + t / 2,
-                obs,
-            )
-            for t in range(1, count + 1)
-            for obs in [np.array([t, 2.0 * t])]
-        ]
-    )
+    steps = deque([(None, 0.0, {}, 0, 0, 5.0, np.zeros(2))])
+    for t in range(1, count + 1):
+        action, known = {"a": np.array([t, -t]), "b": (t,)}, {n: f(t) for n, f in info.items()}
+        steps.append((action, 0.25 * t, known, t, 1, 5 + t / 2, np.array([t, 2.0 * t])))
+    return steps
 
 
-def drive(distances, times_s, time_step_s=0.1, **info):
-    """Return a rollout that had covered these distances at these times."""
+def drive(times_s, progress, time_step_s=0.1):
+    """Return a rollout that had come so far at these times."""
     none = np.zeros(len(times_s))
     return Rollout(
         actions=none,
         rewards=none,
-        info={
-            "distance": np.array(distances, np.float32),
-            **{name: np.array(item) for name, item in info.items()},
-        },
-        policy_versions=none.astype(np.int64),
-        sources=none.astype(np.int64),
-        times_s=np.array(times_s, np.float64),
+        info={"progress": np.array(progress)},
+        policy_versions=none,
+        sources=none,
+        times_s=np.array(times_s),
         time_step_s=time_step_s,
     )
 
@@ -60,26 +45,26 @@ def test_each_column_has_a_row_per_action_and_a_file_holds_all_of_it(count, tmp_
     file = tmp_path / "deep" / "rollout.npz"
     made.save(str(file))
     t = np.arange(1, count + 1)
-    expected = {
-        "actions": {"a": np.stack([t, -t], axis=1), "b": (t,)},
-        "rewards": 0.25 * t,
-        "info": {
+    expected = Rollout(
+        actions={"a": np.stack([t, -t], axis=1), "b": (t,)},
+        rewards=0.25 * t,
+        info={
             "progress": t.astype(np.float32),
-            "a/b": np.broadcast_to((t % 256).astype(np.uint8)[:, None, None], (count, 2, 3)),
+            "a/b": np.repeat(t % 256, 6).reshape(count, 2, 3).astype(np.uint8),
         },
-        "policy_versions": t,
-        "sources": np.ones(count, np.int64),
-        "times_s": t / 2,
-        "observations": np.outer(np.arange(count + 1), [1.0, 2.0]),
-    }
+        policy_versions=t,
+        sources=np.ones_like(t),
+        times_s=t / 2,
+        observations=np.outer(np.arange(count + 1), [1.0, 2.0]),
+        worker="w",
+        test=True,
+        fault="f",
+    )
     for rollout in (made, Rollout.load(str(file))):
         assert (len(rollout), rollout.return_) == (count, 0.25 * t.sum())
-        columns = {name: getattr(rollout, name) for name in expected}
-        for path, found, column in tree.walk(columns, expected):
-            assert found.dtype == column.dtype, path
+        for path, found, column in tree.walk(vars(rollout), vars(expected)):
             assert np.array_equal(found, column), path
-        assert (rollout.worker, rollout.fault, rollout.experiment) == ("w", "f", "")
-        assert rollout.test
+            assert np.asarray(found).dtype == np.asarray(column).dtype, path
     with np.load(file, allow_pickle=False) as arrays:
         assert {"rewards", "info['a/b']", "actions['b'][0]"} <= set(arrays)
         assert json.loads(str(arrays["card"]))["worker"] == "w"
@@ -103,19 +88,14 @@ def test_info_that_is_no_number_of_one_form_in_all_steps_is_left_out():
 
 
 def test_keys_that_are_numbers_come_back_as_text(tmp_path):
-    steps = deque(
-        (act, rew, {7: t, "x": -t}, *others, {0: obs})
-        for t, (act, rew, _, *others, obs) in enumerate(steps_of(3))
-    )
+    steps = deque((*parts, {0: obs}) for *parts, obs in steps_of(3))
+    for number, (_, _, info, *_) in enumerate(steps):
+        info[7] = number
     file = tmp_path / "rollout.npz"
     rollout_of(steps).save(file)
     rollout = Rollout.load(file)
-    assert {name: list(item) for name, item in rollout.info.items()} == {
-        "7": [1, 2, 3],
-        "x": [-1, -2, -3],
-    }
+    assert {name: list(item) for name, item in rollout.info.items()} == {"7": [1, 2, 3]}
     assert rollout.observations["0"].shape == (4, 2)
-    assert list(rollout.rewards) == [0.25, 0.5, 0.75]
 
 
 @pytest.mark.parametrize("content", [b"", b"no file of numpy's", b"PK\x03\x04 no zip"])
@@ -135,25 +115,21 @@ def test_a_bit_that_has_flipped_is_one_line_or_is_not_seen(tmp_path):
     refused = 0
     begin = whole.index(b"PK\x01\x02")  # the directory at the end
     for at in range(begin, begin + 40):
-        for bit in (1, 0x80):
-            file.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
-            try:
-                Rollout.load(file)
-            except ConfigError:
-                refused += 1
-    assert refused > 20
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            Rollout.load(file)
+        except ConfigError:
+            refused += 1
+    assert refused > 10
 
 
 def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_faster_one():
-    short = drive([1, 2], [1, 2], progress=[0.3, 0.5])
-    long = drive([1, 2], [1, 2], progress=[0.7, 0.6])
-    slow = drive([1, 2], [1, 9], progress=[0.3, 1.0])
-    fast = drive([1, 2, 2], [1, 7, 11], progress=[0.3, 1.0, 1.0])
-    assert short.rank < long.rank < slow.rank < fast.rank
-    assert drive([1, 2], [5, 6], progress=[0.3, 0.5]).rank == short.rank
-    assert [str(r) for r in (short, slow, fast)] == ["50.0% of the way", "9.00 s", "7.00 s"]
-    few_steps = drive([1, 2], [1, 9], 0.0, progress=[0.3, 1.0])  # its seconds mean nothing
-    assert few_steps.rank > drive([1, 2, 3], [1, 2, 3], 0.0, progress=[0.3, 0.4, 1.0]).rank
+    short, long = drive([1, 2], [0.3, 0.5]), drive([1, 2], [0.7, 0.6])
+    slow, fast = drive([1, 9], [0.3, 1.0]), drive([1, 7, 11], [0.3, 1.0, 1.0])
+    assert drive([5, 6], [0.3, 0.5]).rank == short.rank < long.rank < slow.rank < fast.rank
+    assert [*map(str, (short, slow, fast))] == ["50.0% of the way", "9.00 s", "7.00 s"]
+    few_steps = drive([1, 9], [0.3, 1.0], time_step_s=0.0)  # its seconds mean nothing
+    assert few_steps.rank > drive([1, 2, 3], [0.3, 0.4, 1.0], time_step_s=0.0).rank
     assert str(few_steps) == "2 steps"
 
 

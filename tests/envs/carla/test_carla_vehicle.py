@@ -27,7 +27,6 @@ states = st.builds(VehicleState, st.integers(0, 2**53), *16 * [numbers])
 @given(st.one_of(actions, states))
 def test_a_record_rebuilds_exactly_from_its_bytes(record):
     rebuilt = type(record).from_bytes(record.to_bytes())
-    assert rebuilt == record
     assert repr(rebuilt) == repr(record)  # so that types and the sign of zero are the same
 
 
@@ -83,10 +82,9 @@ def test_penalties_and_ends(task, at, impulse, crossed, judged):
 
 
 def test_a_car_that_gets_nowhere_is_stuck_by_the_simulator_s_clock():
-    on = drive(stuck_after_s=5.0)
-    assert on.judge(state(2.0, time_s=4.0), 0.0, 0)[1] == ""
-    assert on.judge(state(2.5, time_s=8.9), 0.0, 0)[1] == ""
-    assert on.judge(state(2.9, time_s=9.1), 0.0, 0)[1] == "stuck"
+    on, places = drive(stuck_after_s=5.0), [(2.0, 4.0), (2.5, 8.9), (2.9, 9.1)]
+    ends = [on.judge(state(x, time_s=time_s), 0.0, 0)[1] for x, time_s in places]
+    assert ends == ["", "", "stuck"]
 
 
 def test_what_is_ahead_is_seen_from_the_car():

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 from kit.waiting import until
 from nats.aio.msg import Msg
+from nats.errors import Error
 from nats.js.api import StreamConfig
 
+from tmrl_like.engine import stream_pass
 from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.stream_pass import StreamPass
 
@@ -22,7 +24,8 @@ def test_few_requests_bring_a_long_backlog_in_order(node):
     async def read(client):
         stream = client.jetstream(timeout=5.0)
         await stream.add_stream(StreamConfig("s", subjects=["x.>"]))
-        for number in range(COUNT - 1):
+        await stream.publish("x.a", b"0", headers={"Status": "408"})  # a site may send any header
+        for number in range(1, COUNT - 1):
             await client.publish("x.a", b"%d" % number)
         await stream.publish("x.a", b"%d" % (COUNT - 1))  # returns once all are stored
         taken = []
@@ -59,10 +62,16 @@ class ScriptedClient:
         self._deliver = cb
 
     async def publish(self, subject, data, reply):
-        for number in next(self._answers):
+        await self.bring(next(self._answers))
+        await self.end(reply)
+
+    async def bring(self, numbers):
+        for number in numbers:
             place = f"$JS.ACK.s.c.1.{number + 10}.{number}.0.5"
             await self._deliver(Msg(self, "x.a", place, b"%d" % number, {}))
-        await self._deliver(Msg(self, reply, "", b"", {"Status": "408"}))
+
+    async def end(self, reply, status="408", why="Request Timeout"):
+        await self._deliver(Msg(self, reply, "", b"", {"Status": status, "Description": why}))
 
     async def add_consumer(self, stream, config):
         return SimpleNamespace(name="c")
@@ -92,3 +101,39 @@ def test_what_follows_a_skipped_message_is_not_taken(answers, taken, is_broken, 
 
     asyncio.run(read())
     assert found == taken
+
+
+def test_the_late_end_of_a_request_does_not_end_the_next_one(monkeypatch):
+    monkeypatch.setattr(stream_pass, "_REQUEST_S", 0.1)
+    requests = []
+
+    class Late(ScriptedClient):
+        async def publish(self, subject, data, reply):
+            requests.append(reply)
+            if len(requests) == 2:
+                await self.end(requests[0])
+                self.answering = asyncio.gather(self.bring([1]), self.end(reply))
+
+    async def read():
+        client, found = Late(), []
+        reading = StreamPass(client, client, "s", found.append)
+        await reading.open("x.>")
+        assert await reading.pull() is False
+        assert await reading.pull() is True
+
+    asyncio.run(read())
+
+
+def test_a_request_that_the_nodes_refuse_is_an_error():
+    class Refusing(ScriptedClient):
+        async def publish(self, subject, data, reply):
+            await self.end(reply, "409", "Exceeded MaxRequestBatch of 100")
+
+    async def read():
+        client = Refusing()
+        reading = StreamPass(client, client, "s", print)
+        await reading.open("x.>")
+        with pytest.raises(Error, match="Exceeded MaxRequestBatch of 100"):
+            await reading.pull()
+
+    asyncio.run(read())

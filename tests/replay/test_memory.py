@@ -3,7 +3,7 @@ import gc
 import math
 from functools import partial
 from itertools import pairwise
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import gymnasium
 import numpy as np
@@ -24,7 +24,14 @@ from tmrl_like.base import tree
 from tmrl_like.base.files import allocate
 from tmrl_like.envs.robot import OtherTargets
 from tmrl_like.errors import ConfigError, EncodingError, MemoryContractError, PipelineMismatchError
-from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, check_transition, compressor_of
+from tmrl_like.replay import (
+    DropHistory,
+    MiniRaces,
+    ReplayMemory,
+    check_transition,
+    compressor_of,
+    table,
+)
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import Buffer, Info, Sample
 
@@ -453,3 +460,12 @@ def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind
 def test_a_scratch_folder_may_be_in_the_home_folder(own_home):
     (own_home / "scratch").mkdir(parents=True)
     assert len(filled(scratch_dir="~/scratch")) == len(filled(dataset_path=None))
+
+
+def test_structures_that_take_turns_are_looked_at_once():
+    memory = ReplayMemory()
+    with patch.object(table, "parts_of", wraps=table.parts_of) as looks:
+        for _ in range(10):
+            for names in ("ab", "ba"):
+                memory.append(rows([(0, dict.fromkeys(names, 0.0), 0.0)] * 3))
+    assert looks.call_count < 10

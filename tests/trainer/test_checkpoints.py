@@ -457,6 +457,30 @@ def test_a_full_disk_under_a_format_of_ones_own_is_no_end_either(driven, tmp_pat
     assert trainer.training.epoch == 2
 
 
+def test_a_fault_in_a_format_of_ones_own_ends_training(driven, tmp_path):
+    def dump(training, path):
+        raise NotImplementedError("later")
+
+    options = {"checkpoint_path": tmp_path / "own", "dump_run_instance_fn": dump}
+    with pytest.raises(NotImplementedError, match="later"):
+        driven.trainer(training={"epochs": 2}, **options).run()
+
+
+class Parametrized:
+    """Stands for a parametrised module of torch."""
+
+    def __getstate__(self):
+        raise RuntimeError("Serialization of parametrized modules is only supported through")
+
+
+def test_an_error_of_torch_that_is_no_full_disk_is_raised(tmp_path, monkeypatch):
+    odd = {"odd": Parametrized()}
+    monkeypatch.setattr(CountingAgent, "state_dict", lambda self: odd, raising=False)
+    run = Run(tmp_path)
+    with pytest.raises(RuntimeError, match="parametrized modules"):
+        run.save()
+
+
 def test_what_no_checkpoint_can_hold_is_raised_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(
         CountingAgent, "state_dict", lambda self: {"odd": threading.Lock()}, raising=False

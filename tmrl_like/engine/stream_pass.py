@@ -28,7 +28,8 @@ _IDLE_S = 120.0  # a consumer without requests is forgotten; more than a packet 
 class StreamPass:
     """Reads a stream from its first message. `open` it before the first `pull`.
 
-    All methods raise nats.errors.Error or TimeoutError if the nodes do not answer now.
+    All methods raise nats.errors.Error or TimeoutError if the nodes do not answer now, or refuse a
+    request.
 
     Attributes:
         is_broken: whether a message was skipped: what follows is not delivered.
@@ -44,7 +45,9 @@ class StreamPass:
         self._name = name
         self._take = take
         self._taken = 0
+        self._requests = 0
         self._answered = asyncio.Event()
+        self._refusal: str | None = None  # of the newest request
         self._inbox = client.new_inbox()
         # the largest message fits: a request ends before the message that would exceed its size
         size_bytes = 2 * client.max_payload
@@ -63,22 +66,38 @@ class StreamPass:
             inactive_threshold=_IDLE_S,
         )
         self._consumer = (await self._stream.add_consumer(self._name, config)).name
-        self._subscription = await hear(self._client, self._inbox, self._on_message)
+        self._subscription = await hear(self._client, f"{self._inbox}.*", self._on_message)
 
     async def pull(self) -> bool:
         """Take the messages that there are, or that come within a second; return whether there were
         any.
         """
+        from nats.errors import Error
+
         before = self._taken
+        self._requests += 1
+        self._refusal = None
+        self._answered.clear()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._name}.{self._consumer}"
-        await self._client.publish(subject, self._request, reply=self._inbox)
+        await self._client.publish(subject, self._request, reply=self._reply)
         await wait(self._answered, _REQUEST_S + _LATE_S)
+        if self._refusal is not None and self._taken == before:
+            raise Error(self._refusal)
         return self._taken > before
 
+    @property
+    def _reply(self) -> str:
+        """The subject on which the nodes say that the newest request has ended."""
+        return f"{self._inbox}.{self._requests}"
+
     def _on_message(self, message: Msg) -> None:
-        if message.headers and "Status" in message.headers:  # the request has ended
+        if message.subject == self._reply:
+            headers = message.headers or {}
+            if headers.get("Status") != "408":  # it has not expired
+                self._refusal = headers.get("Description", "").partition("\n")[0]
             self._answered.set()
-        elif not self.is_broken:
+        # not the end of an earlier request, which comes late
+        elif not message.subject.startswith(self._inbox) and not self.is_broken:
             self._taken += 1
             self.is_broken = message.metadata.sequence.consumer != self._taken
             if not self.is_broken:

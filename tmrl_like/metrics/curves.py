@@ -88,13 +88,11 @@ def plot_returns(
     if figure is None:
         return False
     panels = figure.subplots(1, 2, sharey=True)
-    curves = {label: [curve_of(folder) for folder in folders] for label, folders in runs.items()}
-    for place, (axes, over) in enumerate(
-        zip(panels, ("minutes of training", "samples"), strict=True)
-    ):
-        for number, (label, of_run) in enumerate(curves.items()):
-            drawn = [(curve[place], curve.returns) for curve in of_run if len(curve.returns)]
-            _draw(axes, drawn, f"C{number}", label)
+    for number, (label, folders) in enumerate(runs.items()):
+        curves = [curve for curve in map(curve_of, folders) if len(curve.returns)]
+        _draw(panels[0], [(curve.minutes, curve.returns) for curve in curves], f"C{number}", label)
+        _draw(panels[1], [(curve.samples, curve.returns) for curve in curves], f"C{number}", label)
+    for axes, over in zip(panels, ("minutes of training", "samples"), strict=True):
         for number, (label, (mean, std)) in enumerate((levels or {}).items()):
             colour = ("tab:gray", "tab:green")[number % 2]
             axes.axhspan(mean - std, mean + std, color=colour, alpha=0.12)

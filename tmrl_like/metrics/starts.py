@@ -71,20 +71,18 @@ def describe_start(**known: object) -> Start:
     installed = [
         info.stem.rpartition("-") for place in sys.path for info in Path(place).glob("*.dist-info")
     ]
-    return msgspec.structs.replace(
-        Start(
-            time=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-            command=shlex.join(sys.orig_argv),
-            folder=str(Path.cwd()),
-            tmrl_like=tmrl_like.__version__,
-            packages={name: version for name, _, version in sorted(installed)},
-            python=platform.python_version(),
-            platform=platform.platform(),
-            cpu=f"{_cpu()}, {os.cpu_count()}",
-            git_commit=_git_commit(),
-        ),
-        **known,
+    start = Start(
+        time=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        command=shlex.join(sys.orig_argv),
+        folder=str(Path.cwd()),
+        tmrl_like=tmrl_like.__version__,
+        packages={name: version for name, _, version in sorted(installed)},
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=f"{_cpu()}, {os.cpu_count()}",
+        git_commit=_git_commit(),
     )
+    return msgspec.structs.replace(start, **known)
 
 
 def read_starts(folder: Path) -> list[Start]:

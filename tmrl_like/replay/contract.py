@@ -217,8 +217,9 @@ class MemoryDataloading(Tunable, ABC):
         ends in neither reset nor context.
         """
         if not self._seen_trainable:
+            newest = range(len(self))[:-1001:-1]
             self._seen_trainable = any(
-                self.is_trainable(self.get_transition(item)) for item in range(len(self))[:-1001:-1]
+                self.is_trainable(self.get_transition(item)) for item in newest
             )
         return self._seen_trainable and len(self) > 0
 

@@ -101,11 +101,8 @@ def parts_of(schema: Node) -> Parts:
     parts = Parts()
     for name, node in (*zip(NAMES, schema.items, strict=False), *items):
         named = tree.walk(fill(node, iter(leaves_of(node))))
-        parts[name] = FieldForm(
-            name,
-            node,
-            [LeafForm(next(places), name + tree.name_of(path), leaf) for path, leaf in named],
-        )
+        leaves = [LeafForm(next(places), name + tree.name_of(path), leaf) for path, leaf in named]
+        parts[name] = FieldForm(name, node, leaves)
     return parts
 
 
@@ -167,10 +164,8 @@ def expected_shapes(observation_space: Space, action_space: Space, memory: Memor
     obs = memory.compressed(copy.deepcopy(observation_space).sample())
     if obs is None:
         return {}
-    return {
-        "act": _shapes_of(copy.deepcopy(action_space).sample()),
-        "obs": _shapes_of(obs),
-    } | dict.fromkeys(NUMBERS, _SINGLE)
+    act = copy.deepcopy(action_space).sample()
+    return {"act": _shapes_of(act), "obs": _shapes_of(obs)} | dict.fromkeys(NUMBERS, _SINGLE)
 
 
 def refuse_other_shapes(parts: Parts, expected: Shapes) -> None:

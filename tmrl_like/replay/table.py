@@ -51,6 +51,7 @@ STEPS_TO_END = "steps_to_end"  # a column that is computed
 NOT_FINISHED = 2**31 - 1
 _STEPS_TO_END = LeafForm(0, STEPS_TO_END, ScalarLeaf("<i4"))
 _SINGLE_NUMBERS = {*NUMBERS, item("greedy"), item("potential")}  # rewards depend on them
+_MOST_STRUCTURES = 256  # of which it is known where the values are
 
 log = logging.getLogger("tmrl_like.replay")
 
@@ -160,8 +161,8 @@ class Table:
         self.capacity = capacity
         self._scratch_folder = options.scratch_folder
         self._items = [item(name) for name in options.kept if name != STEPS_TO_END]
-        # the structure of the newest steps, and of the newest resets, with what was found of it
-        self._newest: dict[bool, tuple[Node, Places]] = {}
+        # of the newest structures of samples and of resets
+        self._places: dict[tuple[Node, bool], Places] = {}
         parts = parts_of(first)
         if options.act_buf_len and not isinstance(parts["obs"].node, TupleNode):
             raise MemoryContractError(
@@ -227,9 +228,12 @@ class Table:
         Raises:
             MemoryContractError: something does not fit.
         """
-        if only_resets not in self._newest or self._newest[only_resets][0] != schema:
-            self._newest[only_resets] = schema, self._find_places(schema, only_resets)
-        return self._newest[only_resets][1]
+        key = schema, only_resets
+        if key not in self._places:
+            if len(self._places) >= _MOST_STRUCTURES:
+                self._places.clear()
+            self._places[key] = self._find_places(schema, only_resets)
+        return self._places[key]
 
     def _find_places(self, schema: Node, only_resets: bool) -> Places:
         parts = parts_of(schema)

@@ -362,8 +362,11 @@ class Checkpoints:
         started = time.monotonic()
         try:
             write(path)
-        # RuntimeError is what torch.save, in a function of the user's, says of a full disk
-        except (OSError, MemoryError, RuntimeError, CheckpointError) as error:
+        except Exception as error:
+            # torch.save, in a function of the user's, raises it if the disk is full
+            is_of_torch = type(error) is RuntimeError and self.dump is not None
+            if not (is_of_torch or isinstance(error, OSError | MemoryError | CheckpointError)):
+                raise
             reason = str(error) or "no memory is left"
             failure = f"cannot write the checkpoint to {path}: {one_line(reason)}"
             if not self._failure:

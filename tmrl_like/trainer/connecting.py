@@ -95,9 +95,8 @@ def how_to_connect(
         return lambda parts: _over_engine(connect, parts, name)
     if connect is not None:
         return connect
-    servers = addresses_of(
-        server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
-    )
+    port = cfg.PORT if server_port is None else server_port
+    servers = addresses_of(server_ip or cfg.SERVER_IP_FOR_TRAINER, port)
     if len(servers) > 1:
         raise ConfigError(
             f"the trainer dials one server, and server.host names {len(servers)}: what workers "

@@ -353,9 +353,8 @@ class TrainingOffline(Schedule):
     def _may_publish(self, around: _Around) -> bool:
         if not self.update_model_interval_s:
             return True
-        return self._vote(
-            around.should_stop, self.clock() - self._published_at >= self.update_model_interval_s
-        ).due
+        since_s = self.clock() - self._published_at
+        return self._vote(around.should_stop, since_s >= self.update_model_interval_s).due
 
     def _vote(
         self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False

@@ -111,17 +111,6 @@ def test_a_sample_of_other_items_is_refused_and_one_with_a_single_done_is_told_h
             Buffer([sample])
 
 
-def test_preprocessors_run_on_both_observations_then_on_the_six():
-    def negative(last_obs, act, rew, *others):
-        return last_obs, act, -rew, *others
-
-    batch = filled(obs_preprocessor=lambda obs: obs + 1000, sample_preprocessor=negative).sample()
-    assert torch.equal(batch.next_obs[:, 1], 1000 - batch.rew)
-    assert torch.equal(batch.obs[:, 1], batch.next_obs[:, 1] - 1)
-    with pytest.raises(MemoryContractError, match=r"sample_preprocessor returned 5 items.*`done`"):
-        filled(sample_preprocessor=lambda *six: six[:5]).sample()
-
-
 def test_structures_and_dtypes_survive_collation():
     obs = {"a": np.ones(2), "b": [np.uint8(7), (7, 0.5, True)], "c": torch.ones(3)}
     rich = changing(lambda _: (obs, np.int64(1), np.float64(0.1), obs, np.True_, False, Info()))
@@ -182,16 +171,6 @@ def test_the_constructor_takes_positions_in_the_documented_order():
     assert memory.data == []
 
 
-def test_the_batch_size_may_change_while_training_and_nothing_else():
-    memory = filled(batch_size=8)
-    memory.tune(batch_size=5)
-    assert len(memory.sample().rew) == 5
-    for wrong in ({"batch_size": 0}, {"batch_size": 2.5}, {"memory_size": 10}):
-        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} "):
-            memory.tune(**wrong)
-    assert memory.batch_size == 5
-
-
 def test_a_memory_without_trainable_transition_is_not_ready_and_says_so():
     memory = ListMemory(batch_size=4)
     with pytest.raises(MemoryContractError, match="ready"):
@@ -238,15 +217,6 @@ def test_a_stream_of_few_samples_gets_the_rest_of_its_context_from_what_follows(
     memory.append(Buffer(samples(64, 1), "b"))
     memory.append(Buffer(samples(64, 0, first=5), "a"))
     assert held_by(memory)[69:] == [(0, k, k < 16) for k in range(69)]
-
-
-def test_flush_puts_everything_in():
-    memory = filled(20)
-    memory.append(Buffer(samples(3, 1), "b"))
-    memory.append(Buffer(samples(4, 2), "c"))
-    for stream, held in (("c", 24), ("nobody", 24), (None, 27)):
-        memory.flush(*filter(None, [stream]))
-        assert len(memory.data) == held
 
 
 def test_what_is_held_is_bounded():

@@ -10,7 +10,7 @@ from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay import DropHistory, ReplayMemory, WithDemonstrations, compressor_of
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, packed
-from tmrl_like.types import ActionSource, Buffer, Info, Sample, StepTiming
+from tmrl_like.types import ActionSource, Buffer, StepTiming
 
 OWN, EXPERT = 1, 2
 STEPS = {worker: ActionBufferEnv(worker).take(100) for worker in (OWN, EXPERT)}
@@ -100,17 +100,6 @@ def test_a_stream_stays_with_the_demonstrations_when_a_safe_action_drives():
     memory.append(arrived(EXPERT, slice(50, None), ActionSource.SAFE))
     assert len(memory.own) == 0
     assert len(memory.demonstrations) == sum(not step.is_reset for step in STEPS[EXPERT])
-
-
-def test_single_samples_tell_their_source_too():
-    timing = by(ActionSource.EXPERT)
-    samples = [
-        Sample(0, np.float32(k), 0.0, False, False, Info(is_reset=k == 0, timing=timing))
-        for k in range(5)
-    ]
-    memory = WithDemonstrations(ReplayMemory)
-    memory.append(Buffer(samples, "w"))
-    assert (len(memory.own), len(memory.demonstrations)) == (0, 4)
 
 
 def test_a_data_set_is_a_demonstration(tmp_path):

@@ -81,16 +81,13 @@ def mean_of(obs, deterministic):
     return np.full((1, 2), obs.mean(), np.float32), None
 
 
-def test_a_model_drives_a_worker_and_a_tuple_is_put_side_by_side():
+def test_a_model_drives_a_worker():
     model = SimpleNamespace(observation_space=BOX, predict=mean_of)
-    parts = spaces.Tuple((box(1, 1), box(1, 2)))
-    for observed in (BOX, parts):
-        env, actor = partial(Still, observed, WIDE), partial(StableBaselinesActor, model=model)
-        with RolloutWorker(env, actor, standalone=True) as worker:
-            obs, _ = worker.reset(collect_samples=False)
-            flat = np.concatenate([np.ravel(part) for part in obs])
-            assert np.allclose(worker.act(obs), flat.mean())
-            worker.step(obs, test=False, collect_samples=False)
+    env, actor = partial(Still, BOX, WIDE), partial(StableBaselinesActor, model=model)
+    with RolloutWorker(env, actor, standalone=True) as worker:
+        obs, _ = worker.reset(collect_samples=False)
+        assert np.allclose(worker.act(obs), obs.mean())
+        worker.step(obs, test=False, collect_samples=False)
 
 
 MIXED = spaces.Dict(b=box(1, 2), a=spaces.Discrete(3, start=1), c=spaces.MultiDiscrete([2, 3]))

@@ -94,23 +94,6 @@ def test_the_usual_target_is_half_of_the_largest_entropy():
     assert agent_for(ONE, target_entropy=0.1).target_entropy == 0.1
 
 
-@pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.MultiDiscrete([4, 2])], ids=str)
-def test_it_finds_the_best_arm_in_each_state_of_a_bandit(space):
-    """The sign of the state determines which arm pays; a second choice pays if it is 1."""
-    fast = {"lr_actor": 1e-2, "lr_critic": 1e-2, "entropy_coef": 0.05, "learn_entropy_coef": False}
-    agent = agent_for(space, **fast)
-    for step in range(150):
-        batch = batch_of((OBS, space), step, 64, terminated=torch.ones(64))
-        arm, *others = batch.act.reshape(64, -1).T
-        best = torch.where(batch.obs[:, 0] > 0, 3, 1)
-        rew = (arm == best).float() + sum(other == 1 for other in others)
-        agent.train(batch._replace(rew=rew))
-    for state, arm in ((0.5, 3), (-0.5, 1)):
-        obs = np.array([state, 0.0, 0.0], np.float32)
-        action = np.ravel(agent.get_actor().act_(obs, test=True)).tolist()
-        assert action == [arm, 1][: len(action)]
-
-
 @pytest.mark.parametrize(
     "space",
     [box(1, 2), spaces.Tuple((ONE,)), spaces.Discrete(20_000)],

@@ -102,14 +102,6 @@ def test_each_critic_of_an_ensemble_is_a_network_of_its_own():
 FILM = spaces.Dict({"film": spaces.Box(0, 1, (2, 2, 3, 64, 64))})
 
 
-def test_dropout_acts_in_training_and_not_in_evaluation():
-    critic = EnsembleCritic(NESTED, ACTIONS, hidden_sizes=(64,), dropout=0.5)
-    obs, act = rows_of(NESTED, 8), torch.rand(8, 2)
-    assert not torch.equal(critic(obs, act), critic(obs, act))
-    critic.eval()
-    assert torch.equal(critic(obs, act), critic(obs, act))
-
-
 @pytest.mark.parametrize("cls", [SquashedGaussianActor, EnsembleCritic])
 @pytest.mark.parametrize(
     ("observation_space", "action_space", "place"),

@@ -80,8 +80,6 @@ def test_without_a_beat_the_clocks_count_as_they_are(fleet):
     fleet.worker.wall_off_s = 5.0
     fleet.worker.begin(0.0)
     assert fleet.age_s(0.0) == pytest.approx(-5.0, abs=1e-5)
-    fleet.known.on_beat(Beat("w", at_s=7.0))  # from an older version of the worker
-    assert fleet.age_s(0.0) == pytest.approx(-5.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("jump_s", [-HOUR, HOUR])

@@ -106,40 +106,35 @@ def received(messages):
     return found
 
 
-def test_of_the_policies_that_wait_the_newest_is_sent_once_as_it_was_when_it_was_published(
-    make_link,
+def test_a_policy_keeps_its_weights_while_it_is_sent_and_of_those_that_wait_the_newest_follows(
+    make_link, monkeypatch
 ):
-    link, actor = make_link(version=41), policy(0.0)
-    for version, bias in ((42, 1.0), (43, 2.0), (44, 3.0)):
-        actor.layer.bias.data.fill_(bias)
-        assert link.broadcast_model(actor) == link.newest_version == version
-    actor.layer.bias.data.fill_(9.0)
-    assert received(tick(link) + tick(link)) == [(44, 3.0)]
-    assert not link.pending()
-
-
-def test_a_policy_keeps_its_weights_while_it_is_sent_and_may_be_asked_for_again(link, monkeypatch):
     monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 1)
+    link, actor = make_link(version=40), policy(0.0)
     sent, publishing = [], iter((2.0, 3.0, 4.0))
+
+    def publish(bias):
+        actor.layer.bias.data.fill_(bias)
+        assert link.broadcast_model(actor) == link.newest_version
 
     def send(data):
         if len(sent) == 2 and (bias := next(publishing, None)):
-            link.broadcast_model(policy(bias))
+            publish(bias)
             return False
         sent.append(data)
         return True
 
-    link.broadcast_model(policy(1.0))
+    publish(1.0)
     delays_s = []
     while link.pending():
         delays_s.append(link.on_tick(send, connected=True))
-    assert received(sent) == [(1, 1.0), (4, 4.0)]
+    assert received(sent) == [(41, 1.0), (44, 4.0)]
     assert delays_s[0] < 0.1 * delays_s[-1]  # a refused message is soon tried again
     for bias in (5.0, np.nan):
         sent += tick(link)
-        link.broadcast_model(policy(bias))
+        publish(bias)
     sent += tick(link)
-    assert received(sent)[-1] == (5, 5.0)
+    assert received(sent)[-1] == (45, 5.0)
     with pytest.raises(DivergedError):
         link.retrieve()
 

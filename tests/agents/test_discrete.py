@@ -58,15 +58,6 @@ def test_the_smallest_random_number_makes_an_action_too(in_numpy):
     assert ONE.contains(acting.act_(OBS.sample()))
 
 
-def test_critics_value_an_action_as_the_sum_over_its_choices():
-    critic = DiscreteEnsembleCritic(OBS, SEVERAL, n_critics=3, **HIDDEN)
-    obs = torch.rand(6, 3)
-    act = torch.tensor([[i, 5 + j] for i in range(2) for j in range(3)])
-    values = critic.outputs(critic.encoder(obs), None)
-    expected = [values[:, 3 * i + j, [i, 2 + j]].sum(1) for i in range(2) for j in range(3)]
-    assert_close(critic(obs, act), torch.stack(expected, dim=1))
-
-
 @pytest.mark.parametrize("space", [ONE, SEVERAL], ids=str)
 def test_the_losses_are_those_of_the_paper_written_out(space):
     agent, batch = agent_for(space, gamma=0.5, entropy_coef=0.3), batch_of((OBS, space))

@@ -52,6 +52,8 @@ def test_an_image_of_any_layout_becomes_features_and_small_ones_are_shifted_less
     features = encoder(rows_of(space, 3))
     assert (features.shape, features.dtype) == ((3, PICTURE_FEATURES), torch.float32)
     assert picture_spec(space).largest_shift == shift
+    scale, offset = picture_spec(space).scaling()
+    assert (offset, 255 * scale + offset) == pytest.approx((-0.5, 0.5))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])

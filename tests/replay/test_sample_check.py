@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from kit.fakes import CountingEnv, ListMemory
-from kit.packets import packet_of
+from kit.packets import TIMING, packet_of
 
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations
@@ -14,7 +14,7 @@ from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.replay.sample_check import SampleCheck
 from tmrl_like.types import Buffer, Info, Sample
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import columns_in, decode_body
+from tmrl_like.wire.packet import PacketWriter
 
 F32 = np.float32
 ENV = CountingEnv()
@@ -28,9 +28,10 @@ def changed(field, value):
 
 
 def block(*samples):
-    data = packet_of(1, *samples)
-    header, body = m.decode(data)
-    return decode_body(header, columns_in(data, body))
+    writer = PacketWriter()
+    for sample in samples:
+        writer.append(sample, TIMING)
+    return writer.block()
 
 
 NOT_FINITE = {

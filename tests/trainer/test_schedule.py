@@ -302,14 +302,14 @@ class Stepping(TrainingOffline):
 
 @pytest.mark.parametrize(
     ("seconds", "published"),
-    [(0.0, [*range(2, 21, 2), 20]), (5.0, [6, 12, 18, 20, 26, 32, 38, 40])],
+    [(0.0, [*range(2, 21, 2), 20, *range(22, 41, 2), 40]), (5.0, [6, 12, 18, 20, 26, 32, 38, 40])],
 )
 def test_policies_are_published_after_each_epoch_and_when_steps_and_seconds_have_passed(
     seconds, published
 ):
     to = training(cls=Stepping, **FREE, update_model_interval=2, update_model_interval_s=seconds)
     network = Network(delivery("w", 1))
-    while not network.published or network.published[-1] < published[-1]:
+    for _ in range(2):
         to.run_epoch(network)
         to.publish(network)
     assert network.published == published

@@ -18,7 +18,7 @@ from tmrl_like.errors import ConfigError, RankError
 from tmrl_like.trainer.options import RankOptions
 from tmrl_like.trainer.ranks import Vote, meet
 
-ROWS, STEPS = 16, 30
+ROWS, STEPS = 16, 10
 OBS = spaces.Dict({"free": box(np.inf, 3), "bound": box(1, 2)})
 KINDS = {
     "continuous": (SACAgent, box(2, 2), {"scale_rewards": True}),

@@ -92,7 +92,7 @@ def test_faults_of_environments_are_counted_over_the_fleet_and_each_is_reported_
 
 
 def test_of_very_many_workers_what_those_did_that_are_gone_still_counts(clock):
-    fleet, did = Fleet(30.0), {"overruns": 3, "safe_steps": 2, "env_faults": 1, "lost_samples": 4}
+    fleet, did = Fleet(30.0), {"overruns": 3, "safe_steps": 2, "lost_samples": 4}
     for k in range(10_005):
         fleet.on_beat(beat(0, f"w{k}", **did), 0)
     assert fleet.metrics(0)["workers"] == 10_005

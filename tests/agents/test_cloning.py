@@ -99,15 +99,6 @@ def test_an_actor_without_a_likelihood_is_refused():
         next(clone(actor, data, data, 1))
 
 
-def test_what_was_always_the_same_is_done_with_some_room():
-    obs = torch.rand(400, 3) * 2 - 1
-    act = torch.stack((torch.full((400,), 0.7), torch.rand(400)), dim=1)
-    actor = SquashedGaussianActor(OBS, ACT, hidden_sizes=(32,))
-    [*_] = clone(actor, *shown(obs, act).split(0.25), 400)
-    assert (actor(obs)[1][:, 0].exp() > 0.01).all()
-    assert actor.best_actions(obs)[:, 0].mean().item() == pytest.approx(0.7, abs=0.05)
-
-
 def test_an_action_without_dimensions_is_learnt_as_well():
     actor = SquashedGaussianActor(OBS, box(1), hidden_sizes=(8,))
     learnt, held_out = shown(torch.rand(40, 3), torch.rand(40)).split(0.25)

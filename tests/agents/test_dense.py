@@ -22,10 +22,7 @@ from tmrl_like.agents import (
     SACAgent,
     SquashedGaussianActor,
     dense,
-    dense_sac,
 )
-from tmrl_like.agents.acceleration import Flat
-from tmrl_like.agents.dense import forward, network_of
 
 FREE = box(np.inf, 4)
 BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
@@ -120,9 +117,9 @@ class OwnActor(SquashedGaussianActor):
     pass
 
 
-def subclass(cls, *own):
-    """Return a subclass with methods of its own."""
-    return type("Mine", (cls,), dict.fromkeys(own))
+def overriding(name):
+    """Return a subclass that overrides a part of the page."""
+    return type("Mine", (SACAgent,), {name: None})
 
 
 def half_frozen(*both_spaces):
@@ -135,10 +132,10 @@ def half_frozen(*both_spaces):
     ("cls", "space", "networks"),
     [
         (SACAgent, FREE, {"actor_cls": OwnActor}),
-        (subclass(SACAgent, "_td_target"), FREE, {}),
-        (subclass(SACAgent, "_values_and_targets"), FREE, {}),
-        (subclass(SACAgent, "_policy"), FREE, {}),
-        (subclass(CrossQAgent), FREE, {}),
+        (overriding("_td_target"), FREE, {}),
+        (overriding("_values_and_targets"), FREE, {}),
+        (overriding("_policy"), FREE, {}),
+        (type("Mine", (CrossQAgent,), {}), FREE, {}),
         (SACAgent, picture(1, 16, 16), {}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, dropout=0.1)}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, normalize_obs=False)}),
@@ -189,20 +186,12 @@ def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way_also_i
         assert (moved, made.averaged) == ([True, False], True)
 
 
-def test_an_error_that_is_not_finite_stays_one():
-    critic = EnsembleCritic(box(1, 3), BOX, hidden_sizes=(8,))
-    x = np.zeros((4, 6), np.float32)
-    x[1, 2] = np.nan
-    values = forward(network_of(critic, Flat(critic)), 1, x)[-1].y
-    assert np.isnan(values[1])
-    assert np.isfinite(values[[0, 2, 3]]).all()
-
-
-def test_one_critic_that_is_not_finite_makes_the_actor_s_loss_so():
+def test_one_critic_that_is_not_finite_makes_the_losses_so():
     for made in both(lr_critic=0.0):
         with torch.no_grad():
-            made.critic.head.bias[1] = np.nan
+            made.critic.hidden[-1].bias[1] = np.nan
         (metrics,) = train(made, 1)
+        assert np.isnan(metrics["loss_critic"])
         assert np.isnan(metrics["loss_actor"])
         assert made.actor.head.weight.isnan().any()
 
@@ -234,18 +223,8 @@ def test_numba_without_scipy_costs_speed_alone(monkeypatch, caplog):
     assert "slower than with numba, which cannot be used: " in caplog.text
 
 
-def test_numba_that_is_missing_or_broken_costs_speed_alone(monkeypatch, caplog):
-    def fail(*args):
-        raise ImportError("Numba needs NumPy 2.2 or less")
-
+def test_without_numba_a_line_says_what_to_install(monkeypatch, caplog):
     caplog.set_level("INFO", logger="tmrl_like.agents")
-    with monkeypatch.context() as patch:
-        patch.setattr(dense_sac, "network_of", fail)
-        assert small(SACAgent, (FREE, BOX)).compiled is None
-    assert (
-        "slower than with numba, which cannot be used: ImportError: Numba needs NumPy 2.2"
-        in caplog.text
-    )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert small(SACAgent, (FREE, BOX)).compiled is None
     assert "tmrl_like[fast]" in caplog.text
@@ -261,11 +240,10 @@ def test_a_full_disk_and_a_damaged_file_of_compiled_code_cost_time_and_a_line(mo
     def double(x):
         return 2 * x
 
-    dense._say_that_nothing_is_kept.cache_clear()
     made = dense.compiled(double)
     assert (made(3), made(0.5)) == (6, 1.0)
     (line,) = caplog.messages
-    assert f"cannot be kept in {made._cache.cache_path}, " in line
+    assert line.startswith("compiled code cannot be kept in ")
 
 
 def test_a_training_starts_from_a_policy_and_goes_on_with_its_statistics_as_the_page_does():

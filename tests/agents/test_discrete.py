@@ -40,7 +40,7 @@ def test_a_test_action_is_the_likeliest_and_others_are_drawn_by_their_probabilit
     acting, first = actor.in_numpy() if in_numpy else actor, np.array(actor.spec.first)
     with torch.no_grad():
         prob = actor(to_batch_of_one(obs))[0].exp()
-    drawn = np.stack([np.ravel(acting.act_(obs)) for _ in range(6000)]) - first
+    drawn = np.stack([np.ravel(acting.act_(obs)) for _ in range(2500)]) - first
     best = np.ravel(acting.act_(obs, test=True)) - first
     for k, part in enumerate(torch.split(prob, actor.spec.sizes)):
         counted = np.bincount(drawn[:, k], minlength=len(part)) / len(drawn)
@@ -56,15 +56,6 @@ def test_the_smallest_random_number_makes_an_action_too(in_numpy):
     bits = (acting.network if in_numpy else acting).random.bit_generator
     bits.state |= {"has_uint32": 1, "uinteger": 0}
     assert ONE.contains(acting.act_(OBS.sample()))
-
-
-def test_critics_value_an_action_as_the_sum_over_its_choices():
-    critic = DiscreteEnsembleCritic(OBS, SEVERAL, n_critics=3, **HIDDEN)
-    obs = torch.rand(6, 3)
-    act = torch.tensor([[i, 5 + j] for i in range(2) for j in range(3)])
-    values = critic.outputs(critic.encoder(obs), None)
-    expected = [values[:, 3 * i + j, [i, 2 + j]].sum(1) for i in range(2) for j in range(3)]
-    assert_close(critic(obs, act), torch.stack(expected, dim=1))
 
 
 @pytest.mark.parametrize("space", [ONE, SEVERAL], ids=str)
@@ -92,23 +83,6 @@ def test_the_usual_target_is_half_of_the_largest_entropy():
     assert agent_for(ONE).target_entropy == pytest.approx(0.5 * np.log(4))
     assert agent_for(SEVERAL).target_entropy == pytest.approx(0.5 * np.log(6))
     assert agent_for(ONE, target_entropy=0.1).target_entropy == 0.1
-
-
-@pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.MultiDiscrete([4, 2])], ids=str)
-def test_it_finds_the_best_arm_in_each_state_of_a_bandit(space):
-    """The sign of the state determines which arm pays; a second choice pays if it is 1."""
-    fast = {"lr_actor": 1e-2, "lr_critic": 1e-2, "entropy_coef": 0.05, "learn_entropy_coef": False}
-    agent = agent_for(space, **fast)
-    for step in range(150):
-        batch = batch_of((OBS, space), step, 64, terminated=torch.ones(64))
-        arm, *others = batch.act.reshape(64, -1).T
-        best = torch.where(batch.obs[:, 0] > 0, 3, 1)
-        rew = (arm == best).float() + sum(other == 1 for other in others)
-        agent.train(batch._replace(rew=rew))
-    for state, arm in ((0.5, 3), (-0.5, 1)):
-        obs = np.array([state, 0.0, 0.0], np.float32)
-        action = np.ravel(agent.get_actor().act_(obs, test=True)).tolist()
-        assert action == [arm, 1][: len(action)]
 
 
 @pytest.mark.parametrize(

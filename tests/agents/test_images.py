@@ -52,18 +52,13 @@ def test_an_image_of_any_layout_becomes_features_and_small_ones_are_shifted_less
     features = encoder(rows_of(space, 3))
     assert (features.shape, features.dtype) == ((3, PICTURE_FEATURES), torch.float32)
     assert picture_spec(space).largest_shift == shift
+    scale, offset = picture_spec(space).scaling()
+    assert (offset, 255 * scale + offset) == pytest.approx((-0.5, 0.5))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_a_history_of_vectors_is_not_an_image(dtype):
     assert Encoder(spaces.Box(0, 255, (4, 19), dtype)).size == 76
-
-
-def test_images_are_scaled_inside_the_model():
-    encoder, seen = Encoder(CAR["camera"]).images[0], []
-    encoder.convolutions[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    encoder(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 16, 16, 3))
-    assert torch.stack(seen[0].aminmax()).tolist() == pytest.approx([-0.5, 0.5])
 
 
 def test_the_last_layer_is_averaged_over_regions():
@@ -74,15 +69,6 @@ def test_the_last_layer_is_averaged_over_regions():
     images = rows_of(box, 3)
     last = plain(images).view(3, 64, 2, 2, 2, 2)
     assert_close(averaged(images), last.mean(dim=(3, 5)).flatten(1))
-
-
-@pytest.mark.parametrize("space", [CAR, spaces.Tuple(tuple(CAR.values()))], ids=["dict", "tuple"])
-def test_vectors_and_images_together(space):
-    obs = rows_of(space, 4)
-    features = Encoder(space)(obs)
-    assert features.shape == (4, 1 + PICTURE_FEATURES)
-    speed = obs["speed"] if isinstance(obs, dict) else obs[1]
-    assert_close(features[:, :1], speed * 0.6 - 3.0)
 
 
 def make_agent(agent_cls=SACAgent, act_space=ACT, **options):

@@ -11,7 +11,6 @@ from kit.boxes import box, picture
 
 from tmrl_like import agents
 from tmrl_like.agents.in_numpy import NumpyCategoricalActor, NumpyGaussianActor
-from tmrl_like.base.factories import signature_of
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import MissingExtraError, PolicyError
 from tmrl_like.policies.network import Network, NetworkSpec
@@ -75,13 +74,6 @@ def both(name, obs_space, act_space, **options):
         for values in actor.state_dict().values():
             values.add_(0.05 * torch.randn_like(values))
     return actor, actor.in_numpy()
-
-
-@TWINS
-def test_the_two_take_the_same_arguments(name):
-    one, other = map(signature_of, (getattr(agents, name), IN_NUMPY[name]))
-    defaults = [{key: p.default for key, p in taken.parameters.items()} for taken in (one, other)]
-    assert defaults[0] == defaults[1]
 
 
 @pytest.mark.parametrize(("name", "obs_space", "act_space", "options"), CASES)

@@ -3,11 +3,9 @@ import pytest
 import torch
 from gymnasium import spaces
 from kit.boxes import box
-from kit.learners import rows_of
 from torch.testing import assert_close
 
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor, squashed_log_prob
-from tmrl_like.agents.observations import Encoder
 from tmrl_like.agents.space_layout import action_bounds
 from tmrl_like.errors import ConfigError
 
@@ -31,15 +29,6 @@ def _seeded():
     torch.manual_seed(0)
     NESTED.seed(0)
     ACTIONS.seed(0)
-
-
-@pytest.mark.parametrize("space", [ACTIONS, spaces.Box(5.0, 6.0, (2, 3))])
-def test_drawn_actions_have_the_shape_of_their_space_and_stay_inside_its_bounds(space):
-    actor = SquashedGaussianActor(NESTED, space, hidden_sizes=(16,))
-    act, log_prob = actor.sample(rows_of(NESTED, 64))
-    assert (act.shape, log_prob.shape) == ((64, *space.shape), (64,))
-    assert all(space.contains(a) for a in act.detach().numpy())
-    assert space.contains(actor.act_(NESTED.sample()))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -78,36 +67,7 @@ def test_a_test_action_is_the_squashed_mean_also_of_a_network_of_a_subclass():
         assert (action.shape, action.dtype) == ((2,), np.float32)
 
 
-def test_actions_are_scaled_to_one_and_numbers_unless_the_range_is_zero():
-    space = spaces.Box(np.float32([0.0, -np.inf, -3.4e38]), np.float32([10.0, np.inf, 3.4e38]))
-    x = torch.tensor([[10.0, 7.0, 7.0]])
-    assert_close(Encoder(space)(x), torch.tensor([[3.0, 7.0, 7.0]]))
-    critic = EnsembleCritic(space, ACTIONS, hidden_sizes=(8,), obs_range=0.0)
-    assert torch.equal(critic.encoder(x), x)
-    assert critic.rescale_act(torch.tensor([[2.0, 10.0]])).tolist() == [[1.0, 1.0]]
-
-
-def test_each_critic_of_an_ensemble_is_a_network_of_its_own():
-    critic = EnsembleCritic(NESTED, ACTIONS, n_critics=3, hidden_sizes=(16, 16))
-    obs, act = rows_of(NESTED, 8), torch.rand(8, 2)
-    q = critic(obs, act)
-    assert len(q.unique(dim=0)) == 3
-    assert_close(critic(obs, act, torch.tensor([2, 1])), q[[2, 1]])
-    with torch.no_grad():
-        critic.hidden[0].weight[1].zero_()
-    is_as_before = [torch.equal(*pair) for pair in zip(critic(obs, act), q, strict=True)]
-    assert is_as_before == [True, False, True]
-
-
 FILM = spaces.Dict({"film": spaces.Box(0, 1, (2, 2, 3, 64, 64))})
-
-
-def test_dropout_acts_in_training_and_not_in_evaluation():
-    critic = EnsembleCritic(NESTED, ACTIONS, hidden_sizes=(64,), dropout=0.5)
-    obs, act = rows_of(NESTED, 8), torch.rand(8, 2)
-    assert not torch.equal(critic(obs, act), critic(obs, act))
-    critic.eval()
-    assert torch.equal(critic(obs, act), critic(obs, act))
 
 
 @pytest.mark.parametrize("cls", [SquashedGaussianActor, EnsembleCritic])
@@ -116,12 +76,10 @@ def test_dropout_acts_in_training_and_not_in_evaluation():
     [
         (spaces.Box(0, 1, (2, 3, 4)), ACTIONS, r"observation space is Box\(0.0, 1.0, \(2, 3, 4\)"),
         (spaces.Tuple((ACTIONS, FILM)), ACTIONS, r"observation space\[1\]\['film'\]"),
-        (spaces.Dict({"gear": spaces.Discrete(20_000)}), ACTIONS, r"\['gear'\] is Discrete\(20000"),
         (spaces.Discrete(3, start=1 << 40), ACTIONS, r"observation space is Discrete\(3, start=1"),
         (spaces.Dict({"goal": spaces.Text(9)}), ACTIONS, r"observation space\['goal'\] is Text\("),
         (spaces.Box(0.0, 1.0, (0,)), ACTIONS, "is empty"),
         (NESTED, spaces.Discrete(3), "action space"),
-        (NESTED, box(np.inf, 2), "action space"),
         (NESTED, box(3.4e38, 2), "action space"),
         (NESTED, spaces.Box(0, 5, (2,), dtype=np.int64), "action space"),
     ],

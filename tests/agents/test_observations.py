@@ -55,6 +55,13 @@ def test_choices_bits_and_numbers_mix_in_a_structure():
     assert features(MIXED, obs) == pytest.approx([x for key in MIXED.spaces for x in expected[key]])
 
 
+def test_numbers_stay_as_they_are_where_the_range_is_zero_or_their_bounds_are_useless():
+    space = spaces.Box(np.float32([0.0, -np.inf, -3.4e38]), np.float32([10.0, np.inf, 3.4e38]))
+    obs = np.float32([10.0, 7.0, 7.0])
+    assert features(space, obs) == pytest.approx([3.0, 7.0, 7.0])
+    assert features(space, obs, obs_range=0.0) == [10.0, 7.0, 7.0]
+
+
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int8, np.float16, np.float64])
 def test_numbers_of_any_dtype_are_read(dtype):
     space = spaces.Tuple((spaces.Box(0, 10, (2,), dtype), spaces.Box(0, 20, (1,), np.uint8)))

@@ -21,7 +21,6 @@ BOTH = spaces.Tuple((BOX, spaces.Discrete(3)))
         (np.array([5e3 + 1e-2], np.float32), box(5e3, 1)),
         (np.array([1e30]), box(np.inf, 1)),
         (2, spaces.Discrete(3)),
-        (np.array([1, 0]), spaces.MultiDiscrete([2, 2])),
         ((np.zeros(2, np.float32), 1), BOTH),
     ],
 )
@@ -38,8 +37,6 @@ def test_actions_of_a_space_are_seen_as_such(action, space):
         (np.zeros((2, 1)), BOX),
         (None, BOX),
         (3, spaces.Discrete(3)),
-        (0.5, spaces.Discrete(3)),
-        (np.array([2, 0]), spaces.MultiDiscrete([2, 2])),
         ((np.zeros(2),), BOTH),
         ({"b": np.zeros(2)}, spaces.Dict(a=BOX)),
         (np.array([np.inf]), box(np.inf, 1)),
@@ -65,11 +62,9 @@ def test_what_is_not_finite_is_found_and_what_is_large_is_not_mistaken_for_it(sp
     is_fine = is_finite if space is None else finite_check(space)
     if space is not None:
         assert is_fine(space.sample())
-    others = [np.arange(3), np.zeros((2, 2)), 0.5, 3, np.zeros(100), np.zeros(0), "text", None]
-    for value in LARGE + others:
+    for value in [*LARGE, np.arange(3), 0.5, np.zeros(0), "text", None]:
         assert all(map(is_fine, (value, (value, value), {"a": [value]})))
     wrong = [np.full_like(large, bad) for large in LARGE]
-    wrong += [np.array([bad, -bad]), np.full((2, 2), bad), np.array(bad), np.full(100, bad), bad]
-    for value in [*wrong, np.float32(bad)]:
+    for value in [*wrong, np.array([bad, -bad]), np.full((2, 50), bad), np.array(bad), bad]:
         nested = value, (np.zeros(2), np.zeros(2), value), {"a": np.zeros(2), "b": [value]}
         assert not any(map(is_fine, nested))

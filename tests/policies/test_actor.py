@@ -6,17 +6,7 @@ import torch
 from kit.boxes import box
 
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.actor import fit_action, to_batch_of_one
-
-
-def test_an_observation_becomes_a_batch_of_one_that_does_not_share_memory():
-    array = np.zeros(2, np.float32)
-    obs = (array, {"k": np.float32(3)}, [np.uint8(4)])
-    batch = to_batch_of_one(obs)
-    array[:] = 9
-    assert batch[0].tolist() == [[0.0, 0.0]]
-    assert batch[1]["k"].tolist() == [3.0]
-    assert batch[2][0].dtype == torch.uint8
+from tmrl_like.policies.actor import fit_action
 
 
 def test_actions_get_the_shape_of_their_space():

@@ -39,29 +39,18 @@ def test_a_policy_file_drives_with_its_best_actions(tmp_path):
         PolicyDriver(ACT, REST, "nobody@best")
 
 
-def test_an_onnx_file_of_ours_drives_part_by_part(tmp_path):
-    path = written(
-        tmp_path / "policy.safetensors", SquashedGaussianActor(PARTS, ACT, hidden_sizes=(8,))
-    )
-    policy = load_policy(path)
-    write_onnx(policy, tmp_path / "policy.onnx")
-    driver = OnnxDriver(ACT, REST, str(tmp_path / "policy.onnx"))
-    obs = np.float32([0.1]), np.float32([-0.2, 0.3])
-    assert np.allclose(to_action(driver(obs), ACT, "its action"), policy.act(obs), atol=1e-5)
-    driver.close()
-    with pytest.raises(
-        ConfigError, match=r"the inputs observation.0, observation.1; the observation has 1 part"
-    ):
-        driver(np.zeros(3, np.float32))
-
-
 def test_an_onnx_file_of_ours_gets_the_items_of_a_dict_by_name_whatever_their_order(tmp_path):
     actor = SquashedGaussianActor(spaces.Dict(a=box(1, 2), b=box(1, 2)), ACT, hidden_sizes=(8,))
     policy = load_policy(written(tmp_path / "policy.safetensors", actor))
     write_onnx(policy, tmp_path / "policy.onnx")
     driver = OnnxDriver(ACT, REST, str(tmp_path / "policy.onnx"))
     obs = {"b": np.float32([0.9, -0.8]), "a": np.float32([0.1, 0.2])}
-    assert np.allclose(driver(obs), policy.act(obs), atol=1e-5)
+    assert np.allclose(to_action(driver(obs), ACT, "its action"), policy.act(obs), atol=1e-5)
+    driver.close()
+    with pytest.raises(
+        ConfigError, match=r"the inputs observation.a, observation.b; the observation has 1 part"
+    ):
+        driver(np.zeros(3, np.float32))
 
 
 DOUBLED = """

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from kit.boxes import box
 from kit.fakes import LinearActor
 from kit.policies import written
@@ -13,7 +12,7 @@ from kit.policies import written
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import Code, describe, read_card
-from tmrl_like.policies.weight_file import read_weights, write_weights
+from tmrl_like.policies.weight_file import write_weights
 from tmrl_like.wire.spaces import spec_of
 
 SPACES = box(1, 3), box(1, 2)
@@ -53,14 +52,6 @@ def test_a_file_says_which_actor_it_is_and_for_which_spaces(tmp_path):
     assert (card.observation_space, card.action_space) == tuple(map(spec_of, SPACES))
     assert {name: getattr(card, name) for name in said} == said
     assert card.obs_preprocessor is None
-
-
-def test_whoever_reads_weights_reads_them_from_a_policy_file_as_well(tmp_path):
-    actor, other = (SquashedGaussianActor(*SPACES, hidden_sizes=(8,)) for _ in range(2))
-    path = written(tmp_path / "p", actor)
-    assert other.load(path).weights() == actor.weights()
-    theirs, ours = safetensors.numpy.load_file(path), read_weights(path)[1].arrays()
-    assert all(np.array_equal(theirs[name], values) for name, values in ours.items())
 
 
 @pytest.mark.parametrize(

@@ -81,16 +81,13 @@ def mean_of(obs, deterministic):
     return np.full((1, 2), obs.mean(), np.float32), None
 
 
-def test_a_model_drives_a_worker_and_a_tuple_is_put_side_by_side():
+def test_a_model_drives_a_worker():
     model = SimpleNamespace(observation_space=BOX, predict=mean_of)
-    parts = spaces.Tuple((box(1, 1), box(1, 2)))
-    for observed in (BOX, parts):
-        env, actor = partial(Still, observed, WIDE), partial(StableBaselinesActor, model=model)
-        with RolloutWorker(env, actor, standalone=True) as worker:
-            obs, _ = worker.reset(collect_samples=False)
-            flat = np.concatenate([np.ravel(part) for part in obs])
-            assert np.allclose(worker.act(obs), flat.mean())
-            worker.step(obs, test=False, collect_samples=False)
+    env, actor = partial(Still, BOX, WIDE), partial(StableBaselinesActor, model=model)
+    with RolloutWorker(env, actor, standalone=True) as worker:
+        obs, _ = worker.reset(collect_samples=False)
+        assert np.allclose(worker.act(obs), obs.mean())
+        worker.step(obs, test=False, collect_samples=False)
 
 
 MIXED = spaces.Dict(b=box(1, 2), a=spaces.Discrete(3, start=1), c=spaces.MultiDiscrete([2, 3]))
@@ -103,12 +100,3 @@ def test_parts_are_put_side_by_side_as_gymnasium_does_in_the_order_of_the_space(
     actor = StableBaselinesActor(MIXED, flat, model=model)
     obs = {"c": np.array([1, 2]), "b": np.float32([0.1, 0.2]), "a": np.int64(2)}
     assert np.array_equal(actor.act_(obs), spaces.flatten(MIXED, obs))
-
-
-@pytest.mark.parametrize("part", [np.float32(0.5), np.float32([0, 1, 0]), np.array([0, 1, 0])])
-def test_what_a_preprocessor_makes_of_categories_stays_as_it_is(part):
-    seen = box(1, 2 + part.size)
-    model = SimpleNamespace(observation_space=seen, predict=lambda obs, deterministic: (obs, None))
-    actor = StableBaselinesActor(spaces.Tuple((box(1, 2), spaces.Discrete(3))), seen, model=model)
-    action = actor.act_((np.float32([0.1, 0.2]), part))
-    assert np.allclose(action, [0.1, 0.2, *np.ravel(part)])

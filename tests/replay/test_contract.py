@@ -73,7 +73,7 @@ def test_draws_are_uniform_among_transitions_that_do_not_end_in_a_reset():
     assert abs(counts[trainable] - 9000 / len(trainable)).max() < 60  # six standard deviations
 
 
-@pytest.mark.parametrize("info", [{}, None, "gone"])
+@pytest.mark.parametrize("info", [{}, None])
 def test_a_dropped_info_is_refused_with_the_way_out(info):
     forgetful = changing(lambda transition: (*transition[:6], info))
     with pytest.raises(
@@ -91,7 +91,6 @@ def test_a_dropped_info_is_refused_with_the_way_out(info):
             lambda t: (*t[:5], t[6]),
             r"Changing.get_transition returned 6 items.*`done`.*`terminated`",
         ),
-        (lambda t: (1, 2), r"expected \(last_obs, act"),
         (lambda t: 7, r"expected \(last_obs, act"),
         (lambda t: ((np.ones(int(t[2])),), *t[1:]), r"last_obs\[0\]"),  # a structure that grows
         (lambda t: (("text",), *t[1:]), r"last_obs\[0\]"),
@@ -109,17 +108,6 @@ def test_a_sample_of_other_items_is_refused_and_one_with_a_single_done_is_told_h
     ):
         with pytest.raises(MemoryContractError, match=match):
             Buffer([sample])
-
-
-def test_preprocessors_run_on_both_observations_then_on_the_six():
-    def negative(last_obs, act, rew, *others):
-        return last_obs, act, -rew, *others
-
-    batch = filled(obs_preprocessor=lambda obs: obs + 1000, sample_preprocessor=negative).sample()
-    assert torch.equal(batch.next_obs[:, 1], 1000 - batch.rew)
-    assert torch.equal(batch.obs[:, 1], batch.next_obs[:, 1] - 1)
-    with pytest.raises(MemoryContractError, match=r"sample_preprocessor returned 5 items.*`done`"):
-        filled(sample_preprocessor=lambda *six: six[:5]).sample()
 
 
 def test_structures_and_dtypes_survive_collation():
@@ -182,16 +170,6 @@ def test_the_constructor_takes_positions_in_the_documented_order():
     assert memory.data == []
 
 
-def test_the_batch_size_may_change_while_training_and_nothing_else():
-    memory = filled(batch_size=8)
-    memory.tune(batch_size=5)
-    assert len(memory.sample().rew) == 5
-    for wrong in ({"batch_size": 0}, {"batch_size": 2.5}, {"memory_size": 10}):
-        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} "):
-            memory.tune(**wrong)
-    assert memory.batch_size == 5
-
-
 def test_a_memory_without_trainable_transition_is_not_ready_and_says_so():
     memory = ListMemory(batch_size=4)
     with pytest.raises(MemoryContractError, match="ready"):
@@ -231,22 +209,6 @@ def test_a_new_stream_begins_with_context_and_a_returning_one_repeats_its_own():
     assert more == [(0, k, False) for k in range(20, 84)]
     assert memory.data[84].info["k"] == 4
     assert memory.data[84 + 7].info.is_reset, "the past looks as it was"
-
-
-def test_a_stream_of_few_samples_gets_the_rest_of_its_context_from_what_follows():
-    memory = filled(5)
-    memory.append(Buffer(samples(64, 1), "b"))
-    memory.append(Buffer(samples(64, 0, first=5), "a"))
-    assert held_by(memory)[69:] == [(0, k, k < 16) for k in range(69)]
-
-
-def test_flush_puts_everything_in():
-    memory = filled(20)
-    memory.append(Buffer(samples(3, 1), "b"))
-    memory.append(Buffer(samples(4, 2), "c"))
-    for stream, held in (("c", 24), ("nobody", 24), (None, 27)):
-        memory.flush(*filter(None, [stream]))
-        assert len(memory.data) == held
 
 
 def test_what_is_held_is_bounded():

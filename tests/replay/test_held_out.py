@@ -76,18 +76,13 @@ def test_a_ring_that_forgets_and_a_log_that_has_lost_its_beginning_change_nothin
 def test_batches_of_both_kinds_are_drawn_beside_each_other(arguments):
     packets = packets_of()
     memory, other = filled(packets, **arguments), filled(packets, **arguments)
-    trained, held_out = trained_and_held_out(memory)
     for one in (memory, other):
         one.seed(3)
     for _ in range(5):
         batch, of_held_out = memory.sample(), memory.sample_held_out()
-        assert begun_in(batch) <= trained
-        assert begun_in(of_held_out) <= held_out
+        assert not begun_in(batch) & begun_in(of_held_out)
         assert (of_held_out.time_left is None) is ("mini_races" not in arguments)
         assert batch.next_obs[0].tolist() == other.sample().next_obs[0].tolist()
-    for one in (memory, other):
-        one.seed(4)
-    assert memory.sample_held_out().rew.tolist() == other.sample_held_out().rew.tolist()
 
 
 def test_data_sets_have_numbers_whoever_wrote_them(tmp_path):

@@ -1,8 +1,5 @@
 """Labels of successful episodes, in a text file beside the data set."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,7 +8,7 @@ from tmrl_like.replay.labels import labels_beside, pictured_episodes, read_label
 from tmrl_like.types import Buffer, Info, Sample
 
 
-def an_episode(shades: list[int], terminated: bool, shape: tuple[int, ...] = (8, 9)) -> Any:
+def an_episode(shades, terminated, shape=(8, 9)):
     """Yield an episode's samples, whose pictures each have one shade; `shape` (): no pictures."""
     for step, shade in enumerate(shades):
         obs = (np.zeros(2, np.float32), np.full(shape, shade, np.uint8))
@@ -20,7 +17,7 @@ def an_episode(shades: list[int], terminated: bool, shape: tuple[int, ...] = (8,
         yield Sample(0, obs if shape else obs[0], 0.0, *flags, Info(is_reset=step == 0))
 
 
-def test_labels_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_labels_are_read_as_they_were_written(tmp_path):
     file = labels_beside(tmp_path / "data")
     assert file.name == "data.labels.csv"
     with pytest.raises(ConfigError, match=r"labels.csv cannot be read"):
@@ -47,9 +44,7 @@ def test_labels_are_read_as_they_were_written(tmp_path: Path) -> None:
         ("episode,success\n4,true\n", "line 2: there is no episode 4, the data set has 0 to 3"),
     ],
 )
-def test_a_mistake_in_labels_is_one_line_with_its_place(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_mistake_in_labels_is_one_line_with_its_place(tmp_path, text, said):
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_labels(tmp_path / "labels.csv", 4)
@@ -57,7 +52,7 @@ def test_a_mistake_in_labels_is_one_line_with_its_place(
     assert "\n" not in str(caught.value)
 
 
-def test_episodes_are_what_the_camera_saw_after_each_reset() -> None:
+def test_episodes_are_what_the_camera_saw_after_each_reset():
     samples = [*an_episode([9, 1, 2], True), *an_episode([9, 3], False)]
     first, second = pictured_episodes([Buffer(samples[:2], "one"), Buffer(samples[2:], "one")])
     assert first.pictures[:, 0, 0].tolist() == [1, 2]
@@ -78,6 +73,6 @@ def test_episodes_are_what_the_camera_saw_after_each_reset() -> None:
         ),
     ],
 )
-def test_what_has_no_pictures_is_one_line(samples: list[Any], said: str) -> None:
+def test_what_has_no_pictures_is_one_line(samples, said):
     with pytest.raises(ConfigError, match=said):
         pictured_episodes([Buffer(samples, "one")])

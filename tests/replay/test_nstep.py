@@ -6,7 +6,7 @@ from kit.memories import gather
 from tmrl_like.errors import ConfigError, PipelineMismatchError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
-from tmrl_like.types import Batch, Buffer, Info, Sample
+from tmrl_like.types import Buffer, Info, Sample
 
 GAMMA = 0.9
 
@@ -66,24 +66,12 @@ def test_gamma_and_the_weight_of_potentials_change_without_a_refill():
         ReplayMemory().tune(shaping=1.0)
 
 
-def test_what_is_beside_the_six_of_a_batch_is_kept_and_mapped_with_them():
-    batch = Batch(*map(torch.tensor, ([1], [2], [3], [4], [5], [6])), time_left=torch.tensor([7]))
-    batch.columns = {"greedy": torch.tensor([8])}
-    changed = batch._replace(obs=7)
-    assert (changed.obs, changed.time_left, changed.discount) == (7, batch.time_left, None)
-    joined = batch.map(lambda *parts: torch.cat(parts), batch)
-    found = (joined.rew, joined.time_left, joined.columns["greedy"])
-    assert [tensor.tolist() for tensor in found] == [[3, 3], [7, 7], [8, 8]]
-
-
 @pytest.mark.parametrize("end", ["terminated", "truncated", None])
 @pytest.mark.parametrize("size", [1, 3, 100])
 @pytest.mark.parametrize("memory_size", [7, 40])
 def test_the_steps_to_the_end_are_counted_where_there_is_one(end, size, memory_size):
     samples = episode([1.0] * 9, end="terminated") + episode([1.0] * 5, start=20, end=end)
     samples += episode([1.0], start=40)
-    for sample in samples:
-        sample.info["steps_to_end"] = np.zeros(2)  # the environment's own does not count
     memory = ReplayMemory(memory_size=memory_size, columns=("steps_to_end",), batch_size=4)
     for start in range(0, len(samples), size):
         memory.append(Buffer(samples[start : start + size], "w"))

@@ -6,36 +6,26 @@ import json
 import sys
 from collections import deque
 
-import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
+from kit.boxes import box
 from kit.fakes import CountingAgent
 from kit.learners import batch_of, tensors_of
 
-from tmrl_like.agents import CrossQAgent, DiscreteSACAgent, IQNActor, IQNAgent, SACAgent
-from tmrl_like.base.functional import partial
+from tmrl_like.agents import CrossQAgent, DiscreteSACAgent, IQNAgent, SACAgent
 from tmrl_like.errors import ConfigError, RankError
 from tmrl_like.trainer.options import RankOptions
 from tmrl_like.trainer.ranks import Vote, meet
 
-ROWS, STEPS = 16, 30
-OBS = gymnasium.spaces.Dict(
-    {
-        "free": gymnasium.spaces.Box(-np.inf, np.inf, (3,)),
-        "bound": gymnasium.spaces.Box(-1.0, 1.0, (2,)),
-    }
-)
+ROWS, STEPS = 16, 10
+OBS = spaces.Dict({"free": box(np.inf, 3), "bound": box(1, 2)})
 KINDS = {
-    "continuous": (SACAgent, gymnasium.spaces.Box(-2.0, 2.0, (2,)), {"scale_rewards": True}),
+    "continuous": (SACAgent, box(2, 2), {"scale_rewards": True}),
     "discrete": (
         DiscreteSACAgent,
-        gymnasium.spaces.MultiDiscrete([3, 2]),
+        spaces.MultiDiscrete([3, 2]),
         {"scale_rewards": True, "acceleration": "off"},
-    ),
-    "quantiles": (
-        IQNAgent,
-        gymnasium.spaces.Discrete(3),
-        {"actor_cls": partial(IQNActor, width=32, hidden_size=32)},
     ),
 }
 
@@ -56,12 +46,6 @@ def with_noise(agent, rows):
     agent.compiled.draw = lambda noise: noise.copy_(drawn.popleft()[rows])
 
 
-def with_tau(agent, rows):
-    """Make the agent draw these rows of quantiles shared by all agents."""
-    drawn = deque(torch.rand(STEPS, 2, 2 * ROWS, 8, generator=torch.Generator().manual_seed(3)))
-    agent._draw = lambda size, generator: drawn.popleft()[:, rows]
-
-
 def learn(kind, ranks):
     """Train on halves of batches together with another rank and, at rank 0, also alone on whole
     batches; return the difference of the results.
@@ -72,10 +56,9 @@ def learn(kind, ranks):
     torch.manual_seed(0)
     alone = cls(OBS, act, **options)
     both.join(ranks)
-    with_same = {"continuous": with_noise, "quantiles": with_tau}.get(kind)
-    if with_same:
-        with_same(both, slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS))
-        with_same(alone, slice(None))
+    if kind == "continuous":
+        with_noise(both, slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS))
+        with_noise(alone, slice(None))
     for step, batch in enumerate(batches(act), start=1):
         both.train(half(batch, ranks.rank))
         ranks.check(both, step)
@@ -87,13 +70,12 @@ def learn(kind, ranks):
     )
 
 
-def by_its_own_batches(ranks):
-    """Train an agent that each rank normalises by its own batches; return the error of a check of
-    equality, or an empty string.
+def by_its_own_numbers(ranks, cls, act, **options):
+    """Train an agent for which each rank draws numbers, or normalises batches, of its own; return
+    the error of a check of equality, or an empty string.
     """
     torch.manual_seed(0)
-    act = gymnasium.spaces.Box(-2.0, 2.0, (2,))
-    agent = CrossQAgent(OBS, act)
+    agent = cls(OBS, act, **options)
     agent.join(ranks)
     torch.manual_seed(ranks.rank)
     for batch in batches(act):
@@ -130,10 +112,11 @@ def main():
     torch.set_num_threads(1)
     ranks = meet(RankOptions(check_every_steps=10, timeout_s=20))
     ranks.begin()
-    space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    space = box(1, 2)
     said = {"lonely": refusal(CountingAgent(space, space), ranks, 1)}
     said |= {kind: learn(kind, ranks) for kind in KINDS}
-    said["by its own batches"] = by_its_own_batches(ranks)
+    said["batches"] = by_its_own_numbers(ranks, CrossQAgent, box(2, 2), acceleration="off")
+    said["quantiles"] = by_its_own_numbers(ranks, IQNAgent, spaces.Discrete(3))
     torch.manual_seed(ranks.rank)
     said["differing"] = refusal(SACAgent(space, space), ranks, STEPS)
     said["gathered"] = [text.decode() for text in ranks.gather(b"zero" if ranks.rank == 0 else b"")]

@@ -145,22 +145,6 @@ def test_a_return_that_stays_is_said_at_last_and_a_young_training_is_waited_for(
     assert said(returns=rises_slowly, **OLD) == TOO_EARLY
 
 
-def test_what_was_said_of_a_return_that_stays_holds_while_it_hardly_rises():
-    newest = [return_ + 5.0 for return_ in FLAT * 2]
-    lines = []
-    for judged in ([], [FAULTS["values"]] * 3, [{}]):
-        diagnosis = Diagnosis()
-        diagnosis.add(episodes(FLAT * 4))
-        for changes in judged:
-            diagnosis.judge(WELL | OLD | changes)
-        diagnosis.add(episodes(newest))
-        lines.append(diagnosis.judge(WELL | OLD))
-    assert lines[:2] == [TOO_EARLY] * 2
-    assert lines[2].startswith("not learning because the return does not rise")
-    diagnosis.add(episodes([return_ + 9.0 for return_ in FLAT * 2]))
-    assert diagnosis.judge(WELL | OLD) == TOO_EARLY
-
-
 def test_what_an_expert_drove_is_no_first_return():
     diagnosis = Diagnosis()
     diagnosis.add(episodes([-1.0] * 30, policy_version=0) + episodes(RISES))

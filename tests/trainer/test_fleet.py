@@ -28,18 +28,8 @@ def test_a_worker_that_does_not_advance_is_reported_once_and_so_is_its_recovery(
         fleet.on_beat(beat(newest - 1, "slow"), newest)
         fleet.on_beat(beat(0, "expert", expert=True), newest)
         fleet.on_beat(beat(1, "tests", driver="test"), newest)
-    assert fleet.metrics(59) == {
-        "workers": 4,
-        "workers_with_alarm": 1,
-        "workers_stalled": 1,
-        "overruns_total": 0,
-        "safe_steps_total": 0,
-        "env_faults_total": 0,
-        "env_rebuilds_total": 0,
-        "lost_samples_total": 0,
-        "unacknowledged_samples": 0,
-        "policy_lag_versions": 58,
-    }
+    expected = {"workers": 4, "workers_with_alarm": 1, "workers_stalled": 1}
+    assert fleet.metrics(59).items() >= (expected | {"policy_lag_versions": 58}).items()
     assert caplog.text.count("worker w has not taken a new policy for 10 s") == 1
     fleet.on_beat(beat(59), 59)
     assert fleet.metrics(59)["workers_stalled"] == 0
@@ -101,22 +91,17 @@ def test_faults_of_environments_are_counted_over_the_fleet_and_each_is_reported_
     assert caplog.text.count("worker w: its environment was rebuilt") == 1
 
 
-def test_workers_that_are_gone_are_forgotten_and_what_they_did_still_counts(clock, monkeypatch):
-    monkeypatch.setattr("tmrl_like.trainer.fleet._WORKERS_KEPT", 10)
-    fleet = Fleet(30.0)
-    for k in range(100):
-        clock.now += 10.0
-        fleet.on_beat(beat(0, f"w{k}", overruns=3, safe_steps=2, env_faults=1, lost_samples=4), 0)
+def test_of_very_many_workers_what_those_did_that_are_gone_still_counts(clock):
+    fleet, did = Fleet(30.0), {"overruns": 3, "safe_steps": 2, "lost_samples": 4}
+    for k in range(10_005):
+        fleet.on_beat(beat(0, f"w{k}", **did), 0)
+    assert fleet.metrics(0)["workers"] == 10_005
+    clock.now += 10.0
+    fleet.on_beat(beat(0, "new"), 0)  # in the place of one that is gone
+    fleet.on_beat(beat(0, "w0", **did), 0)
     metrics = fleet.metrics(0)
-    totals = [
-        metrics[f"{name}_total"]
-        for name in ("overruns", "safe_steps", "env_faults", "lost_samples")
-    ]
-    assert totals == [300, 200, 100, 400]
-    assert metrics["workers"] == 1
-    for k in range(20):  # all of them alive
-        fleet.on_beat(beat(0, f"v{k}"), 0)
-    assert fleet.metrics(0)["workers"] == 21
+    assert metrics["workers"] == 2
+    assert [metrics[f"{figure}_total"] for figure in did] == [10_006 * of for of in did.values()]
 
 
 def test_a_worker_that_is_too_many_versions_behind_is_named_once_and_so_is_its_recovery(caplog):

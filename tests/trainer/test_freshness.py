@@ -2,6 +2,8 @@
 around them join.
 """
 
+import re
+
 import pytest
 
 from tmrl_like.trainer.sample_ages import FreshnessLimits
@@ -34,25 +36,18 @@ def test_a_packet_is_too_old_by_its_first_sample_or_its_oldest_policy(header, is
     assert limits.dropped_samples == (0 if is_taken else 3)
 
 
-def test_that_samples_are_dropped_is_logged_again_for_each_worker_and_limit_and_at_long_intervals(
-    caplog,
-):
+def test_that_samples_are_dropped_is_said_for_each_worker_and_limit_and_again_after_long(caplog):
     limits = FreshnessLimits(max_age_s=10.0, max_lag_versions=5)
 
-    def drop(worker, age_s, version=10, now=NOW):
+    def said(worker, age_s, version=10, now=NOW):
         caplog.clear()
         assert not limits.admit(packet(age_s, version, worker=worker), now, 10)
-        return [r.getMessage() for r in caplog.records]
+        return " ".join(caplog.messages)
 
-    (line,) = drop("arm", 30.0)
-    assert "arm" in line
-    assert "30 s old" in line
-    assert drop("arm", 31.0) == []
-    (line,) = drop("leg", 3600.0)
-    assert "leg" in line
-    (line,) = drop("arm", 0.0, version=1)
-    assert "9 versions" in line
-    assert [drop("arm", 30.0), drop("leg", 30.0), drop("arm", 0.0, version=1)] == [[], [], []]
-    (line,) = drop("arm", 30.0, now=NOW + 3600.0)
+    assert re.search("arm.*30 s old", said("arm", 30.0))
+    assert "leg" in said("leg", 3600.0)
+    assert re.search("arm.*9 versions", said("arm", 0.0, version=1))
+    assert said("arm", 31.0) + said("leg", 30.0) + said("arm", 0.0, version=1) == ""
+    line = said("arm", 30.0, now=NOW + 3600.0)
     assert f"{limits.dropped_samples} samples" in line
-    assert drop("arm", 30.0, now=NOW + 3600.0) == []
+    assert said("arm", 30.0, now=NOW + 3600.0) == ""

@@ -7,24 +7,24 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from kit.fakes import CountingAgent
+from kit.packets import TIMING
 
 from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.testing.memories import Step, packed
 from tmrl_like.trainer.learning import ActorFigures, SampleFigures, known_figures
-from tmrl_like.types import Batch, Sample
+from tmrl_like.types import Batch, Buffer
+from tmrl_like.wire.packet import PacketWriter
 
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (3,)), Box(-2.0, 2.0, (2,))
 
 
-def samples(count, moves=True, stream="a/1/1/0", width=3):
-    numbers = [float(k if moves else 0) for k in range(count)]
-    rows = [
-        Sample(np.zeros(2, np.float32), np.full(width, n, np.float32), 0.0, False, False, {})
-        for n in numbers
-    ]
-    return packed([Step(row, None, False) for row in rows], stream, with_originals=False)
+def samples(count, moves=True, stream="a/1/1/0"):
+    writer = PacketWriter()
+    for k in range(count):
+        obs = np.full(3, k if moves else 0, np.float32)
+        writer.append((np.zeros(2, np.float32), obs, 0.0, False, False, {}), TIMING)
+    return Buffer(blocks=[writer.block()], stream=stream)
 
 
 def test_samples_are_looked_at_when_enough_have_come():

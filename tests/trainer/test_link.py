@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 import pytest
+from house import linear_actor
 from kit.clocks import Clock
-from kit.fakes import CountingEnv, LinearActor
 from kit.packets import numbered, packet_of
 from kit.rings import DeadLink, ring_of
 
@@ -81,14 +81,8 @@ def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_work
     assert [d.receipt.entry for d in link.retrieve()] == list(range(workers.count("bad") + 1, 31))
 
 
-def policy(bias):
-    actor = LinearActor(CountingEnv().observation_space, CountingEnv().action_space)
-    actor.layer.bias.data.fill_(bias)
-    return actor
-
-
 def saver_at(path):
-    return Saver(path, None, describe(policy(0.0)), TrainerOptions(), lambda: 0)
+    return Saver(path, None, describe(linear_actor(bias=0.0)), TrainerOptions(), lambda: 0)
 
 
 def received(messages):
@@ -100,46 +94,41 @@ def received(messages):
     for message in messages:
         frame, body = m.decode(message)
         if isinstance(frame, m.PolicyFrame) and (data := assembler.add(frame, body)) is not None:
-            actor = policy(0.0)
+            actor = linear_actor(bias=0.0)
             actor.load_weights(Weights(actor.manifest(), data))
             found.append((frame.version, actor.layer.bias.item()))
     return found
 
 
-def test_of_the_policies_that_wait_the_newest_is_sent_once_as_it_was_when_it_was_published(
-    make_link,
+def test_a_policy_keeps_its_weights_while_it_is_sent_and_of_those_that_wait_the_newest_follows(
+    make_link, monkeypatch
 ):
-    link, actor = make_link(version=41), policy(0.0)
-    for version, bias in ((42, 1.0), (43, 2.0), (44, 3.0)):
-        actor.layer.bias.data.fill_(bias)
-        assert link.broadcast_model(actor) == link.newest_version == version
-    actor.layer.bias.data.fill_(9.0)
-    assert received(tick(link) + tick(link)) == [(44, 3.0)]
-    assert not link.pending()
-
-
-def test_a_policy_keeps_its_weights_while_it_is_sent_and_may_be_asked_for_again(link, monkeypatch):
     monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 1)
+    link, actor = make_link(version=40), linear_actor(bias=0.0)
     sent, publishing = [], iter((2.0, 3.0, 4.0))
+
+    def publish(bias):
+        actor.layer.bias.data.fill_(bias)
+        assert link.broadcast_model(actor) == link.newest_version
 
     def send(data):
         if len(sent) == 2 and (bias := next(publishing, None)):
-            link.broadcast_model(policy(bias))
+            publish(bias)
             return False
         sent.append(data)
         return True
 
-    link.broadcast_model(policy(1.0))
+    publish(1.0)
     delays_s = []
     while link.pending():
         delays_s.append(link.on_tick(send, connected=True))
-    assert received(sent) == [(1, 1.0), (4, 4.0)]
+    assert received(sent) == [(41, 1.0), (44, 4.0)]
     assert delays_s[0] < 0.1 * delays_s[-1]  # a refused message is soon tried again
     for bias in (5.0, np.nan):
         sent += tick(link)
-        link.broadcast_model(policy(bias))
+        publish(bias)
     sent += tick(link)
-    assert received(sent)[-1] == (5, 5.0)
+    assert received(sent)[-1] == (45, 5.0)
     with pytest.raises(DivergedError):
         link.retrieve()
 
@@ -156,7 +145,7 @@ def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monke
     saver = saver_at(tmp_path / "policy")
     link = make_link(saver=saver)
     for bias in (1.0, 2.0, 3.0, 4.0):
-        link.broadcast_model(policy(bias))
+        link.broadcast_model(linear_actor(bias=bias))
         tick(link)
         assert bias > 1.0 or begun.acquire(timeout=20.0)
     go_on.set()
@@ -198,7 +187,7 @@ def test_a_policy_that_the_server_may_lack_is_sent_again(link, is_wanted, is_new
     welcome = m.Welcome(1, policy_wanted=is_wanted)
     link.on_welcome(welcome, is_new)
     assert not tick(link)
-    link.broadcast_model(policy(1.0))
+    link.broadcast_model(linear_actor(bias=1.0))
     tick(link)
     link.on_welcome(welcome, is_new)
     assert received(tick(link)) == [(1, 1.0)] * is_sent
@@ -207,7 +196,7 @@ def test_a_policy_that_the_server_may_lack_is_sent_again(link, is_wanted, is_new
 def test_a_server_that_is_replaced_while_a_policy_is_sent_gets_all_of_it(link, monkeypatch):
     monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 1)
     taken = iter((True, True, False))
-    link.broadcast_model(policy(1.0))
+    link.broadcast_model(linear_actor(bias=1.0))
     link.on_tick(lambda data: next(taken), connected=True)
     link.on_welcome(m.Welcome(2, policy_wanted=True), True)
     sent = []

@@ -47,13 +47,14 @@ def said():
     return json.loads(record) | {"gone": json.loads(line)}
 
 
-@pytest.mark.parametrize("kind", ["continuous", "discrete", "quantiles"])
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
 def test_two_ranks_learn_as_one_with_twice_the_batch(said, kind):
-    assert said[kind] < 1e-4  # difference of any parameter or statistic after 30 steps
+    assert said[kind] < 1e-4  # difference of any parameter or statistic after 10 steps
 
 
-def test_what_each_rank_normalises_by_its_own_batches_stays_equal_on_all(said):
-    assert said["by its own batches"] == ""
+@pytest.mark.parametrize("own", ["batches", "quantiles"])
+def test_agents_stay_equal_that_each_rank_normalises_by_its_own_batches_or_quantiles(said, own):
+    assert said[own] == ""
 
 
 def test_an_agent_that_does_not_average_is_refused(said):
@@ -65,7 +66,7 @@ def test_an_agent_that_does_not_average_is_refused(said):
 
 def test_parameters_that_differ_end_the_training(said):
     assert (
-        "after 30 training steps the parameters of rank 1 differ from those of rank 0"
+        "after 10 training steps the parameters of rank 1 differ from those of rank 0"
         in said["differing"]
     )
 

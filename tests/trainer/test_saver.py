@@ -113,9 +113,7 @@ def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_ou
     assert one.store.versions() == [1, 5, 6, 7]
 
 
-def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_writes(
-    kept, monkeypatch, caplog
-):
+def test_a_policy_that_cannot_be_written_is_logged_once(kept, monkeypatch, caplog):
     def full(*arguments):
         raise OSError("No space left on device")
 
@@ -124,7 +122,5 @@ def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_write
     one.save(1)
     one.save(2)
     one.saver.close()
-    (said,) = caplog.records
-    assert said.threadName.startswith("tmrl-saver")
-    assert said.message.endswith("policies: No space left on device; training goes on")
-    assert not [thread for thread in threading.enumerate() if thread.name == said.threadName]
+    (said,) = caplog.messages
+    assert said.endswith("policies: No space left on device; training goes on")

@@ -73,26 +73,19 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path)
     take(one)
     train(one)
     one.epoch, one.round, one.pacer.recorded_samples, one.pacer.unpaced_steps = 3, 2, 5, 1
-    one.elapsed_s = 600.0
-    one.kept.version = 3
+    one.elapsed_s, one.kept.version = 600.0, 3
     snapshot = take_snapshot(one, "run", unstored_samples=3)
     train(one)  # does not change the snapshot
     snapshot.write(tmp_path)
     two = training()
     take(two, 4)
     head = load_checkpoint(two, tmp_path)
-    assert head == read_newest(tmp_path).head
     assert (head.run, head.number, head.training_steps, head.epoch) == ("run", 1, 1, 3)
-    assert (head.elapsed_s, two.kept.version) == (pytest.approx(600.0, abs=60), 3)
     assert float(two.agent.get_actor().state_dict()["layer.bias"]) == 1.0
-    assert (steps_of(two), two.total_samples) == ((1, 1), 7)
-    assert (two.epoch, two.round, two.pacer.recorded_samples, two.pacer.unpaced_steps) == (
-        3,
-        2,
-        5,
-        1,
-    )
-    assert two.elapsed_s >= 600.0
+    assert (steps_of(two), two.total_samples, two.kept.version) == ((1, 1), 7, 3)
+    assert (two.epoch, two.round) == (3, 2)
+    assert (two.pacer.recorded_samples, two.pacer.unpaced_steps) == (5, 1)
+    assert two.elapsed_s == pytest.approx(600.0, abs=60.0)
     assert len(two.memory.data) == 4
 
 

@@ -2,26 +2,21 @@
 
 import numpy as np
 import pytest
-from kit.packets import packet_of
+from kit.packets import TIMING, packet_of
 from kit.trainings import FREE, Network, feed, taken, training
 
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.watch import RecentRewards
 from tmrl_like.types import Buffer, Delivery
+from tmrl_like.wire.packet import PacketWriter
 
 
 def episode(*rewards):
     """Return an episode's samples: a reset, and a step for each reward."""
-    steps = ActionBufferEnv(1).take(1 + len(rewards))
-    rewarded = (
-        (step.sample._replace(rew=rew), step)
-        for step, rew in zip(steps, (100.0, *rewards), strict=True)
-    )
-    given = [
-        step._replace(sample=sample, is_reset=sample.rew == 100.0) for sample, step in rewarded
-    ]
-    return Delivery(packed(given, with_originals=False))
+    writer = PacketWriter()
+    for k, rew in enumerate((100.0, *rewards)):
+        writer.append((0, 0, rew, False, False, {}), TIMING, is_reset=k == 0)
+    return Delivery(Buffer(blocks=[writer.block()]))
 
 
 def test_the_newest_decisions_count():
@@ -59,8 +54,8 @@ def test_what_a_memory_takes_is_counted_whatever_its_rewards_and_actions(actions
     assert record.get("reward_recent_mean") == (4.0 if rewards else None)
 
 
-def test_a_trainer_gives_the_mean_at_any_time(zmq_house):
-    trainer = zmq_house.trainer()
+def test_a_trainer_gives_the_mean_at_any_time(inproc_house):
+    trainer = inproc_house.trainer()
     assert trainer.average_reward() is None
     trainer.training.recent_rewards.on_samples(episode(2.0, 4.0))
     assert trainer.average_reward() == 3.0

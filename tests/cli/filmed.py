@@ -48,9 +48,8 @@ class Circle(Filmed):
     """A circle with a radius of 10 m; 100 steps to the left make a lap."""
 
     lap_drivers: ClassVar[dict[str, Any]] = {"script": Left}
-    lap_arguments: ClassVar[dict[str, Any]] = {"step_s": 0.001}
 
-    def __init__(self, radius=10.0, step_s=5.0):
+    def __init__(self, radius=10.0, step_s=0.001):
         super().__init__(step_s)
         self.radius, self.turned = radius, 0
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LEVELS = ("debug", "info", "warning", "error")
 
 _KEYS = tuple(key for key in TOP_LEVEL if key not in SECTIONS)
-_TAKE_VERSIONS = ("worker", "test", "record")
+_TAKE_VERSIONS = ("worker", "test", "record", "policies tag", "policies export")
 _WITHOUT_POLICY = ("untrained", "random", "expert", "lap")  # options that drive without a policy
 
 _ABOUT = """\
@@ -87,11 +87,24 @@ class Arguments(argparse.Namespace):
 
     @functools.cached_property
     def found(self) -> Place:
-        """The file, experiment or run that `place` names. Raises ConfigError if there is none."""
+        """What `place` names; see `find`."""
+        assert self.place is not None
+        return self.find(self.place)
+
+    def find(self, typed: str) -> Place:
+        """Return the file, experiment or run that a text names.
+
+        Raises:
+            ConfigError: there is none, or it has a version, which the command does not take.
+        """
         from tmrl_like.cli.places import find_place
 
-        assert self.place is not None
-        return find_place(self.place)
+        found, given = find_place(typed), vars(self)
+        options = [f"--{option}" for option in _WITHOUT_POLICY if given.get(option)]
+        command = " ".join([self.command, *filter(None, [given.get("action")]), *options])
+        if found.version and command not in _TAKE_VERSIONS:
+            raise ConfigError(f"{typed}: `{command}` takes no version of a policy; leave out the @")
+        return found
 
     @functools.cached_property
     def experiment(self) -> Experiment:
@@ -102,12 +115,6 @@ class Arguments(argparse.Namespace):
         """
         from tmrl_like.experiment import experiment_of
 
-        given = [f"--{option}" for option in _WITHOUT_POLICY if vars(self).get(option)]
-        command = " ".join([self.command, *given])
-        if self.found.version and command not in _TAKE_VERSIONS:
-            raise ConfigError(
-                f"{self.place}: `{command}` takes no version of a policy; leave out the @"
-            )
         return experiment_of(self.found.open(self.overrides))
 
 

@@ -28,11 +28,6 @@ def main(arguments: Arguments) -> int:
             return _list(*(PolicyStore(run / FOLDER) for run in runs))
         store = PolicyStore(arguments.found.folder() / FOLDER)
         version = arguments.found.version or NEWEST
-        if arguments.found.version and arguments.action in ("list", "prune"):
-            raise ConfigError(
-                f"{arguments.place}: `policies {arguments.action}` takes no version; leave out "
-                "the @"
-            )
         if arguments.action == "export":
             _export(store, version, arguments)
         elif arguments.action == "list":

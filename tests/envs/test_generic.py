@@ -76,7 +76,7 @@ def test_a_close_that_fails_does_not_hide_why_a_wrapper_cannot_be_made(error):
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"interface": None}, "interface is None; expected the interface's class"),
+        ({"interface": None}, r"^interface is None; .* \(in a file {class_path: …}\)"),
         ({"time_step_duration": -1}, "time_step_duration is -1; expected a finite number, 0 or"),
         ({"start_obs_capture": float("inf")}, "start_obs_capture is inf"),
         ({"start_obs_capture": 0.06}, "start_obs_capture is 0.06; expected time_step_duration, 0"),

@@ -22,7 +22,7 @@ from tmrl_like.base.factories import said_by_rtgym, said_to_memory, signature_of
 from tmrl_like.base.options import refuse_unknown
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
-from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
+from tmrl_like.envs.clock import MAX_SPIN_SHARE, SPIN_S, Clock
 from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 from tmrl_like.errors import expect, unexpected
 
@@ -161,7 +161,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self.running = self.is_waiting = self.is_stopped = False
         self._sending = threading.Lock()  # so that no command is sent after a `stop`
         self._clock = Clock(self.spin_s) if clock is None else clock
-        self._clock.max_spin_s = bounded_spin_s(self.time_step_duration, self.spin_s)
+        self._clock.max_spin_s = min(self.spin_s, MAX_SPIN_SHARE * self.time_step_duration)
         self._in_time_step = False
         self._captured: Any = None  # the time-step's observation; None before it is captured
         self._capture_at = 0.0
@@ -273,7 +273,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """
         refuse_unknown("rtgym's config", config, ClockedGym)
         value = config.get("interface")
-        expect(callable(value), "rtgym's config: interface", value, "the interface's class")
+        expected = "the interface's class (in a file {class_path: …})"
+        expect(callable(value), "interface", value, expected)
         for name in _SECONDS:
             value = config.get(name, 0)
             fits = isinstance(value, Real) and 0 <= float(value) < math.inf

@@ -46,11 +46,11 @@ from tmrl_like.envs.racing.racing_game import (
     require_game,
 )
 from tmrl_like.envs.racing.road_driver import RoadDriver
-from tmrl_like.envs.racing.view import INSTRUMENTS, ImageView, LidarView
+from tmrl_like.envs.racing.view import AROUND_CAR, INSTRUMENTS, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.task import TaskInterface
 from tmrl_like.envs.trajectory import Lap, RewardOptions, TrajectoryReward, load_trajectory
-from tmrl_like.envs.vision import History
+from tmrl_like.envs.vision import History, Shrink
 from tmrl_like.envs.way import Points
 from tmrl_like.errors import ConfigError
 
@@ -110,8 +110,8 @@ class RacingInterface(TaskInterface[np.void]):
         self._reward: TrajectoryReward | Lap = Lap(_AWAY, _HALF_ROAD)
         if trajectory != "":
             self._reward = TrajectoryReward(demonstration(track, trajectory), reward, _HALF_ROAD)
-        self._view: LidarView | ImageView = (
-            LidarView() if observation == "lidar" else ImageView(image_size, grey)
+        self._view: LidarView | Shrink = (
+            LidarView() if observation == "lidar" else Shrink(image_size, AROUND_CAR, grey)
         )
         self._history = History(history)
         self._frame = np.zeros(FRAME_SHAPE, np.uint8)

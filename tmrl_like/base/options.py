@@ -15,6 +15,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
@@ -103,7 +104,7 @@ def expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
     words = f"{low} or more" if limits.gt is None else f"more than {low}"
     if high is not None:
         words = f"{words.removesuffix(' or more')} to {'' if limits.lt is None else 'below '}{high}"
-    expect(not isinstance(value, str), name, value, f"a number, {words}")
+    expect(isinstance(value, Real), name, value, f"a number, {words}")
     above = value > low if limits.gt is not None else value >= low
     below = high is None or (value < high if limits.lt is not None else value <= high)
     expect(above and below, name, value, words)

@@ -11,15 +11,15 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import gymnasium
 from gymnasium import spaces
+from msgspec import Meta
 
 from tmrl_like.base.factories import said_by_rtgym, said_to_memory, signature_of
-from tmrl_like.base.options import refuse_unknown
+from tmrl_like.base.options import Positive, expect_in_range, refuse_unknown
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import MAX_SPIN_SHARE, SPIN_S, Clock
@@ -28,7 +28,7 @@ from tmrl_like.errors import expect, unexpected
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
-_SECONDS = ("time_step_duration", "start_obs_capture", "time_step_timeout_factor", "spin_s")
+_Number = Annotated[float, Meta(ge=0, le=1e6)]
 _SENDS_WITHIN_S = 0.01  # a `stop` waits no longer than this for a `send_control`
 
 
@@ -90,12 +90,12 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     interface: Any
     interface_args: Sequence[Any] = ()
     interface_kwargs: Mapping[str, Any] = MappingProxyType({})
-    time_step_duration: float = 0.0
-    start_obs_capture: float = 1.0
-    time_step_timeout_factor: float = 1.0
-    ep_max_length: float = math.inf
+    time_step_duration: _Number = 0.0
+    start_obs_capture: _Number = 1.0
+    time_step_timeout_factor: _Number = 1.0
+    ep_max_length: Annotated[float, Meta(ge=1)] = math.inf
     act_in_obs: bool = True
-    act_buf_len: int = 1
+    act_buf_len: Positive = 1
     reset_act_buf: bool = True
     last_act_on_reset: bool = False
     wait_on_done: bool = False
@@ -104,10 +104,9 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     benchmark: bool = False
     benchmark_polyak: float = 0.1
     benchmark_type: str = "polyak"
-    spin_s: float = SPIN_S
+    spin_s: _Number = SPIN_S
     inputs: Inputs | None = None
 
-    _least_actions = 1  # smallest `act_buf_len`
     _waits_when_cut = False  # whether a reset during an episode calls the interface's `wait`
 
     @staticmethod
@@ -275,20 +274,15 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         value = config.get("interface")
         expected = "the interface's class (in a file {class_path: …})"
         expect(callable(value), "interface", value, expected)
-        for name in _SECONDS:
-            value = config.get(name, 0)
-            fits = isinstance(value, Real) and 0 <= float(value) < math.inf
-            expect(fits, name, value, "a finite number, 0 or more")
+        hints = inspect.get_annotations(ClockedGym, eval_str=True)
+        hints |= inspect.get_annotations(type(self), eval_str=True)
+        for name, kind in hints.items():
+            if name in config and get_origin(kind) is Annotated:
+                expect_in_range(name, config[name], *get_args(kind))
         duration = config.get("time_step_duration", 0)
         capture = config.get("start_obs_capture", 1.0)
         is_within = not duration or capture <= 1.001 * duration  # 3 * 0.1 is more than 0.3
         expect(is_within, "start_obs_capture", capture, f"time_step_duration, {duration}, or less")
-        least, value = self._least_actions, config.get("act_buf_len", 1)
-        fits = isinstance(value, Integral) and int(value) >= least
-        expect(fits, "act_buf_len", value, f"{least} or more, a whole number")
-        value = config.get("ep_max_length", 1)
-        fits = isinstance(value, Real) and float(value) >= 1
-        expect(fits, "ep_max_length", value, "1 or more")
 
     def _begin_time_step(self, action: Any) -> None:
         self._note("start_send_control_time")

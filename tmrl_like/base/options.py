@@ -69,13 +69,13 @@ def _in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> dict
     are given, whole numbers as ints.
     """
     return {
-        name: _in_range(name, values[name], kind)
+        name: in_range(name, values[name], kind)
         for name, kind in _hints(annotated).items()
         if values.get(name) is not None
     }
 
 
-def _in_range(name: str, value: Any, kind: Any) -> Any:
+def in_range(name: str, value: Any, kind: Any) -> Any:
     """Check a value by one annotation; return it, a whole number as an int."""
     parts, origin = typing.get_args(kind), typing.get_origin(kind)
     if origin is Annotated:
@@ -88,10 +88,10 @@ def _in_range(name: str, value: Any, kind: Any) -> Any:
         expected = "a list of numbers" if is_any_length else f"{len(parts)} numbers"
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         expect(is_list and (is_any_length or len(value) == len(parts)), name, value, expected)
-        return tuple(_in_range(f"a number in {name}", entry, parts[0]) for entry in value)
+        return tuple(in_range(f"a number in {name}", entry, parts[0]) for entry in value)
     elif origin in (typing.Union, types.UnionType):
         for part in parts:
-            value = _in_range(name, value, part)
+            value = in_range(name, value, part)
     return value
 
 

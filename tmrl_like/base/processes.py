@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -124,7 +125,7 @@ def end_processes(
     return list(alive)
 
 
-def _is_call(call: object) -> bool:
+def _is_call(call: Any) -> bool:
     """Whether another process can make a call. Raises ConfigError if there is no such function."""
     with contextlib.suppress(TypeError, ValueError):
         is_json = isinstance(call, list | tuple) and bool(json.dumps(call))

@@ -167,9 +167,7 @@ def _describe_effect(response: Response, period_s: float | None) -> str:
     if last > first:
         span = f"first {span}, the last of it after {_after(last, period_s)}"
     parts = ", ".join(
-        f"{share:.0%} after {counted(lag, 'step')}"
-        for lag, share in enumerate(response.shares)
-        if share > 0
+        f"{response.shares[lag]:.0%} after {counted(lag, 'step')}" for lag in response.lags
     )
     return f"an action {span} (of its effect {parts}; measured over {response.rows} steps)"
 

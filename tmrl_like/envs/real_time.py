@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar
 
 import gymnasium
 from gymnasium import spaces
 from msgspec import Meta
 
 from tmrl_like.base.factories import said_by_rtgym, said_to_memory, signature_of
-from tmrl_like.base.options import Positive, expect_in_range, refuse_unknown
+from tmrl_like.base.options import Positive, in_range, refuse_unknown
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import MAX_SPIN_SHARE, SPIN_S, Clock
@@ -277,8 +277,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         hints = inspect.get_annotations(ClockedGym, eval_str=True)
         hints |= inspect.get_annotations(type(self), eval_str=True)
         for name, kind in hints.items():
-            if name in config and get_origin(kind) is Annotated:
-                expect_in_range(name, config[name], *get_args(kind))
+            if name in config:
+                in_range(name, config[name], kind)
         duration = config.get("time_step_duration", 0)
         capture = config.get("start_obs_capture", 1.0)
         is_within = not duration or capture <= 1.001 * duration  # 3 * 0.1 is more than 0.3

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from msgspec import Meta
@@ -21,7 +22,7 @@ from tmrl_like.base.text import nearest, suggestion
 from tmrl_like.config.document import shipped, split_overrides
 from tmrl_like.config.loading import TOP_LEVEL
 from tmrl_like.config.settings import SECTIONS
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, expect
 
 if TYPE_CHECKING:
     from tmrl_like.cli.places import Place
@@ -180,6 +181,15 @@ class _Parser(argparse.ArgumentParser):
         """Add an option without a value."""
         self.add_argument(name, action="store_true", help=about)
 
+    def file(self, name: str, about: str, **options: Any) -> None:
+        """Add an option whose value is the name of a file of weights to write."""
+
+        def read(text: str) -> Path:
+            expect(text.endswith(".safetensors"), name, text, "a name that ends in .safetensors")
+            return Path(text)
+
+        self.add_argument(name, type=read, metavar="FILE", help=about, **options)
+
     def number(self, name: str, default: float | None, about: str, kind: Any = Positive) -> None:
         """Add an option whose value is a number in the range of the annotation `kind`."""
         number, limits = typing.get_args(kind)
@@ -267,11 +277,10 @@ def _add_roles(command: Callable[..., _Parser]) -> None:
         "--offline",
         "train from a data set, or from what the run has recorded, without server and workers",
     )
-    trainer.add_argument(
+    trainer.file(
         "--encoder",
-        metavar="FILE",
-        help="train the encoder of pictures alone, on a data set (--memory.dataset_path), and "
-        "write it to this file",
+        "train the encoder of pictures alone, on a data set (--memory.dataset_path), and write it "
+        "to this file",
     )
 
 
@@ -378,9 +387,7 @@ def _add_data(command: Callable[..., _Parser]) -> None:
     clone.add_argument(
         "data", metavar="DATA", help="a data set from `record` or a trainer, or from Minari"
     )
-    clone.add_argument(
-        "--out", required=True, metavar="FILE", help="file for the policy, .safetensors"
-    )
+    clone.file("--out", "file for the policy, .safetensors", required=True)
     clone.number("--steps", 2000, "training steps")
     clone.number(
         "--held-out",
@@ -423,9 +430,7 @@ def _add_success(command: Callable[..., _Parser]) -> None:
         reads=False,
     )
     model.add_argument("data", metavar="DATA", help=f"{data}, labelled by `label`")
-    model.add_argument(
-        "--out", required=True, metavar="FILE", help="file for the model, .safetensors"
-    )
+    model.file("--out", "file for the model, .safetensors", required=True)
     model.number("--steps", 1000, "training steps")
     model.number(
         "--held-out",

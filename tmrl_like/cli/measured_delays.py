@@ -38,7 +38,6 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
     print(
         f"delays: driving {steps} steps{takes} with random actions, {how} "
         "(--excitation; --delay-steps 0 leaves this out)",
-        flush=True,
     )
     drive, periods_s = worker.run_in_control_thread(
         lambda: drive_at_random(worker.loop.env, steps, excitation, np.random.default_rng(seed))

@@ -95,7 +95,6 @@ def _record_lap(arguments: Arguments) -> int:
         )
     print(
         f"{env_cls.__name__}: once around the track, in real time, driven by {arguments.lap} …",
-        flush=True,
     )
     make_env = partial(env_cls, **given | getattr(env_cls, "lap_arguments", {}))
     options = experiment.worker

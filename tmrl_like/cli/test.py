@@ -85,12 +85,10 @@ def drive(
             )
             took = f"{episode.duration_s:.2f} s, {counted(episode.overruns, 'overrun')}, {ending}"
             if supervised:  # on a new line, since the user's code may leave one open
-                print(f"\nepisode {msgspec.json.encode(episode).decode()}", flush=True)
+                print(f"\nepisode {msgspec.json.encode(episode).decode()}")
             else:
                 steps = counted(episode.steps, "step")
-                print(
-                    f"episode {count}: return {episode.return_:.3f} in {steps}, {took}", flush=True
-                )
+                print(f"episode {count}: return {episode.return_:.3f} in {steps}, {took}")
             yield episode
 
 

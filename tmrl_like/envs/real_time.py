@@ -385,7 +385,6 @@ class RealTimeEnv(Float32Env):
         start_obs_capture: float | None = None,
         wait_on_done: bool = True,
         reset_act_buf: bool = True,
-        spin_s: float = SPIN_S,
         inputs: Inputs | None = None,
     ) -> None:
         """Make the interface, and the environment around it.
@@ -401,8 +400,6 @@ class RealTimeEnv(Float32Env):
             wait_on_done: call the interface's `wait` at the end of an episode, and stop the clock
                 until the reset.
             reset_act_buf: fill the action buffer with default actions at each reset.
-            spin_s: the most seconds before a deadline for which to poll the clock instead of
-                sleeping; never more than a quarter of a time-step.
             inputs: rows of an `ActionTable`, the interface's default action among them, or the name
                 of one of its `input_tables`; actions are then row numbers. With None, actions are
                 the interface's own.
@@ -416,12 +413,10 @@ class RealTimeEnv(Float32Env):
             "start_obs_capture": time_step_duration
             if start_obs_capture is None
             else start_obs_capture,
-            "time_step_timeout_factor": 1.0,
             "ep_max_length": ep_max_length,
             "act_buf_len": act_buf_len,
             "wait_on_done": wait_on_done,
             "reset_act_buf": reset_act_buf,
-            "spin_s": spin_s,
             "inputs": inputs,
         }
         clocked = ClockedGym(config)

@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from tmrl_like.envs.keyboards import TAP_S
 from tmrl_like.errors import ConfigError, MissingExtraError
 
 
+class VirtualGamepad(Protocol):
+    """A gamepad that steers a game; in tests, write your own."""
+
+    def move(
+        self,
+        left_stick: tuple[float, float] = (0.0, 0.0),
+        left_trigger: float = 0.0,
+        right_trigger: float = 0.0,
+    ) -> None:
+        """Set the axes: the stick's x and y in [-1, 1], the triggers in [0, 1]. Axes that are not
+        given are released.
+        """
+        ...
+
+    def tap(self, button: str, seconds: float = TAP_S) -> None:
+        """Press a button, "a", "b", "x", "y", "start" or "back", and release it after `seconds`."""
+        ...
+
+    def close(self) -> None:
+        """Release everything and unplug the gamepad. Calling it twice is fine."""
+        ...
+
+
 class XboxGamepad:
     """A virtual Xbox 360 gamepad (vgamepad): Windows with the ViGEm bus driver, or Linux with
-    /dev/uinput. A test passes an object with the same methods in its place.
+    /dev/uinput.
     """
 
     def __init__(self) -> None:
@@ -46,16 +69,12 @@ class XboxGamepad:
         left_trigger: float = 0.0,
         right_trigger: float = 0.0,
     ) -> None:
-        """Set the axes: the stick's x and y in [-1, 1], the triggers in [0, 1]. Axes that are not
-        given are released.
-        """
         self._pad.left_joystick_float(x_value_float=left_stick[0], y_value_float=left_stick[1])
         self._pad.left_trigger_float(value_float=left_trigger)
         self._pad.right_trigger_float(value_float=right_trigger)
         self._pad.update()
 
     def tap(self, button: str, seconds: float = TAP_S) -> None:
-        """Press a button, "a", "b", "x", "y", "start" or "back", and release it after `seconds`."""
         self._pad.press_button(button=self._buttons[button])
         self._pad.update()
         try:
@@ -65,7 +84,6 @@ class XboxGamepad:
             self._pad.update()
 
     def close(self) -> None:
-        """Release everything and unplug the gamepad. Calling it twice is fine."""
         if self._pad is not None:
             self._pad.reset()
             self._pad.update()

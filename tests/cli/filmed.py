@@ -73,6 +73,19 @@ class Still(Circle):
     lap_drivers: ClassVar[dict[str, Any]] = {"script": Idle}
 
 
+class Broken(Left):
+    """A driver whose device is not there."""
+
+    def __call__(self, obs):
+        raise ValueError("no wheel")
+
+
+class Driverless(Circle):
+    """A circle whose driver fails."""
+
+    lap_drivers: ClassVar[dict[str, Any]] = {"script": Broken}
+
+
 class Nowhere(Circle):
     """A circle that does not report where it is."""
 

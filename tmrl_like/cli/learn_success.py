@@ -14,7 +14,7 @@ from tmrl_like.policies.weights import copied
 from tmrl_like.replay.data_sets import read_data_set
 from tmrl_like.replay.labels import labels_beside, pictured_episodes, read_labels
 
-_THRESHOLDS = (0.5, 0.9, 0.99)  # 0.9 is the default of a SuccessEnv
+_THRESHOLDS = (0.5, 0.9, 0.99)  # 0.5 is the default of a SuccessEnv
 
 
 def main(arguments: Arguments) -> int:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tmrl_like.base.factories import taken_apart
+from tmrl_like.base.functional import place_of
+from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.cli.prepare import TO_COLLECT, find_policy, prepare
@@ -140,7 +142,10 @@ def _drive_lap(env: SupervisedEnv, driver: Driver, window: Window | None) -> lis
             )
         if env.stopping.is_set():
             raise StoppedError
-        action = driver(obs)
+        try:
+            action = driver(obs)
+        except Exception as error:
+            raise ConfigError(f"the driver failed: {one_line(error)}{place_of(error)}") from None
         obs, _, terminated, truncated, info = env.step(
             env.default_action if action is None else action
         )

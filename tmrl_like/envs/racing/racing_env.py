@@ -117,9 +117,8 @@ class RacingInterface(TaskInterface[np.void]):
         self._frame = np.zeros(FRAME_SHAPE, np.uint8)
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        view = self._view
-        seen = spaces.Box(0, view.full, (self._history.length, *view.shape), view.dtype)
-        return spaces.Tuple((spaces.Box(-1.0, 1.0, (len(INSTRUMENTS),), np.float32), seen))
+        instruments = spaces.Box(-1.0, 1.0, (len(INSTRUMENTS),), np.float32)
+        return spaces.Tuple((instruments, self._history.space(self._view)))
 
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -63,6 +63,8 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
         str(file),
         f"a name that ends in {suffix} (--onnx writes .onnx)",
     )
+    is_used = arguments.onnx or not arguments.allow
+    expect(is_used, "--allow", arguments.allow, "--onnx beside it")
     policy = load_policy(source, allow=arguments.allow) if arguments.onnx else None
     try:
         if policy is None:

@@ -69,7 +69,8 @@ def racing(figure: Any) -> None:
     """The game driven by the script that follows the road, for five seconds."""
     from tmrl_like.envs.racing.racing_game import Simulation, gas_and_brake
     from tmrl_like.envs.racing.road_driver import follow_road
-    from tmrl_like.envs.racing.view import _CAR, _MAX_RANGE, ANGLES, ImageView, LidarView
+    from tmrl_like.envs.racing.view import _CAR, _MAX_RANGE, ANGLES, AROUND_CAR, LidarView
+    from tmrl_like.envs.vision import Shrink
 
     game, scan = Simulation(1), LidarView()
     for _ in range(390):
@@ -83,7 +84,7 @@ def racing(figure: Any) -> None:
     for length, angle in zip(lengths, angles, strict=True):
         ends = _CAR[1] + length * np.sin(angle), _CAR[0] - length * np.cos(angle)
         left.plot((_CAR[1], ends[0]), (_CAR[0], ends[1]), color="yellow", linewidth=0.8)
-    show(right, ImageView((64, 64), True)(frame), "the picture, 64×64")
+    show(right, Shrink((64, 64), AROUND_CAR)(frame), "the picture, 64×64")
 
 
 def doom(figure: Any) -> None:

@@ -107,7 +107,7 @@ def test_a_parent_lives_as_long_as_the_system_has_no_descriptor_to_look_with(mon
             case is_alive:
                 return is_alive
 
-    monkeypatch.setattr("tmrl_like.base.processes.is_alive", look)
+    monkeypatch.setattr("psutil.Process.is_running", look)
     monkeypatch.setattr("tmrl_like.base.processes.start_thread", lambda watch, name: watch())
     monkeypatch.delattr("os.pidfd_open", raising=False)
     monkeypatch.setattr("sys.argv", ["", str(os.getpid())])

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.agents.in_numpy import NumpyGaussianActor
-from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
+from tmrl_like.envs.clock import MAX_SPIN_SHARE, SPIN_S, Clock
 from tmrl_like.envs.drone.drone_env import DroneInterface
 from tmrl_like.envs.real_time import RealTimeEnv
 
@@ -170,7 +170,7 @@ class _TickingEnv(gymnasium.Env):
         self.observation_space = kind.observation
         self.time_step_s = 1.0 / kind.hz
         self._episode_steps = kind.episode_steps
-        self._clock = Clock(bounded_spin_s(self.time_step_s, SPIN_S if kind.spins else 0.0))
+        self._clock = Clock(min(SPIN_S, MAX_SPIN_SHARE * self.time_step_s) if kind.spins else 0.0)
         values = np.random.default_rng(0).integers(0, 255, (16, *(kind.observation.shape or ())))
         self._observations = list(values.astype(kind.observation.dtype))
 

@@ -48,9 +48,8 @@ class Circle(Filmed):
     """A circle with a radius of 10 m; 100 steps to the left make a lap."""
 
     lap_drivers: ClassVar[dict[str, Any]] = {"script": Left}
-    lap_arguments: ClassVar[dict[str, Any]] = {"step_s": 0.001}
 
-    def __init__(self, radius=10.0, step_s=5.0):
+    def __init__(self, radius=10.0, step_s=0.001):
         super().__init__(step_s)
         self.radius, self.turned = radius, 0
 
@@ -72,6 +71,19 @@ class Still(Circle):
     """A circle whose driver never drives."""
 
     lap_drivers: ClassVar[dict[str, Any]] = {"script": Idle}
+
+
+class Broken(Left):
+    """A driver whose device is not there."""
+
+    def __call__(self, obs):
+        raise ValueError("no wheel")
+
+
+class Driverless(Circle):
+    """A circle whose driver fails."""
+
+    lap_drivers: ClassVar[dict[str, Any]] = {"script": Broken}
 
 
 class Nowhere(Circle):

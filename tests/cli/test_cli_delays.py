@@ -121,7 +121,7 @@ def test_the_buffer_of_rtgym_is_judged_by_the_delay(supervised, late, act_buf_le
 
 
 def response(*lags, is_hidden=False):
-    return Response(np.isin(np.arange(5), lags) / max(1, len(lags)), lags, is_hidden, 100)
+    return Response(np.isin(np.arange(5), lags) / max(1, len(lags)), is_hidden, 100)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def test_a_window_that_is_closed_ends_a_lap_as_ctrl_c_does(tmp_path, typed, monk
         ("--env=filmed.Circle --lap script --spacing 1000", "choose another spacing"),
         ("--env=filmed.Circle --lap script --out .", "expected the name of a file"),
         ("--env=filmed.Still --lap script", "the lap did not end within 300 steps"),
+        ("--env=filmed.Driverless --lap script", "the driver failed: ValueError: no wheel ("),
         ("--env=filmed.Nowhere --lap script", "Nowhere does not report where it is"),
     ],
 )

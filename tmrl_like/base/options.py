@@ -15,6 +15,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
@@ -68,13 +69,13 @@ def _in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> dict
     are given, whole numbers as ints.
     """
     return {
-        name: _in_range(name, values[name], kind)
+        name: in_range(name, values[name], kind)
         for name, kind in _hints(annotated).items()
         if values.get(name) is not None
     }
 
 
-def _in_range(name: str, value: Any, kind: Any) -> Any:
+def in_range(name: str, value: Any, kind: Any) -> Any:
     """Check a value by one annotation; return it, a whole number as an int."""
     parts, origin = typing.get_args(kind), typing.get_origin(kind)
     if origin is Annotated:
@@ -87,10 +88,10 @@ def _in_range(name: str, value: Any, kind: Any) -> Any:
         expected = "a list of numbers" if is_any_length else f"{len(parts)} numbers"
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         expect(is_list and (is_any_length or len(value) == len(parts)), name, value, expected)
-        return tuple(_in_range(f"a number in {name}", entry, parts[0]) for entry in value)
+        return tuple(in_range(f"a number in {name}", entry, parts[0]) for entry in value)
     elif origin in (typing.Union, types.UnionType):
         for part in parts:
-            value = _in_range(name, value, part)
+            value = in_range(name, value, part)
     return value
 
 
@@ -103,7 +104,7 @@ def expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
     words = f"{low} or more" if limits.gt is None else f"more than {low}"
     if high is not None:
         words = f"{words.removesuffix(' or more')} to {'' if limits.lt is None else 'below '}{high}"
-    expect(not isinstance(value, str), name, value, f"a number, {words}")
+    expect(isinstance(value, Real), name, value, f"a number, {words}")
     above = value > low if limits.gt is not None else value >= low
     below = high is None or (value < high if limits.lt is not None else value <= high)
     expect(above and below, name, value, words)

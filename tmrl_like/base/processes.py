@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -47,18 +48,11 @@ def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
             if hasattr(os, "pidfd_open"):
                 with contextlib.suppress(OSError):  # older kernels, and some containers
                     select.select([os.pidfd_open(parent.pid)], [], [])
-            while _may_live(parent):
+            while is_alive(parent):
                 time.sleep(_LOOK_S)
         then()
 
     start_thread(watch, "tmrl-parent")
-
-
-def _may_live(process: psutil.Process) -> bool:
-    try:
-        return is_alive(process)
-    except OSError:  # the system has no descriptor left to look with
-        return True
 
 
 def keep_freed_memory(max_bytes: int) -> None:
@@ -91,9 +85,12 @@ def cores_to_train_with() -> int:
 
 def is_alive(process: psutil.Process) -> bool:
     """Whether a process is still running; a zombie is not."""
-    with contextlib.suppress(psutil.Error):
+    try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
+    except OSError:  # the system has no descriptor left to look with
+        return True
+    except psutil.Error:
+        return False
 
 
 def family_of(pid: int) -> list[psutil.Process]:
@@ -128,9 +125,11 @@ def end_processes(
     return list(alive)
 
 
-def _is_json(value: object) -> bool:
+def _is_call(call: Any) -> bool:
+    """Whether another process can make a call. Raises ConfigError if there is no such function."""
     with contextlib.suppress(TypeError, ValueError):
-        return bool(json.dumps(value))
+        is_json = isinstance(call, list | tuple) and bool(json.dumps(call))
+        return is_json and not call[0].startswith("__main__.") and callable(import_object(call[0]))
     return False
 
 
@@ -170,16 +169,8 @@ class ProcessGuard:
             ConfigError: the guard's process could not make this call.
         """
         if call:
-            is_list = isinstance(call, list | tuple)
-            expect(is_list, "the call at the end", call, "a function's path, then its arguments")
-            path, *arguments = call
-            is_path = isinstance(path, str) and not path.startswith("__main__.")
-            expect(is_path, "the call at the end", path, "an import path like module.function")
-            for argument in arguments:
-                expect(_is_json(argument), f"an argument of {path}", argument, "text or a number")
-            expect(
-                callable(import_object(str(path))), "the call at the end", path, "a function's path"
-            )
+            expected = "an import path like module.function, then its arguments: text, numbers"
+            expect(_is_call(call), "the call at the end", call, expected)
         with self._lock:
             if call or self._has_call:
                 self._has_call = bool(call)

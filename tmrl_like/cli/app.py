@@ -42,8 +42,9 @@ def main(argv: Sequence[str] | None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `>&-`: no other file must get its number
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a code page of Windows lacks what `run` draws
-        sys.stdout.reconfigure(errors="replace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # a code page of Windows lacks what `run` draws; each line is for a reader who waits
+        sys.stdout.reconfigure(errors="replace", line_buffering=True)
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if isinstance(arguments, int):
@@ -84,7 +85,7 @@ def main(argv: Sequence[str] | None) -> int:
 
 
 def _say(error: BaseException, text: str, exit_code: int) -> int:
-    print(f"tmrl-like: error: {one_line(text)}", file=sys.stderr, flush=True)
+    print(f"tmrl-like: error: {one_line(text)}", file=sys.stderr)
     logging.getLogger("tmrl_like").debug("the error in full", exc_info=error)
     return exit_code
 

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from msgspec import Meta
@@ -21,7 +22,7 @@ from tmrl_like.base.text import nearest, suggestion
 from tmrl_like.config.document import shipped, split_overrides
 from tmrl_like.config.loading import TOP_LEVEL
 from tmrl_like.config.settings import SECTIONS
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, expect
 
 if TYPE_CHECKING:
     from tmrl_like.cli.places import Place
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 LEVELS = ("debug", "info", "warning", "error")
 
 _KEYS = tuple(key for key in TOP_LEVEL if key not in SECTIONS)
-_TAKE_VERSIONS = ("worker", "test", "record")
+_TAKE_VERSIONS = ("worker", "test", "record", "policies tag", "policies export")
 _WITHOUT_POLICY = ("untrained", "random", "expert", "lap")  # options that drive without a policy
 
 _ABOUT = """\
@@ -87,11 +88,24 @@ class Arguments(argparse.Namespace):
 
     @functools.cached_property
     def found(self) -> Place:
-        """The file, experiment or run that `place` names. Raises ConfigError if there is none."""
+        """What `place` names; see `find`."""
+        assert self.place is not None
+        return self.find(self.place)
+
+    def find(self, typed: str) -> Place:
+        """Return the file, experiment or run that a text names.
+
+        Raises:
+            ConfigError: there is none, or it has a version, which the command does not take.
+        """
         from tmrl_like.cli.places import find_place
 
-        assert self.place is not None
-        return find_place(self.place)
+        found, given = find_place(typed), vars(self)
+        options = [f"--{option}" for option in _WITHOUT_POLICY if given.get(option)]
+        command = " ".join([self.command, *filter(None, [given.get("action")]), *options])
+        if found.version and command not in _TAKE_VERSIONS:
+            raise ConfigError(f"{typed}: `{command}` takes no version of a policy; leave out the @")
+        return found
 
     @functools.cached_property
     def experiment(self) -> Experiment:
@@ -102,12 +116,6 @@ class Arguments(argparse.Namespace):
         """
         from tmrl_like.experiment import experiment_of
 
-        given = [f"--{option}" for option in _WITHOUT_POLICY if vars(self).get(option)]
-        command = " ".join([self.command, *given])
-        if self.found.version and command not in _TAKE_VERSIONS:
-            raise ConfigError(
-                f"{self.place}: `{command}` takes no version of a policy; leave out the @"
-            )
         return experiment_of(self.found.open(self.overrides))
 
 
@@ -172,6 +180,15 @@ class _Parser(argparse.ArgumentParser):
     def flag(self, name: str, about: str) -> None:
         """Add an option without a value."""
         self.add_argument(name, action="store_true", help=about)
+
+    def file(self, name: str, about: str, **options: Any) -> None:
+        """Add an option whose value is the name of a file of weights to write."""
+
+        def read(text: str) -> Path:
+            expect(text.endswith(".safetensors"), name, text, "a name that ends in .safetensors")
+            return Path(text)
+
+        self.add_argument(name, type=read, metavar="FILE", help=about, **options)
 
     def number(self, name: str, default: float | None, about: str, kind: Any = Positive) -> None:
         """Add an option whose value is a number in the range of the annotation `kind`."""
@@ -260,11 +277,10 @@ def _add_roles(command: Callable[..., _Parser]) -> None:
         "--offline",
         "train from a data set, or from what the run has recorded, without server and workers",
     )
-    trainer.add_argument(
+    trainer.file(
         "--encoder",
-        metavar="FILE",
-        help="train the encoder of pictures alone, on a data set (--memory.dataset_path), and "
-        "write it to this file",
+        "train the encoder of pictures alone, on a data set (--memory.dataset_path), and write it "
+        "to this file",
     )
 
 
@@ -371,9 +387,7 @@ def _add_data(command: Callable[..., _Parser]) -> None:
     clone.add_argument(
         "data", metavar="DATA", help="a data set from `record` or a trainer, or from Minari"
     )
-    clone.add_argument(
-        "--out", required=True, metavar="FILE", help="file for the policy, .safetensors"
-    )
+    clone.file("--out", "file for the policy, .safetensors", required=True)
     clone.number("--steps", 2000, "training steps")
     clone.number(
         "--held-out",
@@ -416,9 +430,7 @@ def _add_success(command: Callable[..., _Parser]) -> None:
         reads=False,
     )
     model.add_argument("data", metavar="DATA", help=f"{data}, labelled by `label`")
-    model.add_argument(
-        "--out", required=True, metavar="FILE", help="file for the model, .safetensors"
-    )
+    model.file("--out", "file for the model, .safetensors", required=True)
     model.number("--steps", 1000, "training steps")
     model.number(
         "--held-out",

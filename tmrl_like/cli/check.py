@@ -185,7 +185,6 @@ class WatchedEnv:
             self._told_bounds = True
             print(
                 f"note: {where}: the observation is outside the bounds of the observation space",
-                flush=True,
             )
 
 
@@ -249,7 +248,6 @@ def traffic_of_episodes(
             print(
                 f"episode {number} of {episodes}: {stats.steps} steps{cut}, return "
                 f"{stats.return_:.3f}",
-                flush=True,
             )
             yield traffic
 

@@ -13,7 +13,7 @@ from tmrl_like.base.factories import known_from_env
 from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments, how_to_test, to_type
 from tmrl_like.cli.prepare import parts_to_train, prepare
-from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, expect
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.policies.policy_file import describe, write_policy
 from tmrl_like.replay.collate import stack
 from tmrl_like.replay.data_sets import read_data_set
@@ -23,8 +23,7 @@ from tmrl_like.trainer.schedule import TrainingOffline
 
 def main(arguments: Arguments) -> int:
     """Learn from the data set, and write the policy."""
-    file = Path(arguments.out)
-    expect(file.suffix == ".safetensors", "--out", str(file), "a name that ends in .safetensors")
+    file = arguments.out
     experiment = prepare(arguments, parts_to_train(arguments), trains=True)
     tune_process()
     training = experiment.training()

@@ -87,7 +87,7 @@ def _examine(about: str, findings: Iterator[Finding]) -> list[str]:
 
     def say(state: str, line: str) -> None:
         states.append(state)
-        print(f"{state:<8} {about}: {line}", flush=True)
+        print(f"{state:<8} {about}: {line}")
 
     def look() -> None:
         try:

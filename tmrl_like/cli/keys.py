@@ -36,7 +36,6 @@ def _invite(arguments: Arguments, folder: KeyFolder) -> None:
     print(
         f"on {name} run  tmrl-like keys join -  and paste this line, a secret:",
         file=sys.stderr,
-        flush=True,
     )
     print(line)
 

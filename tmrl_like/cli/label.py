@@ -64,7 +64,7 @@ def _ask(file: Path, episodes: Sequence[Pictured], last: int) -> None:
             continue
         ends = [enlarged(as_rgb(picture)) for picture in episode.pictures[-last:]]
         cv2.imshow(_TITLE, cv2.cvtColor(np.concatenate(ends, axis=1), cv2.COLOR_RGB2BGR))
-        print(f"episode {number} of 0 to {len(episodes) - 1}", flush=True)
+        print(f"episode {number} of 0 to {len(episodes) - 1}")
         key = -1
         while key not in _ANSWERS:
             key = cv2.waitKey(_WAIT_MS)

@@ -38,7 +38,6 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
     print(
         f"delays: driving {steps} steps{takes} with random actions, {how} "
         "(--excitation; --delay-steps 0 leaves this out)",
-        flush=True,
     )
     drive, periods_s = worker.run_in_control_thread(
         lambda: drive_at_random(worker.loop.env, steps, excitation, np.random.default_rng(seed))
@@ -167,9 +166,7 @@ def _describe_effect(response: Response, period_s: float | None) -> str:
     if last > first:
         span = f"first {span}, the last of it after {_after(last, period_s)}"
     parts = ", ".join(
-        f"{share:.0%} after {counted(lag, 'step')}"
-        for lag, share in enumerate(response.shares)
-        if share > 0
+        f"{response.shares[lag]:.0%} after {counted(lag, 'step')}" for lag in response.lags
     )
     return f"an action {span} (of its effect {parts}; measured over {response.rows} steps)"
 

@@ -39,6 +39,6 @@ def main(arguments: Arguments) -> int:
         stopper.on_stop = page.close
         log.info("%s is shown at %s", settings.run_name, page.url)
         if arguments.supervised:
-            print("ready", flush=True)
+            print("ready")
         page.serve_forever()
     return stopper.exit_code

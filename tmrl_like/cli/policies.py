@@ -28,11 +28,6 @@ def main(arguments: Arguments) -> int:
             return _list(*(PolicyStore(run / FOLDER) for run in runs))
         store = PolicyStore(arguments.found.folder() / FOLDER)
         version = arguments.found.version or NEWEST
-        if arguments.found.version and arguments.action in ("list", "prune"):
-            raise ConfigError(
-                f"{arguments.place}: `policies {arguments.action}` takes no version; leave out "
-                "the @"
-            )
         if arguments.action == "export":
             _export(store, version, arguments)
         elif arguments.action == "list":
@@ -68,6 +63,8 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
         str(file),
         f"a name that ends in {suffix} (--onnx writes .onnx)",
     )
+    is_used = arguments.onnx or not arguments.allow
+    expect(is_used, "--allow", arguments.allow, "--onnx beside it")
     policy = load_policy(source, allow=arguments.allow) if arguments.onnx else None
     try:
         if policy is None:

@@ -31,7 +31,7 @@ def prove(
         SUMMARY_COLUMNS,
         [summary_row("untrained", untrained), summary_row("trained", trained)],
     )
-    print(f"{'proof passed' if passed else 'proof FAILED'}: {reason}", flush=True)
+    print(f"{'proof passed' if passed else 'proof FAILED'}: {reason}")
     content = {"passed": passed, "reason": reason, "untrained": untrained, "trained": trained}
     write_atomically(
         folder / "proof.json", msgspec.json.format(msgspec.json.encode(content), indent=1)
@@ -42,7 +42,7 @@ def prove(
     levels = {"untrained": _return_of(untrained), "trained": _return_of(trained)}
     picture = folder / "proof.png"
     if plot_returns(picture, {folder.name: [folder]}, levels):
-        print(f"picture: {picture}", flush=True)
+        print(f"picture: {picture}")
     return passed
 
 

@@ -5,26 +5,27 @@ reward.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tmrl_like.base.factories import taken_apart
+from tmrl_like.base.functional import place_of
+from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.cli.prepare import TO_COLLECT, find_policy, prepare
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.test import picture_of
 from tmrl_like.cli.window import Window
-from tmrl_like.envs.supervision import StoppedError
+from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.envs.trajectory import resample, save_trajectory
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.data_sets import refuse_taken, write_log
-from tmrl_like.rollouts.rollout import Rollout
 from tmrl_like.types import Driver
 
 
@@ -75,29 +76,6 @@ def _record_episodes(arguments: Arguments) -> int:
     return 0
 
 
-class _Alone:
-    """A driver that never hands back: while the wrapped driver gives no action, the environment's
-    default action is sent.
-    """
-
-    is_program = True
-
-    def __init__(
-        self, make_driver: Callable[..., Driver], action_space: Any, default_action: Any
-    ) -> None:
-        self._driver, self._rest = (
-            make_driver(action_space=action_space, default_action=default_action),
-            default_action,
-        )
-
-    def __call__(self, obs: Any) -> Any:
-        action = self._driver(obs)
-        return self._rest if action is None else action
-
-    def close(self) -> None:
-        self._driver.close()
-
-
 def _record_lap(arguments: Arguments) -> int:
     """Let a driver take over the environment for one episode, and write the path that it took."""
     file = Path(arguments.out)
@@ -119,43 +97,24 @@ def _record_lap(arguments: Arguments) -> int:
         )
     print(
         f"{env_cls.__name__}: once around the track, in real time, driven by {arguments.lap} …",
-        flush=True,
     )
-    lap = dataclasses.replace(
-        experiment,
-        env=partial(env_cls, **given | env_cls.lap_arguments),
-        worker=dataclasses.replace(experiment.worker, envs=1, takeover_in_tests=True),
-        takeover=partial(_Alone, drivers[arguments.lap]),
-    )
-    rollouts = list[Rollout]()
+    make_env = partial(env_cls, **given | getattr(env_cls, "lap_arguments", {}))
+    options = experiment.worker
     with contextlib.ExitStack() as closing:
+        env = SupervisedEnv(make_env, options.hang_timeout_s, options.own_thread)
+        closing.callback(env.close)
+        driver = drivers[arguments.lap](
+            action_space=env.env.action_space, default_action=env.default_action
+        )
+        closing.callback(driver.close)
         window = None
         if arguments.lap == "keyboard" and not getattr(env_cls, "has_window", False):
-            window = closing.enter_context(Window(lambda: worker.stop()))
-
-        def after_step() -> None:
-            if window is not None:
-                window.show(picture_of(worker.env))
-
-        parts: dict[str, Any] = {
-            "actor_module_cls": RandomActor,
-            "obs_preprocessor": None,
-            "sample_compressor": None,
-        }
-        worker = closing.enter_context(lap.make_standalone(on_rollout=rollouts.append, **parts))
+            window = closing.enter_context(Window(env.stopping.set))
         try:
-            episode = worker.run_episode(after_step=after_step)
+            positions = env.run(lambda: _drive_lap(env, driver, window))
         except StoppedError:  # the window was closed
             raise KeyboardInterrupt from None
-    if episode.fault:
-        raise EnvironmentFaultError(episode.fault)
-    if not episode.terminated:
-        raise ConfigError(
-            f"the lap did not end within {episode.steps} steps: nothing was recorded; raise "
-            "ep_max_length"
-        )
-    positions = rollouts[0].info.get("position")
-    if positions is None:
+    if positions[0] is None:
         raise ConfigError(
             f"{env_cls.__name__} does not report where it is: expected info['position'], [2] or [3]"
         )
@@ -163,3 +122,32 @@ def _record_lap(arguments: Arguments) -> int:
     save_trajectory(arguments.out, points)
     print(f"{file}: {len(points)} points from {len(positions)} positions")
     return 0
+
+
+def _drive_lap(env: SupervisedEnv, driver: Driver, window: Window | None) -> list[Any]:
+    """Drive one episode, and return where it went; while the driver gives no action, the
+    environment's default action is sent.
+    """
+    obs, info = env.reset()
+    terminated = truncated = False
+    positions = list[Any]()
+    while True:
+        positions.append(copy.deepcopy(info.get("position")))
+        if terminated:
+            return positions
+        if truncated:
+            raise ConfigError(
+                f"the lap did not end within {len(positions) - 1} steps: nothing was recorded; "
+                "raise ep_max_length"
+            )
+        if env.stopping.is_set():
+            raise StoppedError
+        try:
+            action = driver(obs)
+        except Exception as error:
+            raise ConfigError(f"the driver failed: {one_line(error)}{place_of(error)}") from None
+        obs, _, terminated, truncated, info = env.step(
+            env.default_action if action is None else action
+        )
+        if window is not None:
+            window.show(picture_of(env.env))

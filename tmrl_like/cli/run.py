@@ -61,7 +61,7 @@ def main(arguments: Arguments) -> int:
         settings.refuse_finished()
     title = f"{settings.run_name} ({settings.document.source})"
     if arguments.in_process:
-        print(f"run {title} starts: torch is loaded first", flush=True)
+        print(f"run {title} starts: torch is loaded first")
         from tmrl_like.cli import train
 
         return train.main(arguments)

@@ -10,7 +10,6 @@ import yaml
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.places import find_place
 from tmrl_like.cli.tables import print_table
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.config.run_lock import is_in_use
@@ -29,7 +28,7 @@ _READ_BYTES = 1 << 20  # how much is read of a metrics file, from its end
 def main(arguments: Arguments) -> int:
     """List runs, the newest last, or plot them."""
     runs = data_folder() / "runs"
-    found = [find_place(typed).folder() for typed in arguments.places]
+    found = [arguments.find(typed).folder() for typed in arguments.places]
     if arguments.plot or arguments.out:
         return _plot(found, Path(arguments.out or "returns.png"))
     found = found or [folder for folder in runs.glob("*/") if any(folder.glob("*.json*"))]

@@ -14,6 +14,6 @@ def main(arguments: Arguments) -> int:
         # has ended
         stopper.on_stop = server.close
         if arguments.supervised:
-            print("ready", server.address[1], flush=True)
+            print("ready", server.address[1])
         server.serve_forever()
     return stopper.exit_code

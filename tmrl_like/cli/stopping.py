@@ -103,5 +103,5 @@ class Stopper:
 def end_now(code: int, line: str) -> None:
     """End this process from any thread, whatever its other threads are doing."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"tmrl-like: error: {line}", file=sys.stderr, flush=True)
+        print(f"tmrl-like: error: {line}", file=sys.stderr)
     os._exit(code)

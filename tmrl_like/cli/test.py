@@ -42,7 +42,9 @@ def main(arguments: Arguments) -> int:
     policy = None if arguments.untrained else find_policy(arguments)
     usual = math.inf if arguments.window else 100 if arguments.interval else 10
     with contextlib.ExitStack() as closing:
-        video = closing.enter_context(Video(arguments.video)) if arguments.video else None
+        video = Video(arguments.video) if arguments.video else None
+        if video is not None:
+            closing.callback(video.close)
         window = closing.enter_context(Window(lambda: worker.stop())) if arguments.window else None
         worker = closing.enter_context(experiment.make_standalone(policy))
 
@@ -83,12 +85,10 @@ def drive(
             )
             took = f"{episode.duration_s:.2f} s, {counted(episode.overruns, 'overrun')}, {ending}"
             if supervised:  # on a new line, since the user's code may leave one open
-                print(f"\nepisode {msgspec.json.encode(episode).decode()}", flush=True)
+                print(f"\nepisode {msgspec.json.encode(episode).decode()}")
             else:
                 steps = counted(episode.steps, "step")
-                print(
-                    f"episode {count}: return {episode.return_:.3f} in {steps}, {took}", flush=True
-                )
+                print(f"episode {count}: return {episode.return_:.3f} in {steps}, {took}")
             yield episode
 
 
@@ -146,10 +146,7 @@ class Video:
                 raise ConfigError(f"--video {self.file}: OpenCV cannot write there")
         self._writer.write(picture)
 
-    def __enter__(self) -> Video:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
         if self._writer is not None:
             self._writer.release()
 

@@ -48,7 +48,7 @@ class PlainView:
         the run goes on.
         """
         try:
-            print(text, flush=True)
+            print(text)
         except BrokenPipeError:
             sys.stdout = None  # print now does nothing
         except OSError:

@@ -63,7 +63,7 @@ class Window:
                 if self._process.wait() == 0:
                     self._on_close()
                 else:
-                    print("no window can be shown: the display does not answer", flush=True)
+                    print("no window can be shown: the display does not answer")
                 return
 
     def __enter__(self) -> Window:

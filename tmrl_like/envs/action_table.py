@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import TransformAction
 
 from tmrl_like.base.text import suggestion
 from tmrl_like.envs.actions import NUMBERS, default_action, held_actions, typed_action
@@ -104,12 +105,6 @@ class ActionTable:
                 "one)"
             )
         self.fit(env.action_space)
-        return _ByNumber(env, self)
-
-
-class _ByNumber(gymnasium.ActionWrapper[Any, Any, Any]):
-    def __init__(self, env: gymnasium.Env[Any, Any], table: ActionTable) -> None:
-        super().__init__(env)
-        self.action_space = table.space
-        self.default_action = table.nearest(default_action(env))
-        self.action = table  # type: ignore[method-assign,assignment]
+        by_number: Any = TransformAction(env, self, self.space)
+        by_number.default_action = self.nearest(default_action(env))
+        return by_number  # type: ignore[no-any-return]

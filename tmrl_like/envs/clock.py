@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 SPIN_S = 0.2e-3
-_MAX_SPIN_SHARE = 0.25  # of a time-step
+MAX_SPIN_SHARE = 0.25  # of a time-step
 _CARE = 1.2  # time kept free for a call, relative to its expected duration
 _FORGETS = 0.01  # share by which the expected duration moves towards each shorter one
 
@@ -69,10 +69,3 @@ def _expected(expected_s: float, newest_s: float) -> float:
     forgotten slowly.
     """
     return max(newest_s, expected_s + _FORGETS * (newest_s - expected_s))
-
-
-def bounded_spin_s(time_step_s: float, spin_s: float = SPIN_S) -> float:
-    """Return the most seconds of a time-step for which a `Clock` may spin: `spin_s`, but never more
-    than a quarter of the time-step.
-    """
-    return min(spin_s, _MAX_SPIN_SHARE * time_step_s)

@@ -53,8 +53,6 @@ class Response:
     Attributes:
         shares: [max_lag + 1], the share of an action's effect that shows at each lag; sums to 1, or
             is all 0.
-        lags: lags at which the effect is not chance, in ascending order; empty if no effect was
-            seen.
         hidden_state: whether even the oldest actions explain something that the last observation
             does not: it lacks something that moves, such as a speed. `lags` are then those with an
             effect beside the last two observations.
@@ -62,9 +60,13 @@ class Response:
     """
 
     shares: Array
-    lags: tuple[int, ...]
     hidden_state: bool
     rows: int
+
+    @property
+    def lags(self) -> tuple[int, ...]:
+        """Lags at which the effect is not chance, in ascending order; empty if none was seen."""
+        return tuple(lag for lag, share in enumerate(self.shares) if share > 0)
 
     @property
     def max_lag(self) -> int:
@@ -74,7 +76,7 @@ class Response:
     @property
     def never_ends(self) -> bool:
         """Whether the effect lasts up to the longest lag that was examined."""
-        return bool(self.lags) and self.lags[-1] == self.max_lag
+        return bool(self.shares[-1] > 0)
 
     @property
     def act_buf_len(self) -> int:
@@ -129,8 +131,7 @@ def _test_lags(
         younger = _Regression(traces, last, targets, memory)
         sizes = np.sqrt(younger.effects(random, beside_older=True))
         shares[: last + 1] = sizes / sizes.sum() if sizes.any() else np.arange(last + 1) == last
-    lags = tuple(map(int, np.flatnonzero(shares)))
-    return Response(shares, lags, memory > 1, len(regression.noise))
+    return Response(shares, memory > 1, len(regression.noise))
 
 
 class _Regression:

@@ -17,11 +17,11 @@ def has_display() -> bool:
 
 
 def require_display() -> None:
-    """Raise ConfigError if there is no screen to play on."""
+    """Raise ConfigError if there is no screen."""
     if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
         raise ConfigError(
-            "a desktop game needs a screen, and DISPLAY is not set: "
-            "start the worker in an X11 session, or under Xvfb (xvfb-run)"
+            "a game's window and the keyboard need a screen, and DISPLAY is not set: start in an "
+            "X11 session, or under Xvfb (xvfb-run)"
         )
 
 

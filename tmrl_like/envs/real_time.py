@@ -11,24 +11,24 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import gymnasium
 from gymnasium import spaces
+from msgspec import Meta
 
 from tmrl_like.base.factories import said_by_rtgym, said_to_memory, signature_of
-from tmrl_like.base.options import refuse_unknown
+from tmrl_like.base.options import Positive, in_range, refuse_unknown
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
-from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
+from tmrl_like.envs.clock import MAX_SPIN_SHARE, SPIN_S, Clock
 from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 from tmrl_like.errors import expect, unexpected
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
-_SECONDS = ("time_step_duration", "start_obs_capture", "time_step_timeout_factor", "spin_s")
+_Number = Annotated[float, Meta(ge=0, le=1e6)]
 _SENDS_WITHIN_S = 0.01  # a `stop` waits no longer than this for a `send_control`
 
 
@@ -90,12 +90,12 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     interface: Any
     interface_args: Sequence[Any] = ()
     interface_kwargs: Mapping[str, Any] = MappingProxyType({})
-    time_step_duration: float = 0.0
-    start_obs_capture: float = 1.0
-    time_step_timeout_factor: float = 1.0
-    ep_max_length: float = math.inf
+    time_step_duration: _Number = 0.0
+    start_obs_capture: _Number = 1.0
+    time_step_timeout_factor: _Number = 1.0
+    ep_max_length: Annotated[float, Meta(ge=1)] = math.inf
     act_in_obs: bool = True
-    act_buf_len: int = 1
+    act_buf_len: Positive = 1
     reset_act_buf: bool = True
     last_act_on_reset: bool = False
     wait_on_done: bool = False
@@ -104,10 +104,9 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     benchmark: bool = False
     benchmark_polyak: float = 0.1
     benchmark_type: str = "polyak"
-    spin_s: float = SPIN_S
+    spin_s: _Number = SPIN_S
     inputs: Inputs | None = None
 
-    _least_actions = 1  # smallest `act_buf_len`
     _waits_when_cut = False  # whether a reset during an episode calls the interface's `wait`
 
     @staticmethod
@@ -161,7 +160,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self.running = self.is_waiting = self.is_stopped = False
         self._sending = threading.Lock()  # so that no command is sent after a `stop`
         self._clock = Clock(self.spin_s) if clock is None else clock
-        self._clock.max_spin_s = bounded_spin_s(self.time_step_duration, self.spin_s)
+        self._clock.max_spin_s = min(self.spin_s, MAX_SPIN_SHARE * self.time_step_duration)
         self._in_time_step = False
         self._captured: Any = None  # the time-step's observation; None before it is captured
         self._capture_at = 0.0
@@ -273,21 +272,17 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """
         refuse_unknown("rtgym's config", config, ClockedGym)
         value = config.get("interface")
-        expect(callable(value), "rtgym's config: interface", value, "the interface's class")
-        for name in _SECONDS:
-            value = config.get(name, 0)
-            fits = isinstance(value, Real) and 0 <= float(value) < math.inf
-            expect(fits, name, value, "a finite number, 0 or more")
+        expected = "the interface's class (in a file {class_path: …})"
+        expect(callable(value), "interface", value, expected)
+        hints = inspect.get_annotations(ClockedGym, eval_str=True)
+        hints |= inspect.get_annotations(type(self), eval_str=True)
+        for name, kind in hints.items():
+            if name in config:
+                in_range(name, config[name], kind)
         duration = config.get("time_step_duration", 0)
         capture = config.get("start_obs_capture", 1.0)
         is_within = not duration or capture <= 1.001 * duration  # 3 * 0.1 is more than 0.3
         expect(is_within, "start_obs_capture", capture, f"time_step_duration, {duration}, or less")
-        least, value = self._least_actions, config.get("act_buf_len", 1)
-        fits = isinstance(value, Integral) and int(value) >= least
-        expect(fits, "act_buf_len", value, f"{least} or more, a whole number")
-        value = config.get("ep_max_length", 1)
-        fits = isinstance(value, Real) and float(value) >= 1
-        expect(fits, "ep_max_length", value, "1 or more")
 
     def _begin_time_step(self, action: Any) -> None:
         self._note("start_send_control_time")
@@ -390,7 +385,6 @@ class RealTimeEnv(Float32Env):
         start_obs_capture: float | None = None,
         wait_on_done: bool = True,
         reset_act_buf: bool = True,
-        spin_s: float = SPIN_S,
         inputs: Inputs | None = None,
     ) -> None:
         """Make the interface, and the environment around it.
@@ -406,8 +400,6 @@ class RealTimeEnv(Float32Env):
             wait_on_done: call the interface's `wait` at the end of an episode, and stop the clock
                 until the reset.
             reset_act_buf: fill the action buffer with default actions at each reset.
-            spin_s: the most seconds before a deadline for which to poll the clock instead of
-                sleeping; never more than a quarter of a time-step.
             inputs: rows of an `ActionTable`, the interface's default action among them, or the name
                 of one of its `input_tables`; actions are then row numbers. With None, actions are
                 the interface's own.
@@ -421,12 +413,10 @@ class RealTimeEnv(Float32Env):
             "start_obs_capture": time_step_duration
             if start_obs_capture is None
             else start_obs_capture,
-            "time_step_timeout_factor": 1.0,
             "ep_max_length": ep_max_length,
             "act_buf_len": act_buf_len,
             "wait_on_done": wait_on_done,
             "reset_act_buf": reset_act_buf,
-            "spin_s": spin_s,
             "inputs": inputs,
         }
         clocked = ClockedGym(config)

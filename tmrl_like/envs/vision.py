@@ -6,6 +6,7 @@ from collections import deque
 from typing import Annotated, Any
 
 import numpy as np
+from gymnasium import spaces
 from msgspec import Meta
 from numpy.typing import NDArray
 
@@ -74,6 +75,10 @@ class History:
         """Begin empty; the stack holds `length` arrays."""
         self.length = length
         self._arrays: deque[NDArray[Any]] = deque(maxlen=length)
+
+    def space(self, view: Any) -> spaces.Box:
+        """Return the space of stacks of what a view returns, by its `shape`, `dtype` and `full`."""
+        return spaces.Box(0, view.full, (self.length, *view.shape), view.dtype)
 
     def __call__(self, array: NDArray[Any]) -> NDArray[Any]:
         """Append an array, and return the stack, [length, *array.shape]."""

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.envs.desktop import game_window
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv
 from tmrl_like.envs.desktop.desktop_game import GameProcess
-from tmrl_like.envs.desktop.desktop_screen import Region
+from tmrl_like.envs.desktop.desktop_screen import Region, Screen
 from tmrl_like.envs.desktop.game_window import find_window, focus, windows_now
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
@@ -187,6 +188,18 @@ def test_keys_are_held_and_released_by_name(screen):
             keyboard.hold(["strg"])
     keyboard.close()
     assert keys_down() == 0
+
+
+@pytest.mark.parametrize("place", [(-1, 0, 9, 9), (0, -60, 9, 9), (792, 0, 9, 9), (0, 592, 9, 9)])
+def test_a_part_beside_the_screen_is_a_fault_even_where_it_is_read_as_black(place, monkeypatch):
+    black = SimpleNamespace(bgra=bytes(4 * 9 * 9), width=9, height=9)
+    screen = {"left": 0, "top": -50, "width": 800, "height": 650}
+    grabber = SimpleNamespace(monitors=[screen], grab=lambda region: black)
+    monkeypatch.setattr("mss.MSS", lambda: grabber)
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert Screen().grab(Region(791, -50, 9, 9)).shape == (9, 9, 3)
+    with pytest.raises(EnvironmentFaultError, match="is all of the window on it"):
+        Screen().grab(Region(*place))
 
 
 def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen, command):

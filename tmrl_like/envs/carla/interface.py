@@ -32,7 +32,7 @@ from gymnasium import spaces
 from msgspec import Meta
 
 from tmrl_like.base.factories import said_to_memory
-from tmrl_like.base.options import AboveZero, in_ranges
+from tmrl_like.base.options import AboveZero, Natural, in_ranges
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.route import Drive, RouteOptions, plan_route
@@ -201,7 +201,7 @@ class CarlaSyncEnv(ClockedGym):
             default action.
     """
 
-    _least_actions = 0
+    act_buf_len: Natural = 2
 
     memory_arguments = staticmethod(said_to_memory)
 

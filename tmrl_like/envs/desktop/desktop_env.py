@@ -166,9 +166,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         return {}
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        view = self._view
-        seen = spaces.Box(0, view.full, (self._images.length, *view.shape), view.dtype)
-        return spaces.Tuple((seen,))
+        return spaces.Tuple((self._images.space(self._view),))
 
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (len(self._axes),))

@@ -46,9 +46,15 @@ class Screen:
 
     def grab(self, region: Region) -> Frame:
         """Return what the screen shows in a region, uint8 [height, width, 3] RGB; raise
-        EnvironmentFaultError if it cannot be grabbed.
+        EnvironmentFaultError if it cannot be grabbed, or lies partly beside the screen, where
+        Windows would show black.
         """
         try:
+            screen = self._mss.monitors[0]  # all of them together
+            left, top = region.left - screen["left"], region.top - screen["top"]
+            right, bottom = left + region.width, top + region.height
+            if min(left, top) < 0 or right > screen["width"] or bottom > screen["height"]:
+                raise self._error(f"the screen is {screen}")
             shot = self._mss.grab(region._asdict())
         except self._error as error:
             reason = str(error).partition("\n")[0]

@@ -135,7 +135,7 @@ class VizDoomInterface(TaskInterface[Picture]):
         self.game.init()
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        frames = spaces.Box(0, 255, (self._history.length, *self._shrink.shape), np.uint8)
+        frames = self._history.space(self._shrink)
         return spaces.Tuple((frames, spaces.Box(np.zeros_like(self._most), self._most)))
 
     def get_action_space(self) -> spaces.Discrete:

@@ -46,11 +46,11 @@ from tmrl_like.envs.racing.racing_game import (
     require_game,
 )
 from tmrl_like.envs.racing.road_driver import RoadDriver
-from tmrl_like.envs.racing.view import INSTRUMENTS, ImageView, LidarView
+from tmrl_like.envs.racing.view import AROUND_CAR, INSTRUMENTS, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.task import TaskInterface
 from tmrl_like.envs.trajectory import Lap, RewardOptions, TrajectoryReward, load_trajectory
-from tmrl_like.envs.vision import History
+from tmrl_like.envs.vision import History, Shrink
 from tmrl_like.envs.way import Points
 from tmrl_like.errors import ConfigError
 
@@ -110,16 +110,15 @@ class RacingInterface(TaskInterface[np.void]):
         self._reward: TrajectoryReward | Lap = Lap(_AWAY, _HALF_ROAD)
         if trajectory != "":
             self._reward = TrajectoryReward(demonstration(track, trajectory), reward, _HALF_ROAD)
-        self._view: LidarView | ImageView = (
-            LidarView() if observation == "lidar" else ImageView(image_size, grey)
+        self._view: LidarView | Shrink = (
+            LidarView() if observation == "lidar" else Shrink(image_size, AROUND_CAR, grey)
         )
         self._history = History(history)
         self._frame = np.zeros(FRAME_SHAPE, np.uint8)
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        view = self._view
-        seen = spaces.Box(0, view.full, (self._history.length, *view.shape), view.dtype)
-        return spaces.Tuple((spaces.Box(-1.0, 1.0, (len(INSTRUMENTS),), np.float32), seen))
+        instruments = spaces.Box(-1.0, 1.0, (len(INSTRUMENTS),), np.float32)
+        return spaces.Tuple((instruments, self._history.space(self._view)))
 
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (2,), np.float32)

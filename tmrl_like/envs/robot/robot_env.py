@@ -55,7 +55,7 @@ STEP_COSTS = 0.1
 _NEAR_M = 0.01
 _CLOSE_M = 0.03  # standard deviation, along x and y
 _IMAGE_PX, _PX_PER_M = 300, 200
-_FAINT, _ARM, _JOINT, _TARGET = (205, 210, 215), (95, 135, 180), (45, 60, 80), (255, 0, 0)  # RGB
+_ARM, _JOINT, _TARGET = (95, 135, 180), (0, 0, 0), (255, 0, 0)  # RGB
 
 _HOME_GAIN = 5.0  # 1/s
 _AT_HOME_RAD = 0.05
@@ -144,18 +144,12 @@ class RobotInterface(TaskInterface[RobotState]):
         elbow_m = LINKS_M[0] * np.array(
             (math.cos(self._position_rad[0]), math.sin(self._position_rad[0]))
         )
-        shoulder, elbow, tip = map(_pixel, (np.zeros(2), elbow_m, tip_m(self._position_rad)))
-
-        circle = partial(cv2.circle, image, lineType=cv2.LINE_AA)  # thickness -1: a disc
-        line = partial(cv2.line, image, lineType=cv2.LINE_AA)
-        circle(shoulder, round(sum(LINKS_M) * _PX_PER_M), _FAINT, 1)  # how far it reaches
-        line(shoulder, elbow, _ARM, 14)
-        line(elbow, tip, _ARM, 8)
-        circle(shoulder, 12, _JOINT, -1)
-        circle(elbow, 8, _JOINT, -1)
-        circle(_pixel(self.target_m), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
-        circle(_pixel(self.target_m), round(REACHED_M * _PX_PER_M), _TARGET, -1)
-        circle(tip, 4, (0, 0, 0), -1)
+        joints = [_pixel(at) for at in (np.zeros(2), elbow_m, tip_m(self._position_rad))]
+        cv2.polylines(image, [np.array(joints)], False, _ARM, 10, cv2.LINE_AA)
+        disc = partial(cv2.circle, image, thickness=-1, lineType=cv2.LINE_AA)
+        disc(_pixel(self.target_m), round(REACHED_M * _PX_PER_M), _TARGET)
+        for joint in joints:
+            disc(joint, 5, _JOINT)
         return image
 
     def wait(self) -> None:

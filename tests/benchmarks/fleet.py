@@ -13,9 +13,8 @@ log, and publish a policy of 100 kB every 5 s.
 
 No sample may be lost, duplicated or out of order. All of a worker's entries are samples, so at each
 packet the trainer must have received as many samples of its process as the number of the packet's
-last entry. The age of a sample is the time from its step until it is in the memory. CPU and memory
-are those of each process, from the operating system. A generator that is late makes fewer packets
-than it is asked for.
+last entry. CPU and memory are those of each process, from the operating system. A generator
+that is late makes fewer packets than it is asked for.
 """
 
 import contextlib
@@ -89,8 +88,7 @@ def run_trainer(keys, port, nodes, pipe):
     receiver = Receiver(SampleStore(folder, lock), "fleet", keep_samples=memory.memory_size)
     link = TrainerLink(ring_to(keys, port, nodes), f"trainer-{port}", m.Spaces(*SPACES), receiver)
     pipe.send(link.session.wait_connected(30))
-    given = Counter()
-    wrong, ages_s = 0, []
+    given, wrong = Counter(), 0
     while True:
         deliveries = link.retrieve(0.02)
         for delivery in deliveries:
@@ -98,19 +96,11 @@ def run_trainer(keys, port, nodes, pipe):
             process = delivery.receipt[:2]
             given[process] += len(delivery.buffer)
             wrong += given[process] != delivery.receipt.entry
-            newest_s = delivery.buffer.blocks[-1].timing.observed_at_s[-1]
-            ages_s.append(time.time() - float(newest_s))
         link.confirm(deliveries)
         if pipe.poll():
             (question,) = pipe.recv()
-            if question == "begin":
-                pipe.send(ages_s.clear())
-            else:
-                pipe.send(
-                    (dict(given), wrong, ages_s)
-                    if question == "given"
-                    else link.broadcast_model(Actor())
-                )
+            is_asked = question == "given"
+            pipe.send((dict(given), wrong) if is_asked else link.broadcast_model(Actor()))
 
 
 class Worker(LightDelivery):
@@ -254,8 +244,6 @@ def one_fleet(fleet, seconds):
     """Return the figures of a fleet: its packets, its losses and its costs."""
     fleet.collect(True)
     time.sleep(min(3.0, seconds))
-    for trainer in fleet.trainers:
-        trainer.ask("begin")
     cpu_s, packets, began = fleet.cpu_s(), fleet.packets(), time.monotonic()
     while (passed := time.monotonic() - began) < seconds:
         time.sleep(min(PUBLISH_S, seconds - passed))
@@ -269,13 +257,11 @@ def one_fleet(fleet, seconds):
     wait_for(
         lambda: not sum(share.ask("kept") for share in fleet.generators), "an end of what is kept"
     )
-    given = Counter()
-    wrong, ages_s = 0, []
+    given, wrong = Counter(), 0
     for trainer in fleet.trainers:
-        its_own, its_wrong, its_ages_s = trainer.ask("given")
+        its_own, its_wrong = trainer.ask("given")
         given.update(its_own)
         wrong += its_wrong
-        ages_s += its_ages_s
     lost = sum(max(0, count - given[worker]) for worker, count in made.items())
     doubled = sum(max(0, given[worker] - count) for worker, count in made.items())
     return {
@@ -283,8 +269,6 @@ def one_fleet(fleet, seconds):
         "asked": len(made) / fleet.packet_s,
         "lost, doubled, out of order": f"{lost}, {doubled}, {wrong} of {sum(made.values()):,}",
         **{f"CPU of {name}, ms/s": 1e3 * took_s / lasted_s for name, took_s in spent_s.items()},
-        "age p50, ms": 1e3 * float(np.percentile(ages_s, 50)),
-        "age p99, ms": 1e3 * float(np.percentile(ages_s, 99)),
         "memory of servers, MB more": grown_mb,
         "last one in after, s": fleet.connected_s,
     }

@@ -117,7 +117,6 @@ def compared(width, steps, rounds, peer):
         calls[name] = partial(rate, partial(agent.train, of_all), steps)
     training = training_of(width, steps)
     calls["loop"] = lambda: steps / timed(lambda: training.run_epoch(TrainerInterface(None, 0)))
-    calls["memory"] = partial(rate, training.memory.sample, 10 * steps)
     if peer:
         calls["sbx"] = partial(peer.ask, f"{width} {BATCHES[width]} {steps}")
     in_turns(min(3, rounds), **calls)
@@ -151,7 +150,6 @@ def measure(options):
                 "REDQ, steps/s": found["redq"],
                 "REDQ, limit": arithmetic / flop(width, 10),
                 "whole loop, share of the step": ratios(found["loop"], found["ships"]),
-                "batches from `ReplayMemory`/s": found["memory"],
             }
             if peer:
                 row["ours"] = ratios(found["sac"], found["sbx"])

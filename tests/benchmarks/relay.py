@@ -1,7 +1,6 @@
 """Samples from the worker's log to the trainer's memory, encrypted, over three processes.
 
     python tests/benchmarks/relay.py [--kinds packets images noise] [--seconds 1] [--repeats 3]
-                                     [--transport zmq]
 
 Samples of three kinds, as many as `--seconds` would take at the goal's rate:
 
@@ -78,7 +77,7 @@ def spaces_of(kind):
     return obs, spaces.Box(-2.0, 2.0, (2,), np.float32)
 
 
-def run_trainer(port, keys, transport, kind, pipe):
+def run_trainer(port, keys, kind, pipe):
     from tmrl_like.agents.process import tune_process
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.replay.memory import ReplayMemory
@@ -92,7 +91,7 @@ def run_trainer(port, keys, transport, kind, pipe):
     memory = ReplayMemory(memory_size=100_000 if kind == "packets" else 10_000)
     check = SampleCheck(*spaces_of(kind), memory)
     receiver = Receiver(None, "bench", keep_samples=memory.memory_size, check=check)
-    server = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+    server = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
     link = TrainerLink(server, "t", Spaces(*SPACES), receiver)
     pipe.send(link.session.wait_connected(10))
     received, ended_at = 0, 0.0
@@ -125,7 +124,7 @@ class Sending(LightDelivery):
         return 0.01  # as a worker's link
 
 
-def run_worker(port, keys, transport, kind, count, pipe):
+def run_worker(port, keys, kind, count, pipe):
     from tmrl_like.base.processes import keep_freed_memory
     from tmrl_like.delivery.folder import open_folder
     from tmrl_like.delivery.options import OutboxOptions
@@ -136,7 +135,7 @@ def run_worker(port, keys, transport, kind, count, pipe):
 
     keep_freed_memory(64 << 20)  # as the link's process
     worker = Sending(open_folder(None, "bench"), OutboxOptions(max_bytes=KEPT_BYTES), KEPT_BYTES)
-    ring = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+    ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
     session = Session(
         ring, worker, "worker", "bench", spaces=Spaces(*SPACES), incarnation=worker.log.incarnation
     )
@@ -157,15 +156,15 @@ def run_worker(port, keys, transport, kind, count, pipe):
     worker.close()
 
 
-def way(kind, seconds, transport, found):
+def way(kind, seconds, found):
     """Return samples per second; append bytes and CPU time of a sample to `found`."""
     count = int(seconds * GOALS_PER_S[kind])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         keys = Path(folder) / "keys"
-        server = stack.enter_context(Part(run_server, {"keys_dir": keys, "transport": transport}))
+        server = stack.enter_context(Part(run_server, {"keys_dir": keys}))
         port = server.hear()
-        trainer = stack.enter_context(Part(run_trainer, port, keys, transport, kind))
-        worker = stack.enter_context(Part(run_worker, port, keys, transport, kind, count))
+        trainer = stack.enter_context(Part(run_trainer, port, keys, kind))
+        worker = stack.enter_context(Part(run_worker, port, keys, kind, count))
         assert trainer.hear()
         worker.hear()
         cpu_s = -sum(part.cpu_s() for part in (server, trainer, worker))
@@ -205,7 +204,7 @@ def measure(options):
         found = {"bytes": [], "cpu_us": []}
         turns = in_turns(
             options.repeats,
-            ours=partial(way, kind, options.seconds, options.transport, found),
+            ours=partial(way, kind, options.seconds, found),
             limit=partial(two_tcp_hops, found, options.seconds / 4),
         )
         costs = {"CPU, µs a sample": found["cpu_us"], "bytes a sample": found["bytes"]}
@@ -215,4 +214,4 @@ def measure(options):
 if __name__ == "__main__":
     kinds = list(GOALS_PER_S)
     quick = {"seconds": 0.1, "repeats": 1}
-    benchmark(__doc__, measure, kinds=kinds, seconds=1.0, repeats=3, transport="zmq", quick=quick)
+    benchmark(__doc__, measure, kinds=kinds, seconds=1.0, repeats=3, quick=quick)

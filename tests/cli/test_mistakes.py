@@ -130,7 +130,7 @@ def end_of_input(_):
     raise EOFError
 
 
-@pytest.mark.parametrize("stdin", [Terminal(), io.StringIO(), None])
+@pytest.mark.parametrize("stdin", [Terminal(), io.StringIO(), None], ids=["typed", "piped", "no"])
 def test_without_a_line_there_is_nothing_to_join_by(stdin, refused, monkeypatch):
     monkeypatch.setattr(sys, "stdin", stdin)
     monkeypatch.setattr("getpass.getpass", end_of_input)

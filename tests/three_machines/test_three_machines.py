@@ -13,10 +13,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from kit.waiting import until
 
 CONFIG = Path(__file__).parents[2] / "config" / "pendulum.yaml"
 SERVER, TRAINER, GATE, WORKER = (
@@ -115,20 +115,26 @@ class Machine:
         self.home = home
         self.processes = []
 
+    def command(self, *arguments):
+        return inside(self.name, sys.executable, "-m", "tmrl_like", *arguments)
+
     def run(self, *arguments):
-        command = inside(self.name, sys.executable, "-m", "tmrl_like", *arguments)
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            self.command(*arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def start(self, *arguments):
-        command = inside(self.name, sys.executable, "-m", "tmrl_like", *arguments)
         with self.home.with_suffix(".log").open("a") as log:
             self.processes.append(
                 subprocess.Popen(
-                    command,
+                    self.command(*arguments),
                     env=self.environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -158,6 +164,8 @@ def test_three_machines_with_the_worker_behind_nat(network, tmp_path):
     finally:
         for machine in machines:
             machine.stop()
+            if machine.processes:
+                print(machine.log())
 
 
 def run_on_three_machines(server, trainer, worker):
@@ -179,18 +187,12 @@ def run_on_three_machines(server, trainer, worker):
 
     metrics = trainer.home / "runs" / "pendulum" / "metrics.jsonl"
     weights = worker.home / "runs" / "pendulum" / "weights" / "worker.safetensors"
-    deadline = time.monotonic() + 90
-    while not (_rounds(metrics) and weights.exists()):
-        assert time.monotonic() < deadline, server.log() + worker.log() + trainer.log()
-        time.sleep(0.2)
+    until(lambda: _rounds(metrics) and weights.exists(), "a round and a policy", 90.0)
     assert _rounds(metrics)[0]["env_steps_total"] >= 50
     assert "arm" in server.log()
 
     server.run("keys", "revoke", "arm")
-    deadline = time.monotonic() + 30
-    while worker.processes[0].poll() is None:
-        assert time.monotonic() < deadline, "a revoked worker goes on: " + worker.log()
-        time.sleep(0.2)
+    until(lambda: worker.processes[0].poll() is not None, "an end of the revoked worker", 30.0)
     assert "refuse" in worker.log()
 
 

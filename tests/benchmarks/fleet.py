@@ -1,15 +1,12 @@
 """How many workers a server and a trainer carry, and the cost of each. The workers have no
 environments.
 
-    python tests/benchmarks/fleet.py [--workers 16 32 64] [--servers 1] [--nodes 0 1 3]
-                                     [--hz 20] [--minutes 1]
+    python tests/benchmarks/fleet.py [--workers 16 32 64] [--servers 1] [--hz 20] [--minutes 1]
 
 Light workers share processes, but each has its own connection, sample log and outbox. Each makes a
 tiny sample per step and, as a worker's outbox does, a packet every tenth of a second (below 10 Hz
-at each step). They dial `--servers` servers, each in a process of its own. Without nodes each
-server has a trainer. With nodes, the servers are gateways of an engine that one trainer reads
-(JetStream, of which three nodes flush to disk before they confirm). Trainers have a real memory and
-log, and publish a policy of 100 kB every 5 s.
+at each step). They dial `--servers` servers, each in a process of its own, with a trainer
+each. Trainers have a real memory and log, and publish a policy of 100 kB every 5 s.
 
 No sample may be lost, duplicated or out of order. All of a worker's entries are samples, so at each
 packet the trainer must have received as many samples of its process as the number of the packet's
@@ -20,15 +17,13 @@ that is late makes fewer packets than it is asked for.
 import contextlib
 import heapq
 import logging
-import sys
 import tempfile
 import time
 from collections import Counter
-from itertools import product
 from pathlib import Path
 
 import numpy as np
-from _harness import TESTS, Part, benchmark, run_server, wait_for
+from _harness import Part, benchmark, run_server, wait_for
 from kit.light_worker import LightDelivery
 
 import tmrl_like
@@ -48,26 +43,11 @@ SPACES = ("o", "a")
 WEIGHTS = 25_000
 
 
-def engine_options(nodes):
-    """Return the options of the engine, or None if there are no nodes."""
-    if not nodes:
-        return None
-    from tmrl_like.engine.options import EngineOptions
-
-    return EngineOptions(nodes=tuple(nodes), run="fleet")
+def ring_to(keys, port, name=""):
+    return connect_to_one("zmq", [f"127.0.0.1:{port}"], name, keys)
 
 
-def ring_to(keys, port, nodes):
-    """Return a trainer's connection, to a server or to the engine."""
-    if not nodes:
-        return connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
-    from tmrl_like.engine.reader import Reader
-    from tmrl_like.session.ring import Ring
-
-    return Ring(["fleet"], lambda _: Reader(engine_options(nodes)), is_quiet=True)
-
-
-def run_trainer(keys, port, nodes, pipe):
+def run_trainer(keys, port, pipe):
     import torch
 
     from tmrl_like.base.files import lock_folder
@@ -86,7 +66,7 @@ def run_trainer(keys, port, nodes, pipe):
     lock = lock_folder(folder)
     assert lock is not None
     receiver = Receiver(SampleStore(folder, lock), "fleet", keep_samples=memory.memory_size)
-    link = TrainerLink(ring_to(keys, port, nodes), f"trainer-{port}", m.Spaces(*SPACES), receiver)
+    link = TrainerLink(ring_to(KeyFolder(keys), port), "trainer", m.Spaces(*SPACES), receiver)
     pipe.send(link.session.wait_connected(30))
     given, wrong = Counter(), 0
     while True:
@@ -113,8 +93,7 @@ class Worker(LightDelivery):
         hello = m.Hello(
             "worker", name, self.log.incarnation, tmrl_like.__version__, m.Spaces(*SPACES)
         )
-        ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], name, keys)
-        self._conversation = Conversation(ring, self, hello, time.monotonic)
+        self._conversation = Conversation(ring_to(keys, port, name), self, hello, time.monotonic)
 
     @property
     def is_connected(self):
@@ -190,18 +169,16 @@ def run_workers(keys_folder, names, samples, packet_s, pipe):
 class Fleet:
     """Connected servers, trainers and light workers, which end with `stack`."""
 
-    def __init__(self, stack, keys, workers, servers, nodes, hz):
+    def __init__(self, stack, keys, workers, servers, hz):
         def part(target, *args):
             return stack.enter_context(Part(target, *args))
 
-        options = {"keys_dir": keys, "max_workers": workers, "engine": engine_options(nodes)}
+        options = {"keys_dir": keys, "max_workers": workers}
         first = part(run_server, options)
         ports = [first.hear()]  # the first server has now made the keys
         self.servers = [first, *(part(run_server, options) for _ in range(servers - 1))]
         ports += [server.hear() for server in self.servers[1:]]
-        self.trainers = [
-            part(run_trainer, keys, port, nodes) for port in (ports[:1] if nodes else ports)
-        ]
+        self.trainers = [part(run_trainer, keys, port) for port in ports]
         for trainer in self.trainers:
             assert trainer.hear(), "the trainer does not connect"
         self.packet_s = max(PACKET_S, 1 / hz)
@@ -275,31 +252,20 @@ def one_fleet(fleet, seconds):
 
 
 def measure(options):
-    for workers, nodes in product(options.workers, options.nodes):
+    for workers in options.workers:
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-            urls = []
-            if nodes:
-                sys.path.append(str(TESTS / "engine"))
-                from engine_nodes import Nodes
-
-                engine = Nodes(Path(name) / "nodes", nodes, sync=nodes > 1, is_open=True)
-                urls = stack.enter_context(engine).urls
-            fleet = Fleet(stack, Path(name) / "keys", workers, options.servers, urls, options.hz)
-            what = (
-                f"{workers:,} workers at {options.hz:g} Hz; servers: {options.servers}, nodes: "
-                f"{nodes}"
-            )
+            fleet = Fleet(stack, Path(name) / "keys", workers, options.servers, options.hz)
+            what = f"{workers:,} workers at {options.hz:g} Hz; servers: {options.servers}"
             yield {"what": what, **one_fleet(fleet, 60 * options.minutes)}
 
 
 if __name__ == "__main__":
-    quick = {"workers": [8], "nodes": [0, 1], "hz": 10.0, "minutes": 0.03}
+    quick = {"workers": [8], "servers": 2, "hz": 10.0, "minutes": 0.03}
     benchmark(
         __doc__,
         measure,
         workers=[16, 32, 64],
         servers=1,
-        nodes=[0],
         hz=20.0,
         minutes=1.0,
         quick=quick,

@@ -1,6 +1,4 @@
-"""Mistakes of new users, and the messages for each, for the tests and for
-`tests/benchmarks/mistakes.py`.
-"""
+"""Mistakes of new users, and the message for each."""
 
 import contextlib
 import sys

@@ -1,7 +1,6 @@
-"""Learning per step on MuJoCo's tasks: CrossQ as it ships, and an older recipe for SAC.
+"""Learning per step on MuJoCo's tasks: CrossQ as it ships.
 
-    python tests/benchmarks/recipe.py [--tasks Hopper-v5 …] [--variants crossq recipe]
-                                      [--seeds 0 1 2 3 4] [--steps 50000]
+    python tests/benchmarks/recipe.py [--tasks Hopper-v5 …] [--seeds 0 1 2 3 4] [--steps 50000]
 
 Agent and memory run in a plain loop, with one thread. After every tenth of the steps, ten test
 episodes without exploration give their mean return. The published returns (version 4 of the tasks,
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from _harness import benchmark, text
 
-from tmrl_like.agents import CrossQAgent, SACAgent
+from tmrl_like.agents import CrossQAgent
 from tmrl_like.agents.process import tune_process
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.actions import default_action
@@ -29,35 +28,14 @@ BESIDE = {
 RANDOM_STEPS, TESTS, EPISODES, GAMMA = 1000, 10, 10, 0.99
 
 
-def crossq(env, memory_size):
-    """Return agent, memory, and the number of training steps per environment step."""
-    agent = CrossQAgent(env.observation_space, env.action_space, gamma=GAMMA)
-    return agent, ReplayMemory(memory_size=memory_size, batch_size=128, gamma=GAMMA), 1
-
-
-def recipe(env, memory_size):
-    """Return the same for SAC with scaled rewards and three-step returns."""
-    agent = SACAgent(
-        env.observation_space,
-        env.action_space,
-        gamma=GAMMA,
-        scale_rewards=True,
-        target_entropy=-float(np.prod(env.action_space.shape)),
-    )
-    memory = ReplayMemory(memory_size=memory_size, batch_size=256, n_steps=3, gamma=GAMMA)
-    return agent, memory, 4
-
-
-VARIANTS = {"crossq": crossq, "recipe": recipe}
-
-
-def learn(task, variant, seed, steps):
+def learn(task, seed, steps):
     """Train; return the mean returns of all tests, and the CPU milliseconds of a step."""
     torch.manual_seed(seed)
     np.random.seed(seed)
     env, tests = GenericGymEnv(task), GenericGymEnv(task)
     env.action_space.seed(seed)
-    agent, memory, updates = VARIANTS[variant](env, 2 * steps)
+    agent = CrossQAgent(env.observation_space, env.action_space, gamma=GAMMA)
+    memory = ReplayMemory(memory_size=2 * steps, batch_size=128, gamma=GAMMA)
     memory.seed(seed)
     actor = agent.get_actor().in_numpy()
     returns, spent_s, over = [], 0.0, True
@@ -72,12 +50,12 @@ def learn(task, variant, seed, steps):
         obs, rew, terminated, truncated, info = env.step(action)
         over = terminated or truncated
         memory.append(Buffer([(action, obs, rew, terminated, truncated, Info(info))], "worker"))
-        for _ in range(0 if explores else updates):
+        if not explores:
             agent.train(memory.sample())
         spent_s += time.process_time() - began_s
         if step % max(1, steps // TESTS) == 0:
             returns.append(mean_return(tests, actor, seed))
-    print(f"{task}, {variant}, seed {seed}:", *map(text, returns), flush=True)
+    print(f"{task}, seed {seed}:", *map(text, returns), flush=True)
     return returns, 1e3 * spent_s / steps
 
 
@@ -96,16 +74,15 @@ def mean_return(env, actor, seed):
 def measure(options):
     tune_process(threads=1)
     for task in options.tasks:
-        for variant in options.variants:
-            runs = [learn(task, variant, seed, options.steps) for seed in options.seeds]
-            ends = [returns[-1] for returns, _ in runs]
-            yield {
-                "what": f"{task}, {variant}: after {options.steps:,} steps",
-                "ours": f"{text(float(np.mean(ends)))} ± {text(float(np.std(ends)))}",
-                "each seed": ", ".join(map(text, ends)),
-                "CPU, ms a step": float(np.mean([step_ms for _, step_ms in runs])),
-                **BESIDE[task],
-            }
+        runs = [learn(task, seed, options.steps) for seed in options.seeds]
+        ends = [returns[-1] for returns, _ in runs]
+        yield {
+            "what": f"{task}, crossq: after {options.steps:,} steps",
+            "ours": f"{text(float(np.mean(ends)))} ± {text(float(np.std(ends)))}",
+            "each seed": ", ".join(map(text, ends)),
+            "CPU, ms a step": float(np.mean([step_ms for _, step_ms in runs])),
+            **BESIDE[task],
+        }
 
 
 if __name__ == "__main__":
@@ -113,8 +90,7 @@ if __name__ == "__main__":
         __doc__,
         measure,
         tasks=list(BESIDE),
-        variants=list(VARIANTS),
         seeds=[0, 1, 2, 3, 4],
         steps=50_000,
-        quick={"tasks": ["Hopper-v5"], "variants": ["crossq"], "seeds": [0], "steps": 1100},
+        quick={"tasks": ["Hopper-v5"], "seeds": [0], "steps": 1100},
     )

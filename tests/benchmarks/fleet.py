@@ -206,7 +206,7 @@ class Fleet:
         return sum(server.ask("packets") for server in self.servers)
 
     def cpu_s(self):
-        groups = {"servers": self.servers, "trainers": self.trainers, "generators": self.generators}
+        groups = {"servers": self.servers, "trainers": self.trainers}
         return {name: sum(part.cpu_s() for part in group) for name, group in groups.items()}
 
     def collect(self, on):

@@ -1,13 +1,12 @@
 """Samples from the worker's log to the trainer's memory, encrypted, over three processes.
 
-    python tests/benchmarks/relay.py [--kinds packets images noise] [--seconds 1] [--repeats 3]
+    python tests/benchmarks/relay.py [--kinds packets noise] [--seconds 1] [--repeats 3]
 
-Samples of three kinds, as many as `--seconds` would take at the goal's rate:
+Samples of two kinds, as many as `--seconds` would take at the goal's rate:
 
 packets   drone samples (act 2, obs 4 float32, reward, flags, info; no action buffer) that wait
           in the worker's log -> cut, encoded, sent, checked, in the columns of `ReplayMemory`
-images    whole stacks of 4 x 64 x 64 uint8 that wait there: a moving picture
-noise     the same with pure noise, which cannot be compressed
+noise     whole stacks of 4 x 64 x 64 uint8 that wait there, which cannot be compressed
 
 The limit sends frames of the same size over two hops of plain TCP (no encryption, no Python
 objects). CPU is that of all three processes.
@@ -30,7 +29,7 @@ PACKET = 2000  # drone samples in a packet of a backlog
 KEPT_BYTES = 8 << 30
 REFILL_EVERY = 1000  # samples
 SPACES = ("o", "a")
-GOALS_PER_S = {"packets": 3_000_000, "images": 20_000, "noise": 30_000}
+GOALS_PER_S = {"packets": 3_000_000, "noise": 30_000}
 
 
 def drone_samples(n):
@@ -48,20 +47,10 @@ def drone_samples(n):
     return samples
 
 
-def image_samples(n, noise):
+def noise_samples(n):
     rng = np.random.default_rng(0)
-    picture = np.add.outer(np.arange(64), np.arange(64)).astype(np.uint8)
-    samples = []
-    for i in range(n):
-        if noise:
-            stack = rng.integers(0, 256, (4, 64, 64), np.uint8)
-        else:
-            stack = np.stack([np.roll(picture, 3 * (i + k), axis=1) for k in range(4)])
-            stack[:, 20:40, (5 * i) % 40 : (5 * i) % 40 + 20] = rng.integers(
-                0, 256, (20, 20), np.uint8
-            )
-        samples.append((np.zeros(2, np.float32), stack, 0.0, False, False, {}))
-    return samples
+    stacks = rng.integers(0, 256, (n, 4, 64, 64), np.uint8)
+    return [(np.zeros(2, np.float32), stack, 0.0, False, False, {}) for stack in stacks]
 
 
 def spaces_of(kind):
@@ -140,7 +129,7 @@ def run_worker(port, keys, kind, count, pipe):
         ring, worker, "worker", "bench", spaces=Spaces(*SPACES), incarnation=worker.log.incarnation
     )
     session.wait_connected(10)
-    samples = drone_samples(4000) if kind == "packets" else image_samples(400, kind == "noise")
+    samples = drone_samples(4000) if kind == "packets" else noise_samples(400)
     for i, sample in zip(range(count), itertools.cycle(samples), strict=False):
         worker.log.append(sample, 1e9 + i * 0.05, 1e-4 + i % 4000 * 1e-9, 1e-5, 3, 0)
         if i % REFILL_EVERY == 0:

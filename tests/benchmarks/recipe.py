@@ -7,8 +7,6 @@ episodes without exploration give their mean return. The published returns (vers
 ten seeds) are those of SimbaV2's authors (arXiv:2502.15280; its repository, results/baseline).
 """
 
-import time
-
 import numpy as np
 import torch
 from _harness import benchmark, text
@@ -29,7 +27,7 @@ RANDOM_STEPS, TESTS, EPISODES, GAMMA = 1000, 10, 10, 0.99
 
 
 def learn(task, seed, steps):
-    """Train; return the mean returns of all tests, and the CPU milliseconds of a step."""
+    """Train; return the mean returns of all tests."""
     torch.manual_seed(seed)
     np.random.seed(seed)
     env, tests = GenericGymEnv(task), GenericGymEnv(task)
@@ -38,9 +36,8 @@ def learn(task, seed, steps):
     memory = ReplayMemory(memory_size=2 * steps, batch_size=128, gamma=GAMMA)
     memory.seed(seed)
     actor = agent.get_actor().in_numpy()
-    returns, spent_s, over = [], 0.0, True
+    returns, over = [], True
     for step in range(1, steps + 1):
-        began_s = time.process_time()
         if over:
             obs, info = env.reset(**({"seed": seed} if step == 1 else {}))
             first = default_action(env), obs, 0.0, False, False, Info(info, is_reset=True)
@@ -52,11 +49,10 @@ def learn(task, seed, steps):
         memory.append(Buffer([(action, obs, rew, terminated, truncated, Info(info))], "worker"))
         if not explores:
             agent.train(memory.sample())
-        spent_s += time.process_time() - began_s
         if step % max(1, steps // TESTS) == 0:
             returns.append(mean_return(tests, actor, seed))
     print(f"{task}, seed {seed}:", *map(text, returns), flush=True)
-    return returns, 1e3 * spent_s / steps
+    return returns
 
 
 def mean_return(env, actor, seed):
@@ -74,13 +70,11 @@ def mean_return(env, actor, seed):
 def measure(options):
     tune_process(threads=1)
     for task in options.tasks:
-        runs = [learn(task, seed, options.steps) for seed in options.seeds]
-        ends = [returns[-1] for returns, _ in runs]
+        ends = [learn(task, seed, options.steps)[-1] for seed in options.seeds]
         yield {
             "what": f"{task}, crossq: after {options.steps:,} steps",
             "ours": f"{text(float(np.mean(ends)))} ± {text(float(np.std(ends)))}",
             "each seed": ", ".join(map(text, ends)),
-            "CPU, ms a step": float(np.mean([step_ms for _, step_ms in runs])),
             **BESIDE[task],
         }
 

@@ -1,10 +1,8 @@
 """Mistakes of new users, and the message for each."""
 
-import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from cli_commands import PORT, TINY, words
@@ -18,14 +16,11 @@ from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
 
 
-@dataclass
 class Machine:
     """The surroundings in which a mistake is prepared."""
 
-    folder: Path
-    patch: pytest.MonkeyPatch
-    full_disk: Callable[[], Callable[[], Path]]
-    until_end: contextlib.ExitStack
+    def __init__(self, folder, patch, request, until_end):
+        self.folder, self.patch, self.request, self.until_end = folder, patch, request, until_end
 
 
 def home_is_a_file(machine):
@@ -37,7 +32,7 @@ def home_is_a_file(machine):
 
 
 def disk_is_full(machine):
-    fill = machine.full_disk()
+    fill = machine.request.getfixturevalue("full_disk")
     machine.patch.setenv("TMRL_LIKE_HOME", str(machine.folder / "disk" / "data"))
     KeyFolder(default_keys_folder()).server_keys()
     fill()

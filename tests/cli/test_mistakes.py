@@ -26,9 +26,7 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
     monkeypatch.chdir(tmp_path)
     mistake = MISTAKES[name]
     with contextlib.ExitStack() as until_end:
-        mistake.prepare(
-            Machine(tmp_path, monkeypatch, lambda: request.getfixturevalue("full_disk"), until_end)
-        )
+        mistake.prepare(Machine(tmp_path, monkeypatch, request, until_end))
         mistake.patch(monkeypatch)
         assert mistake.said in refused(*mistake.arguments, code=mistake.code)
 

@@ -4,7 +4,9 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
 import warnings
@@ -13,7 +15,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from kit import waiting
-from small_disk import small_disk
 
 # Set before torch is imported: on a busy machine, threads that wait for each other make small
 # networks 30 times slower.
@@ -173,12 +174,22 @@ def full_disk(tmp_path):
     """Mount a file system of 4 MB at `tmp_path / "disk"`; return a function that fills it. Skip the
     test if mounting is not possible.
     """
-    with small_disk(tmp_path / "disk") as fill:
-        if fill is None:
-            pytest.skip(
-                "a file system cannot be mounted here; tests with an injected failure stand for it"
-            )
-        yield fill
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = [shutil.which("mount") or "false", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip(
+            "a file system cannot be mounted here; tests with an injected failure stand for it"
+        )
+
+    def fill():
+        with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        return disk / "ballast"  # remove this file to free the disk again
+
+    yield fill
+    subprocess.run(["umount", "-l", disk], check=True)
 
 
 def house_on(transport):

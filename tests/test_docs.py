@@ -294,16 +294,6 @@ def test_every_part_is_in_the_reference_with_what_is_supplied():
         assert all(f"`{argument}`" in row for argument in supplied), name
 
 
-def test_the_package_uses_every_word_of_the_glossary():
-    sources = "\n".join(
-        file.read_text(encoding="utf-8") for file in (ROOT / "tmrl_like").rglob("*.py")
-    )
-    known = re.sub("[_-]", " ", sources).lower()
-    for words in re.findall(r"^\| ([^|-]+(?:-[^|-]+)*) \|", page("glossary.md"), re.M):
-        for word in words.split(", "):
-            assert re.sub("[_-]", " ", word).lower() in known, word
-
-
 def test_every_text_has_the_secret_line_of_a_key_read_from_standard_input():
     """An argument would remain in the shell's history and be visible in the list of processes."""
     texts = [*PAGES, *sorted((ROOT / "tmrl_like").rglob("*.py"))]

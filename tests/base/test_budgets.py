@@ -5,8 +5,7 @@ import logging
 import pytest
 from kit.clocks import Clock
 
-from tmrl_like.base import budgets
-from tmrl_like.base.budgets import Bucket, Buckets, Lines, Turns
+from tmrl_like.base.budgets import Bucket, Lines, Newest, Turns
 
 
 def test_a_bucket_gives_its_burst_and_then_what_has_come_in():
@@ -15,22 +14,15 @@ def test_a_bucket_gives_its_burst_and_then_what_has_come_in():
     assert not bucket.take(1, 11.9)
     assert bucket.take(1, 12.0)
     assert bucket.take(3, 100.0)
-    assert not bucket.take(1, 100.0)
+    assert [bucket.take(1, now) for now in (100.0, 50.0, 51.0)] == [False] * 3  # it goes back
 
 
-def test_a_bucket_is_not_filled_by_a_clock_that_stands_still_or_goes_back():
-    bucket = Bucket(1, 1.0)
-    assert bucket.take(1, 10.0)
-    assert [bucket.take(1, now) for now in (10.0, 5.0, 5.5)] == [False] * 3
-
-
-def test_each_name_has_its_own_bucket_and_very_many_names_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(budgets, "_MAX_NAMES", 10)
-    buckets = Buckets(1, 0.0)
-    assert [buckets.take(name, 1, 0.0) for name in ("a", "b", "a")] == [True, True, False]
-    for i in range(100):
-        buckets.take(f"n{i}", 1, 0.0)
-    assert len(buckets._buckets) == 10
+def test_of_very_many_names_the_oldest_are_forgotten():
+    newest = Newest()
+    for number in (*range(10_000), 0, 10_000):
+        newest[number] = number
+    assert len(newest) == 10_000
+    assert {1} == {*range(10_001)} - newest.keys()
 
 
 def test_lines_about_one_name_are_counted_beyond_its_budget_and_others_are_written(caplog):

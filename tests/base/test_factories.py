@@ -17,7 +17,7 @@ from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterf
 from tmrl_like.envs.doom.doom_env import TIC_S, VizDoomEnv
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.envs.generic import GenericGymEnv
-from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
+from tmrl_like.envs.real_time import ClockedGym
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations, compressor_of
 
@@ -33,10 +33,6 @@ class Env:
     def memory_arguments(arguments):
         stack = {0: argument_of(arguments["game"], "frames")}
         return {"act_buf_len": arguments["act_buf_len"], "frame_stack": stack}
-
-
-class OfSteps(RealTimeEnv):
-    def __init__(self, steps=3, inputs="keys"): ...
 
 
 class Silent:
@@ -71,13 +67,11 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
 @pytest.mark.parametrize(
     ("env_cls", "known"),
     [
-        (Env, {"act_buf_len": 2, "frame_stack": {0: 4}}),
         (
             partial(Env, partial(Game, frames=3), act_buf_len=0),
             {"act_buf_len": 0, "frame_stack": {0: 3}},
         ),
         (Silent, {}),
-        (OfSteps, {"inputs": "keys"}),
         (
             partial(DroneEnv, 0.1),
             {"act_buf_len": 4, "reset_act_buf": False, "time_step_duration": 0.1},
@@ -87,7 +81,6 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
             partial(DesktopGameEnv, partial(DesktopGameInterface, frames=2)),
             {"act_buf_len": 2, "time_step_duration": 0.05, "inputs": None, "frame_stack": {0: 2}},
         ),
-        (partial(ClockedGym, RTGYM), RTGYM_SAYS),
         (partial(ClockedGym, RTGYM | {"inputs": "keys"}), RTGYM_SAYS | {"inputs": "keys"}),
         (rtgym(), RTGYM_SAYS),
         (rtgym(act_in_obs=False), {"act_buf_len": 0, "reset_act_buf": True}),

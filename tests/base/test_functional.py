@@ -1,4 +1,4 @@
-"""Partial functions and small helpers."""
+"""Partial functions and cached properties."""
 
 from copy import deepcopy
 
@@ -9,19 +9,13 @@ from tmrl_like.trainer.pacing import Pacer
 
 
 def test_a_partial_takes_missing_keywords_later_and_nests():
-    inner = partial(dict, a=1)
-    outer = partial(lambda make, b: {**make(), "b": b}, make=inner)
-    assert outer(b=2) == {"a": 1, "b": 2}
+    outer = partial(lambda make, b: {**make(), "b": b}, make=partial(dict, a=1))
+    assert outer(b=prod((2, 3))) == {"a": 1, "b": 6}
 
 
 def test_a_misspelt_keyword_fails_where_it_is_written():
     with pytest.raises(TypeError, match="no argument 'maxlength'; it takes"):
         partial(Pacer, maxlength=3)
-
-
-def test_prod_of_nothing_is_one():
-    assert prod(()) == 1
-    assert prod((2, 3)) == 6
 
 
 def test_a_cached_property_is_computed_once_per_instance_and_not_copied():

@@ -147,13 +147,6 @@ def test_a_call_that_a_guard_could_not_make_is_refused_at_once(call):
     assert guard.pid == 0
 
 
-def test_a_guard_calls_with_lists_of_numbers_and_none_too():
-    guard = ProcessGuard()
-    guard.call_at_end(("os.getpid", None, True, [0.0, 1], {"port": 2}))
-    assert guard.pid
-    guard.close()
-
-
 def test_threads_that_need_a_guard_while_it_is_being_started_share_its_process(monkeypatch, until):
     started, ids = [], []
 

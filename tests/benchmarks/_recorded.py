@@ -5,7 +5,6 @@
 import math
 import time
 from array import array
-from functools import partial
 from typing import NamedTuple
 
 import gymnasium
@@ -95,19 +94,12 @@ class TimedGaussian(Timed, NumpyGaussianActor):
 
 
 class _Still(DroneInterface):
-    """Returns random positions of the drone, or pictures, without a drone."""
+    """Returns random positions of the drone, without a drone."""
 
-    def __init__(self, pictures):
+    def __init__(self):
         super().__init__()
-        space = spaces.Tuple((PICTURES,)) if pictures else super().get_observation_space()
-        self._space, self._observations, self._steps = (
-            space,
-            [list(space.sample()) for _ in range(16)],
-            0,
-        )
-
-    def get_observation_space(self):
-        return self._space
+        space = self.get_observation_space()
+        self._observations, self._steps = [list(space.sample()) for _ in range(16)], 0
 
     def send_control(self, control):
         pass
@@ -121,10 +113,10 @@ class _Still(DroneInterface):
 
 
 class _StillEnv(RealTimeEnv):
-    def __init__(self, hz, pictures=False):
-        interface, episode_steps = partial(_Still, pictures), int(EPISODE_S * hz)
+    def __init__(self, hz):
+        episode_steps = int(EPISODE_S * hz)
         super().__init__(
-            interface, 1 / hz, episode_steps, act_buf_len=4, wait_on_done=False, reset_act_buf=False
+            _Still, 1 / hz, episode_steps, act_buf_len=4, wait_on_done=False, reset_act_buf=False
         )
 
 

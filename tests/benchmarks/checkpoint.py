@@ -2,21 +2,19 @@
 
     python tests/benchmarks/checkpoint.py [--transitions 1000000] [--repeats 5]
 
-A checkpoint is taken while training continues. Measured are how long it holds the training thread,
-and by how much the resident set grows at most meanwhile. Resuming is what a trainer does at its
-start: it loads the checkpoint, and reads the log into a `ReplayMemory` (with a warm page cache).
-The limit reads the log's bytes, and copies as many as the memory holds.
+A checkpoint is taken while training continues. Measured is how long it holds the training thread.
+Resuming is what a trainer does at its start: it loads the checkpoint, and reads the log into a
+`ReplayMemory` (with a warm page cache). The limit reads the log's bytes, and copies as many as the
+memory holds.
 """
 
 import contextlib
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 from _harness import benchmark, in_turns, timed
 from kit.packets import head_of, packet_of
@@ -73,43 +71,20 @@ def log_of(folder, size):
             assert store.is_settled(0.0), store.alarm
 
 
-@contextmanager
-def peak_rss():
-    """Yield a list with the highest resident set in bytes, polled every millisecond; it includes
-    the page cache of mapped files.
-    """
-    process, highest, done = psutil.Process(), [0], threading.Event()
-
-    def watch():
-        while not done.wait(0.001):
-            highest[0] = max(highest[0], process.memory_info().rss)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield highest
-    finally:
-        done.set()
-        watcher.join()
-
-
 def save_beside_training(one, folder):
     """Take a checkpoint while training continues; return for how many milliseconds training is
-    held, and the growth of the resident set in percent.
+    held.
     """
     for _ in range(20):  # the first one compiles
         one.agent.train(one.memory.sample())
-    before = psutil.Process().memory_info().rss
-    with peak_rss() as highest:
-        started = time.perf_counter()
-        snapshot = take_snapshot(one, "run")
-        held_s = time.perf_counter() - started
-        writer = threading.Thread(target=snapshot.write, args=(folder,))
-        writer.start()
-        while writer.is_alive():
-            one.agent.train(one.memory.sample())
-        writer.join()
-    return 1e3 * held_s, 100 * (highest[0] - before) / before
+    started = time.perf_counter()
+    snapshot = take_snapshot(one, "run")
+    held_s = time.perf_counter() - started
+    writer = threading.Thread(target=snapshot.write, args=(folder,))
+    writer.start()
+    while writer.is_alive():
+        one.agent.train(one.memory.sample())
+    return 1e3 * held_s
 
 
 def resumed(make, folder):
@@ -144,11 +119,8 @@ def measure(options):
             **times,
             "goal": 1.0,
         }
-        held_ms, more = zip(
-            *(save_beside_training(training, folder) for _ in range(options.repeats)), strict=True
-        )
-        yield {"what": "training held by a checkpoint, ms", "ours": list(held_ms), "goal": 50}
-        yield {"what": "more RAM while saving, %", "ours": list(more), "goal": 5}
+        held_ms = [save_beside_training(training, folder) for _ in range(options.repeats)]
+        yield {"what": "training held by a checkpoint, ms", "ours": held_ms, "goal": 50}
 
 
 if __name__ == "__main__":

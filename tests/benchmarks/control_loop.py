@@ -1,9 +1,9 @@
 """The time that a worker adds to a control loop, and the deadlines that it misses, compared with a
 bare loop.
 
-    python tests/benchmarks/control_loop.py [--only flat clocked weights images] [--seconds 10]
-                                            [--minutes 5] [--cut 30] [--stop 5] [--realtime-priority
-                                            10]
+    python tests/benchmarks/control_loop.py [--only flat clocked images] [--seconds 10]
+                                            [--minutes 5] [--cut 30] [--stop 5]
+                                            [--realtime-priority 10]
 
 Server, trainer, worker and the worker's link are four processes on this machine, encrypted, and the
 trainer computes all the time. The limit is the bare loop, a process with nothing else in it,
@@ -12,8 +12,7 @@ scheduled like the worker.
 *flat*, *clocked*: worker and trainer as the commands make them from the drone's experiment. Worker
 and bare loop alternate every two seconds. *flat* is an environment that computes for 0.1 ms.
 *clocked* is our real-time environment at 500 and 1,000 Hz around an interface that takes no time;
-its bare loop sleeps and spins in the same way. *weights* is *clocked* with pictures of 4x64x64, an
-actor in torch, and 10 MB of weights every second.
+its bare loop sleeps and spins in the same way.
 
 *images*: an actor in torch and an environment on a clock of its own (200 Hz, pictures of 4x64x64),
 while server, trainer and link are stopped or killed, while the network is dead, and while 10 MB of
@@ -50,36 +49,28 @@ SLICE_S = 2.0  # duration of a turn
 
 @dataclass(frozen=True)
 class Case:
-    """The environments of the worker and of the bare loop; `heavy` if the actor is in torch, with
-    10 MB of weights.
-    """
+    """The environments of the worker and of the bare loop."""
 
     name: str
     hz: float
     env: Callable
     bare: Callable
-    heavy: bool = False
 
 
-def flat():
-    return Case("flat", 1000.0, partial(Flat, 1000.0), partial(Flat, 1000.0))
+FLAT = Case("flat", 1000.0, partial(Flat, 1000.0), partial(Flat, 1000.0))
+SEEN = partial(Ticking, Kind(200.0, PICTURES))
+IMAGES = Case("200 Hz, pictures", 200.0, SEEN, SEEN)
 
 
-def clocked(hz, pictures):
+def clocked(hz):
     bare = Kind(hz, episode_steps=int(EPISODE_S * hz), spins=True)
-    name = f"{hz:,.0f} Hz" + pictures * ", pictures and 10 MB of weights a second"
-    return Case(name, hz, partial(Clocked, hz, pictures), partial(Ticking, bare), heavy=pictures)
-
-
-def images():
-    env = partial(Ticking, Kind(200.0, PICTURES))
-    return Case("200 Hz, pictures", 200.0, env, env, heavy=True)
+    return Case(f"{hz:,.0f} Hz", hz, partial(Clocked, hz), partial(Ticking, bare))
 
 
 # -- processes -------------------------------------------------------------------------------------
 
 
-def run_trainer(case, keys, port, pipe):
+def run_trainer(keys, port, pipe):
     """Run a trainer that is as busy as the drone's. It takes samples as they come, and publishes
     10 MB once a second after a message over `pipe`.
     """
@@ -96,7 +87,7 @@ def run_trainer(case, keys, port, pipe):
     torch.set_num_threads(1)
     agent = SACAgent(*SPACES, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(64, 64)))
     trained_on = batch(64)
-    env = case.env()
+    env = IMAGES.env()
     spaces = env.observation_space, env.action_space
     heavy = HeavyActor(*spaces)
     ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
@@ -116,24 +107,12 @@ def run_trainer(case, keys, port, pipe):
 @contextlib.contextmanager
 def drone_trainer(folder, port):
     """Run `tmrl-like trainer` as a user starts it, with options that never let it pause."""
-    command = [
-        sys.executable,
-        "-m",
-        "tmrl_like",
-        "trainer",
-        str(CONFIG),
-        "--server.port",
-        str(port),
-    ]
-    command += [
-        "--server.keys_dir",
-        str(folder / "keys"),
-        "--trainer.epochs",
-        ".inf",
-        "--trainer.max_minutes",
-        "100",
-    ]
-    command += ["--trainer.max_training_steps_per_env_step", "1e6", "--trainer.torch_threads", "1"]
+    options = (
+        f"--server.port {port} --server.keys_dir {folder / 'keys'} --trainer.epochs .inf "
+        "--trainer.max_minutes 100 --trainer.max_training_steps_per_env_step 1e6 "
+        "--trainer.torch_threads 1"
+    )
+    command = [sys.executable, "-m", "tmrl_like", "trainer", str(CONFIG), *options.split()]
     environment = {**os.environ, "TMRL_LIKE_HOME": str(folder)}
     with (folder / "trainer.log").open("w") as log:
         trainer = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -151,12 +130,13 @@ def run_worker(case, keys, port, priority, file, turns, pipe):
     be_quiet()
     from tmrl_like.worker.options import WorkerOptions
 
+    os.environ["TMRL_LIKE_HOME"] = str(keys.parent)
     options = {
         "server_port": port,
         "keys_dir": keys,
         "options": WorkerOptions(realtime_priority=priority or None),
     }
-    with (heavy_worker if case.heavy else drone_worker)(case, options) as worker:
+    with (drone_worker if case.name != IMAGES.name else heavy_worker)(case, options) as worker:
         worker.wait_connected(20)
         if turns is not None:
             while not worker.policy_version:  # until the trainer computes
@@ -321,12 +301,7 @@ def in_slices(case, seconds, priority):
         keys, file, bare_file = folder / "keys", folder / "worker.npz", folder / "bare.npz"
         server = running.enter_context(Part(run_server, {"keys_dir": keys}))
         port = server.hear()
-        if case.heavy:
-            trainer = running.enter_context(Part(run_trainer, case, keys, port))
-            trainer.hear()
-            trainer.tell("publish")
-        else:
-            running.enter_context(drone_trainer(folder, port))
+        running.enter_context(drone_trainer(folder, port))
         bare = running.enter_context(Part(run_bare, case.bare, priority, bare_file, turns_of_bare))
         worker = running.enter_context(Part(run_worker, case, keys, port, priority, file, turns))
         for part in (bare, worker):
@@ -336,11 +311,11 @@ def in_slices(case, seconds, priority):
             part.ask("stop")
         own, alone = dict(np.load(file)), dict(np.load(bare_file))
     yield from costs(case.name, own)
-    if case.name != "flat":
+    if case is not FLAT:
         yield deadlines(case.name, own, alone, case.hz)
 
 
-def disturb(case, folder, seconds, cut_s, stop_s, priority):
+def disturb(folder, seconds, cut_s, stop_s, priority):
     """Put one worker through all disturbances; return start and end of each phase."""
     keys = folder / "keys"
     phases = {}
@@ -356,11 +331,13 @@ def disturb(case, folder, seconds, cut_s, stop_s, priority):
         server = running.enter_context(Part(run_server, {"keys_dir": keys}))
         port = server.hear()
         proxy = running.enter_context(LinkProxy("127.0.0.1", port))
-        trainer = running.enter_context(Part(run_trainer, case, keys, port))
+        trainer = running.enter_context(Part(run_trainer, keys, port))
         worker = running.enter_context(
-            Part(run_worker, case, keys, proxy.port, priority, folder / "own.npz", None)
+            Part(run_worker, IMAGES, keys, proxy.port, priority, folder / "own.npz", None)
         )
-        bare = running.enter_context(Part(run_bare, case.bare, priority, folder / "bare.npz", None))
+        bare = running.enter_context(
+            Part(run_bare, IMAGES.bare, priority, folder / "bare.npz", None)
+        )
         for part in (trainer, worker, bare):
             part.hear()
         time.sleep(0.4 * stop_s)
@@ -391,10 +368,11 @@ def disturb(case, folder, seconds, cut_s, stop_s, priority):
     return phases
 
 
-def disturbed(case, seconds, cut_s, stop_s, priority):
+def disturbed(seconds, cut_s, stop_s, priority):
+    case = IMAGES
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
-        phases = disturb(case, folder, seconds, cut_s, stop_s, priority)
+        phases = disturb(folder, seconds, cut_s, stop_s, priority)
         own, bare = (dict(np.load(folder / f"{who}.npz")) for who in ("own", "bare"))
     for phase, (start, end) in phases.items():
         yield deadlines(
@@ -414,19 +392,18 @@ def disturbed(case, seconds, cut_s, stop_s, priority):
 def measure(options):
     priority = options.realtime_priority
     if "flat" in options.only:
-        yield from in_slices(flat(), options.seconds, priority)
-    for name in ("clocked", "weights"):
-        for hz in (500.0, 1000.0) if name in options.only else ():
-            yield from in_slices(clocked(hz, name == "weights"), 60 * options.minutes, priority)
+        yield from in_slices(FLAT, options.seconds, priority)
+    for hz in (500.0, 1000.0) if "clocked" in options.only else ():
+        yield from in_slices(clocked(hz), 60 * options.minutes, priority)
     if "images" in options.only:
-        yield from disturbed(images(), options.seconds, options.cut, options.stop, priority)
+        yield from disturbed(options.seconds, options.cut, options.stop, priority)
 
 
 if __name__ == "__main__":
     benchmark(
         __doc__,
         measure,
-        only=["flat", "clocked", "weights", "images"],
+        only=["flat", "clocked", "images"],
         seconds=10.0,
         minutes=5.0,
         cut=30.0,

@@ -1,14 +1,12 @@
-"""Training steps per second of SAC and REDQ, alone and in the whole loop, compared with their
-arithmetic and SBX.
+"""Training steps per second of SAC, alone and in the whole loop, compared with SBX.
 
     python tests/benchmarks/learner.py [--threads 1 2] [--widths 64 256] [--rounds 30]
                                        [--steps 40] [--peer PYTHON]
 
 Observations have 17 numbers, actions 6. All compared variants take turns in slices of a few steps.
-"SAC" is configured as in the peers, "as it ships" is the agent with its defaults, and "its page" is
-SAC in torch without acceleration. The arithmetic of a step is its matrix products, at the best rate
-that `torch.mm` reaches in this run. `--peer` names the Python of a virtual environment with
-sbx-rl, which then runs in a process of its own, with the same number of threads.
+"SAC" is configured as in the peers, "as it ships" is the agent with its defaults. `--peer` names
+the Python of a virtual environment with sbx-rl, which then runs in a process of its own, with the
+same number of threads.
 """
 
 import numpy as np
@@ -16,7 +14,7 @@ import torch
 from _harness import Peer, benchmark, in_turns, rate, ratios, timed
 from gymnasium import spaces
 
-from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
@@ -47,30 +45,6 @@ def filled_memory(nb_steps, device, batch_size):
     return memory
 
 
-def flop(width, critics):
-    """Return the floating-point operations in a training step's matrix products, for one
-    transition and with two critics in the target.
-    """
-    inputs, outputs, square = OBS + ACT, 2 * ACT, width * width
-    actor, critic = OBS * width + square + width * outputs, inputs * width + square + width
-    to_actions = square + width + ACT * width
-    forward = 2 * actor + (2 + 2 * critics) * critic
-    backward = (
-        critics * (critic + square + width)
-        + critics * to_actions
-        + actor
-        + square
-        + width * outputs
-    )
-    return 2.0 * (forward + backward)
-
-
-def best_mm():
-    """Return a function that measures FLOP/s of a matrix product of the size used in a step."""
-    a, b, c = torch.randn(256, 256), torch.randn(256, 256), torch.empty(256, 256)
-    return lambda: 2.0 * 256**3 * rate(lambda: torch.mm(a, b, out=c), 50)
-
-
 def batch(width):
     size = BATCHES[width]
     zeros, (obs, next_obs) = torch.zeros(size), torch.rand(2, size, OBS) * 2 - 1
@@ -86,9 +60,7 @@ def agents(width):
     }
     return {
         "sac": SACAgent(*SPACES, **plain),
-        "page": SACAgent(*SPACES, **plain, acceleration="off"),
         "ships": SACAgent(*SPACES, actor_cls=actor),
-        "redq": REDQAgent(*SPACES, **plain, policy_delay=1),
     }
 
 
@@ -111,13 +83,13 @@ def training_of(width, steps):
 
 def compared(width, steps, rounds, peer):
     """Return the rates of all variants, turn by turn."""
-    calls = {"mm": best_mm()}
     of_all = batch(width)
-    for name, agent in agents(width).items():
-        calls[name] = partial(rate, partial(agent.train, of_all), steps)
+    calls = {
+        name: partial(rate, partial(agent.train, of_all), steps)
+        for name, agent in agents(width).items()
+    }
     training = training_of(width, steps)
     calls["loop"] = lambda: steps / timed(lambda: training.run_epoch(TrainerInterface(None, 0)))
-    calls["memory"] = partial(rate, training.memory.sample, 10 * steps)
     if peer:
         calls["sbx"] = partial(peer.ask, f"{width} {BATCHES[width]} {steps}")
     in_turns(min(3, rounds), **calls)
@@ -139,19 +111,13 @@ def measure(options):
             peer = Peer(options.peer, "_peer_learner.py", str(threads), **environment)
         for width in options.widths:
             found = compared(width, options.steps, options.rounds, peer)
-            arithmetic = max(found["mm"]) / BATCHES[width]  # steps/s at one FLOP per transition
             row = {
                 "what": (
                     f"SAC's steps/s, times SBX's: {width}×{width}, batch {BATCHES[width]}, "
                     f"{of_threads}"
                 ),
                 "SAC, steps/s": found["sac"],
-                "limit": arithmetic / flop(width, 2),
-                "× its page": ratios(found["sac"], found["page"]),
-                "REDQ, steps/s": found["redq"],
-                "REDQ, limit": arithmetic / flop(width, 10),
                 "whole loop, share of the step": ratios(found["loop"], found["ships"]),
-                "batches from `ReplayMemory`/s": found["memory"],
             }
             if peer:
                 row["ours"] = ratios(found["sac"], found["sbx"])

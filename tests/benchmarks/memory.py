@@ -1,44 +1,54 @@
-"""Batches of 256 from the memory, appending to it, and its size, compared with plain numpy and with
-tmrl's memory.
+"""Batches of 256 from the memory, appending to it, and its size, compared with plain numpy.
 
     python tests/benchmarks/memory.py [--seconds 1] [--repeats 5] [--sizes 100000 1000000]
-                                      [--images 100000] [--peer PYTHON]
+                                      [--images 100000]
 
 Drone transitions have 4 numbers and 4 buffered actions in each observation. Image stacks are 4
 frames of 64 x 64 uint8, stored as single frames, with two stacks per transition. A user's own
 `get_transition` works on lists. The limit is plain numpy: precomputed columns, one gather each,
 without structure and without regard to episodes.
-
-With `--peer` the same runs on tmrl's memories under another Python (torch, numpy, pandas, and
-`tmrl==0.7.1` without its dependencies), in turns with ours.
 """
 
+import time
 import tracemalloc
 from functools import partial
 
 import numpy as np
 import torch
-from _harness import Peer, benchmark, in_turns, timed
-from _memory_work import (
-    ACT_BUF_LEN,
-    BATCH,
-    FRAMES,
-    PAYLOAD_BYTES,
-    drone_columns,
-    drone_rows,
-    image_columns,
-    per_second,
-    tutorial_memory,
-)
+from _harness import benchmark, in_turns, timed
+from list_memory import ListMemory
 
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.types import Buffer, Info
+from tmrl_like.types import Buffer
 from tmrl_like.wire.columns import Columns
 from tmrl_like.wire.packet import SampleBlock, Timing
 from tmrl_like.wire.schema import schema_of
 
-BLOCK = 10_000
+ACT_BUF_LEN, FRAMES = ListMemory.act_buf_len, 4
+BATCH, EPISODE, BLOCK = 256, 40, 10_000
+PAYLOAD_BYTES = 8 + 16 + 4 + 2  # action, four numbers observed, reward, two flags
+
+
+def drone_columns(n):
+    """Return n steps of drone flights, the first of each episode a reset, as arrays [n, ...]."""
+    rng = np.random.default_rng(0)
+    number = np.arange(n) % EPISODE
+    return {
+        "act": rng.uniform(-2, 2, (n, 2)).astype(np.float32),
+        "obs": rng.uniform(-1, 1, (4, n, 1)).astype(np.float32),
+        "rew": rng.uniform(-1, 0, n).astype(np.float32),
+        "terminated": number == EPISODE - 1,
+        "truncated": np.zeros(n, np.bool_),
+        "is_reset": number == 0,
+    }
+
+
+def image_columns(n):
+    """Return n steps of an environment that shows its last `FRAMES` frames. `obs` holds the newest
+    frame of each step: uint8 [n, 64, 64].
+    """
+    frames = np.random.default_rng(0).integers(0, 256, (n, 64, 64), np.uint8)
+    return {**drone_columns(n), "obs": frames}
 
 
 def block_of(columns, start, end):
@@ -57,24 +67,12 @@ def block_of(columns, start, end):
     )
 
 
-def filled(columns, **options):
-    """Return our memory, filled with these samples."""
+def filled(cls, columns, **options):
+    """Return a memory, filled with these samples."""
     n = len(columns["rew"])
-    memory = ReplayMemory(memory_size=n, batch_size=BATCH, **options)
+    memory = cls(memory_size=n, batch_size=BATCH, **options)
     for start in range(0, n, BLOCK):
         memory.append(Buffer(stream="w", blocks=[block_of(columns, start, min(n, start + BLOCK))]))
-    return memory
-
-
-def filled_tutorial(columns):
-    memory = tutorial_memory(MemoryDataloading)(memory_size=len(columns["rew"]), batch_size=BATCH)
-    resets = columns["is_reset"].tolist()
-    rows = [
-        (*row[:5], Info(is_reset=reset))
-        for row, reset in zip(drone_rows(columns), resets, strict=True)
-    ]
-    for start in range(0, len(rows), BLOCK):
-        memory.append(Buffer(rows[start : start + BLOCK], "w"))
     return memory
 
 
@@ -109,64 +107,56 @@ def image_gather(columns):
     return batch
 
 
+def per_second(call, seconds):
+    """Return how often `call` runs in a second."""
+    call()
+    count, started = 0, time.perf_counter()
+    while (passed := time.perf_counter() - started) < seconds:
+        call()
+        count += 1
+    return count / passed
+
+
 def measure(options):
     torch.set_num_threads(1)
-    peer = Peer(options.peer, "_peer_memory.py") if options.peer else None
 
-    def compared(**calls):
-        """Measure batches per second of each call, and of the tmrl memory that was built last."""
-        rates = {name: partial(per_second, call, options.seconds) for name, call in calls.items()}
-        if peer is not None:
-            rates["tmrl 0.7.1"] = partial(peer.ask, f"rate {options.seconds}")
-        return in_turns(options.repeats, **rates)
-
-    def built(line):
-        """Build tmrl's memory, if there is a peer; return its bytes per transition."""
-        return {"tmrl 0.7.1": peer.ask(f"build {line}")} if peer is not None else {}
+    def rates(**calls):
+        return in_turns(
+            options.repeats,
+            **{name: partial(per_second, call, options.seconds) for name, call in calls.items()},
+        )
 
     for n in options.sizes:
         what, columns = f"{n:,} drone transitions", drone_columns(n)
         tracemalloc.start()
-        memory = filled(columns, act_buf_len=ACT_BUF_LEN)
+        memory = filled(ReplayMemory, columns, act_buf_len=ACT_BUF_LEN)
         held = tracemalloc.get_traced_memory()[0] / n
         tracemalloc.stop()
-        tmrl_held = built(f"drone {n}")
-        rates = compared(ours=memory.sample, limit=drone_gather(columns))
-        yield {"what": f"batches/s of {what}", **rates, "goal": 10_000 if n < 1_000_000 else 6_000}
-        yield {"what": f"bytes of one of {what}", "ours": held, "limit": PAYLOAD_BYTES, **tmrl_held}
-        packet = Buffer(stream="w", blocks=[block_of(columns, 0, 100)])
-        append = partial(memory.append, packet)
+        of_both = rates(ours=memory.sample, limit=drone_gather(columns))
+        goal = 10_000 if n < 1_000_000 else 6_000
+        yield {"what": f"batches/s of {what}", **of_both, "goal": goal}
+        yield {"what": f"bytes of one of {what}", "ours": held, "limit": PAYLOAD_BYTES}
+        append = partial(memory.append, Buffer(stream="w", blocks=[block_of(columns, 0, 100)]))
         appended_ms = [1e3 * timed(append) for _ in range(100)]
-        tmrl_ms = {"tmrl 0.7.1": peer.ask("append")} if peer is not None else {}
-        yield {
-            "what": f"100 samples appended to {what}, ms",
-            "ours": appended_ms,
-            **tmrl_ms,
-            "goal": 0.2,
-        }
-        built(f"tutorial {n}")
-        rates = compared(ours=filled_tutorial(columns).sample)
+        yield {"what": f"100 samples appended to {what}, ms", "ours": appended_ms, "goal": 0.2}
         yield {
             "what": f"batches/s through a user's `get_transition`, {what}",
-            **rates,
+            **rates(ours=filled(ListMemory, columns).sample),
             "goal": "2 × tmrl's",
         }
     columns = image_columns(options.images)
-    memory = filled(columns, frame_stack=FRAMES)
-    built(f"images {options.images}")
-    rates = compared(ours=memory.sample, limit=image_gather(columns))
-    yield {"what": f"batches/s of {options.images:,} image stacks", **rates, "goal": 1_000}
-    if peer is not None:
-        peer.close()
+    memory = filled(ReplayMemory, columns, frame_stack=FRAMES)
+    of_both = rates(ours=memory.sample, limit=image_gather(columns))
+    yield {"what": f"batches/s of {options.images:,} image stacks", **of_both, "goal": 1_000}
 
 
 if __name__ == "__main__":
-    quick = {"seconds": 0.2, "repeats": 1, "sizes": [10_000], "images": 5_000}
-    defaults = {
-        "seconds": 1.0,
-        "repeats": 5,
-        "sizes": [100_000, 1_000_000],
-        "images": 100_000,
-        "peer": None,
-    }
-    benchmark(__doc__, measure, quick=quick, **defaults)
+    benchmark(
+        __doc__,
+        measure,
+        seconds=1.0,
+        repeats=5,
+        sizes=[100_000, 1_000_000],
+        images=100_000,
+        quick={"seconds": 0.2, "repeats": 1, "sizes": [10_000], "images": 5_000},
+    )

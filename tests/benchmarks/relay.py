@@ -1,14 +1,12 @@
 """Samples from the worker's log to the trainer's memory, encrypted, over three processes.
 
-    python tests/benchmarks/relay.py [--kinds packets images noise] [--seconds 1] [--repeats 3]
-                                     [--transport zmq]
+    python tests/benchmarks/relay.py [--kinds packets noise] [--seconds 1] [--repeats 3]
 
-Samples of three kinds, as many as `--seconds` would take at the goal's rate:
+Samples of two kinds, as many as `--seconds` would take at the goal's rate:
 
 packets   drone samples (act 2, obs 4 float32, reward, flags, info; no action buffer) that wait
           in the worker's log -> cut, encoded, sent, checked, in the columns of `ReplayMemory`
-images    whole stacks of 4 x 64 x 64 uint8 that wait there: a moving picture
-noise     the same with pure noise, which cannot be compressed
+noise     whole stacks of 4 x 64 x 64 uint8 that wait there, which cannot be compressed
 
 The limit sends frames of the same size over two hops of plain TCP (no encryption, no Python
 objects). CPU is that of all three processes.
@@ -31,7 +29,7 @@ PACKET = 2000  # drone samples in a packet of a backlog
 KEPT_BYTES = 8 << 30
 REFILL_EVERY = 1000  # samples
 SPACES = ("o", "a")
-GOALS_PER_S = {"packets": 3_000_000, "images": 20_000, "noise": 30_000}
+GOALS_PER_S = {"packets": 3_000_000, "noise": 30_000}
 
 
 def drone_samples(n):
@@ -49,20 +47,10 @@ def drone_samples(n):
     return samples
 
 
-def image_samples(n, noise):
+def noise_samples(n):
     rng = np.random.default_rng(0)
-    picture = np.add.outer(np.arange(64), np.arange(64)).astype(np.uint8)
-    samples = []
-    for i in range(n):
-        if noise:
-            stack = rng.integers(0, 256, (4, 64, 64), np.uint8)
-        else:
-            stack = np.stack([np.roll(picture, 3 * (i + k), axis=1) for k in range(4)])
-            stack[:, 20:40, (5 * i) % 40 : (5 * i) % 40 + 20] = rng.integers(
-                0, 256, (20, 20), np.uint8
-            )
-        samples.append((np.zeros(2, np.float32), stack, 0.0, False, False, {}))
-    return samples
+    stacks = rng.integers(0, 256, (n, 4, 64, 64), np.uint8)
+    return [(np.zeros(2, np.float32), stack, 0.0, False, False, {}) for stack in stacks]
 
 
 def spaces_of(kind):
@@ -78,7 +66,7 @@ def spaces_of(kind):
     return obs, spaces.Box(-2.0, 2.0, (2,), np.float32)
 
 
-def run_trainer(port, keys, transport, kind, pipe):
+def run_trainer(port, keys, kind, pipe):
     from tmrl_like.agents.process import tune_process
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.replay.memory import ReplayMemory
@@ -92,7 +80,7 @@ def run_trainer(port, keys, transport, kind, pipe):
     memory = ReplayMemory(memory_size=100_000 if kind == "packets" else 10_000)
     check = SampleCheck(*spaces_of(kind), memory)
     receiver = Receiver(None, "bench", keep_samples=memory.memory_size, check=check)
-    server = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+    server = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
     link = TrainerLink(server, "t", Spaces(*SPACES), receiver)
     pipe.send(link.session.wait_connected(10))
     received, ended_at = 0, 0.0
@@ -125,7 +113,7 @@ class Sending(LightDelivery):
         return 0.01  # as a worker's link
 
 
-def run_worker(port, keys, transport, kind, count, pipe):
+def run_worker(port, keys, kind, count, pipe):
     from tmrl_like.base.processes import keep_freed_memory
     from tmrl_like.delivery.folder import open_folder
     from tmrl_like.delivery.options import OutboxOptions
@@ -136,11 +124,11 @@ def run_worker(port, keys, transport, kind, count, pipe):
 
     keep_freed_memory(64 << 20)  # as the link's process
     worker = Sending(open_folder(None, "bench"), OutboxOptions(max_bytes=KEPT_BYTES), KEPT_BYTES)
-    ring = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+    ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
     hello = Hello("worker", "bench", worker.log.incarnation, spaces=Spaces(*SPACES))
     session = Session(ring, worker, hello)
     session.wait_connected(10)
-    samples = drone_samples(4000) if kind == "packets" else image_samples(400, kind == "noise")
+    samples = drone_samples(4000) if kind == "packets" else noise_samples(400)
     for i, sample in zip(range(count), itertools.cycle(samples), strict=False):
         worker.log.append(sample, 1e9 + i * 0.05, 1e-4 + i % 4000 * 1e-9, 1e-5, 3, 0)
         if i % REFILL_EVERY == 0:
@@ -156,15 +144,15 @@ def run_worker(port, keys, transport, kind, count, pipe):
     worker.close()
 
 
-def way(kind, seconds, transport, found):
+def way(kind, seconds, found):
     """Return samples per second; append bytes and CPU time of a sample to `found`."""
     count = int(seconds * GOALS_PER_S[kind])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         keys = Path(folder) / "keys"
-        server = stack.enter_context(Part(run_server, {"keys_dir": keys, "transport": transport}))
+        server = stack.enter_context(Part(run_server, {"keys_dir": keys}))
         port = server.hear()
-        trainer = stack.enter_context(Part(run_trainer, port, keys, transport, kind))
-        worker = stack.enter_context(Part(run_worker, port, keys, transport, kind, count))
+        trainer = stack.enter_context(Part(run_trainer, port, keys, kind))
+        worker = stack.enter_context(Part(run_worker, port, keys, kind, count))
         assert trainer.hear()
         worker.hear()
         cpu_s = -sum(part.cpu_s() for part in (server, trainer, worker))
@@ -204,7 +192,7 @@ def measure(options):
         found = {"bytes": [], "cpu_us": []}
         turns = in_turns(
             options.repeats,
-            ours=partial(way, kind, options.seconds, options.transport, found),
+            ours=partial(way, kind, options.seconds, found),
             limit=partial(two_tcp_hops, found, options.seconds / 4),
         )
         costs = {"CPU, µs a sample": found["cpu_us"], "bytes a sample": found["bytes"]}
@@ -214,4 +202,4 @@ def measure(options):
 if __name__ == "__main__":
     kinds = list(GOALS_PER_S)
     quick = {"seconds": 0.1, "repeats": 1}
-    benchmark(__doc__, measure, kinds=kinds, seconds=1.0, repeats=3, transport="zmq", quick=quick)
+    benchmark(__doc__, measure, kinds=kinds, seconds=1.0, repeats=3, quick=quick)

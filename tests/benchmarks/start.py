@@ -1,12 +1,9 @@
-"""Times to start: the import, the command line, a server, and a worker with an included actor; and
-the worker's memory.
+"""Times to start: the import, the command line, a server, and a worker with an included actor.
 
     python tests/benchmarks/start.py [--repeats 7]
 
 Each is a process, in turns with its limit: a Python that does nothing (import, --help), that binds
-a port (server), or that makes the drone's environment and steps it (worker). Memory is the unique
-set size (USS), two seconds after the first step, of the process that drives the environment and of
-its link.
+a port (server), or that makes the drone's environment and steps it (worker).
 """
 
 import os
@@ -18,7 +15,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-import psutil
 from _harness import CONFIG, benchmark, in_turns, timed
 from kit.ports import free_port
 
@@ -68,10 +64,8 @@ def listens(home, port, *command):
         process.wait()
 
 
-def steps(home, own_mb, children_mb, *command):
-    """Return the seconds from the start of a Python until its first step; append its memory and
-    that of its children, in MB, to the lists.
-    """
+def steps(home, *command):
+    """Return the seconds from the start of a Python until its first step."""
     environment = {**os.environ, "TMRL_LIKE_HOME": home, "PYTHONPYCACHEPREFIX": home}
     environment["PYTHONPATH"] = os.pathsep.join((home, os.environ.get("PYTHONPATH", "")))
     # the first run compiles the modules, as an installation does
@@ -83,13 +77,7 @@ def steps(home, own_mb, children_mb, *command):
         assert process.stdout is not None
         if process.stdout.readline().strip() != "first step":
             sys.exit(process.communicate()[1])
-        took_s = time.perf_counter() - started
-        time.sleep(2.0)
-        itself = psutil.Process(process.pid)
-        own_mb.append(itself.memory_full_info().uss / 1e6)
-        children = itself.children(recursive=True)
-        children_mb.append(sum(child.memory_full_info().uss for child in children) / 1e6)
-        return took_s
+        return time.perf_counter() - started
     finally:
         process.terminate()
         process.communicate(timeout=20)
@@ -137,14 +125,11 @@ def measure(options):
             "--env.class_path=steps_first.StepsFirst",
             "--server.port=1",
         ]
-        env_mb = []
-        link_mb = []
-        bare_mb = []
-        first_s = steps(home, [], [], *work)  # the first start compiles the modules
+        first_s = steps(home, *work)  # the first start compiles the modules
         found = in_turns(
             options.repeats,
-            ours=partial(steps, home, env_mb, link_mb, *work),
-            limit=partial(steps, home, bare_mb, [], "-c", BARE),
+            ours=partial(steps, home, *work),
+            limit=partial(steps, home, "-c", BARE),
         )
     yield {
         "what": "worker, until its first step, s",
@@ -152,8 +137,6 @@ def measure(options):
         "goal": 0.5,
         "the first time": first_s,
     }
-    yield {"what": "memory of the environment's process, MB", "ours": env_mb, "limit": bare_mb}
-    yield {"what": "memory of the worker's link, MB", "ours": link_mb}
 
 
 if __name__ == "__main__":

@@ -5,14 +5,11 @@
 
 Both are processes with one thread each that train SAC on a batch of random numbers. They take
 turns: together, alone, together, … In other turns they wait for each other as often but exchange
-nothing: no averaging can be faster than that. Also measured are an all-reduce of the gradients, and
-the same bytes sent both ways at once over the loopback. `--realtime` keeps the machine's other work
-from disturbing the figures (Linux, root).
+nothing: no averaging can be faster than that. `--realtime` keeps the machine's other work from
+disturbing the figures (Linux, root).
 """
 
 import os
-import socket
-import threading
 from pathlib import Path
 
 from _harness import Part, benchmark, in_turns, ratios, timed
@@ -89,16 +86,6 @@ def run_rank(rank, port, options, pipe):
         ]
         return sum(rows * steps * 1e6 / us for us in times_us)
 
-    gradients = [
-        torch.zeros(sum(p.numel() for p in module.parameters()))
-        for module in (both.critic, both.actor)
-    ]
-    exchange = exchange_of(ranks, sum(4 * gradient.numel() for gradient in gradients))
-
-    def all_reduce():
-        for gradient in gradients:
-            ranks.mean(gradient)
-
     for agent in (both, alone, waiting, both):
         train(agent)
     if options.realtime:
@@ -110,40 +97,8 @@ def run_rank(rank, port, options, pipe):
         alone=lambda: train(alone),
         waiting=lambda: train(waiting),
     )
-    times_ms = in_turns(
-        4 * options.turns,
-        reduced=lambda: 1e3 * timed(all_reduce),
-        exchanged=lambda: 1e3 * timed(exchange),
-        voted=lambda: 1e3 * timed(lambda: ranks.vote(Vote())),
-    )
-    pipe.send(rates | times_ms)
+    pipe.send(rates)
     ranks.leave()
-
-
-def exchange_of(ranks, size_bytes):
-    """Return a function that sends this many bytes to the other process while it receives as
-    many.
-    """
-    if ranks.rank == 0:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            ranks.broadcast(server.getsockname()[1].to_bytes(4, "little"))
-            link, _ = server.accept()
-    else:
-        link = socket.create_connection(
-            ("127.0.0.1", int.from_bytes(ranks.broadcast(b""), "little"))
-        )
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    outgoing, incoming = bytes(size_bytes), bytearray(size_bytes)
-
-    def exchange():
-        sender = threading.Thread(target=link.sendall, args=(outgoing,))
-        sender.start()
-        view = memoryview(incoming)
-        while view:
-            view = view[link.recv_into(view) :]
-        sender.join()
-
-    return exchange
 
 
 def measure(options):
@@ -163,12 +118,6 @@ def measure(options):
         "limit": limit,
         "goal": 0.85,
     }
-    yield {
-        "what": "all-reduce of the gradients, ms",
-        "ours": found["reduced"],
-        "limit": found["exchanged"],
-    }
-    yield {"what": "a vote on its own, ms", "ours": found["voted"]}
 
 
 if __name__ == "__main__":

@@ -5,12 +5,8 @@
 Server, trainer and worker are three processes on this machine, encrypted. The worker runs an
 environment that steps every 0.2 ms and records when it first acts with each version. All use the
 machine's clock. The limit sends the same bytes over two plain TCP hops through a thread.
-
-Then a SAC agent (256 x 256, batch of 256) trains in the thread that publishes. Measured are how
-long `broadcast_model` holds it, and one `memcpy` of the same bytes right before that.
 """
 
-import ctypes
 import tempfile
 import threading
 import time
@@ -21,12 +17,10 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import torch
-from _harness import Part, benchmark, in_turns, rate, run_server, timed, two_hops
+from _harness import Part, benchmark, in_turns, run_server, two_hops
 from gymnasium import spaces
 from kit.rings import ring_of
-from learner import SPACES, batch
 
-from tmrl_like.agents import SACAgent
 from tmrl_like.agents.process import tune_process
 from tmrl_like.policies.actor import ActorModule
 
@@ -75,25 +69,21 @@ def run_worker(port, keys, width, pipe):
     worker.wait_connected(10)
     pipe.send("ready")
     while True:
-        before = time.perf_counter()
         obs, *_ = worker.step(obs, test=False, collect_samples=False)
-        took_s = time.perf_counter() - before - sum(np.diff(worker.loop.times)[1:])
         if worker.policy_version != seen:
             seen = worker.policy_version
-            pipe.send((time.time(), took_s))
+            pipe.send(time.time())
 
 
 def published(width, repeats):
-    """Return times in ms: from publication to use, of the swap within a step, for which publishing
-    holds training, and of a `memcpy`.
-    """
+    """Return the times from publication to use, in ms."""
     from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
     from tmrl_like.wire.spaces import describe_spaces
 
     actor = Wide(Pulse.observation_space, Pulse.action_space, width)
     described = describe_spaces(Pulse.observation_space, Pulse.action_space)
-    found = {"used": [], "swap": [], "held": [], "memcpy": []}
+    used_ms = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         keys = Path(folder) / "keys"
         server = stack.enter_context(Part(run_server, {"keys_dir": keys}))
@@ -110,22 +100,9 @@ def published(width, repeats):
         for _ in range(repeats + 2):
             started = time.time()
             link.broadcast_model(actor)
-            used_at, swap_s = worker.hear()
-            found["used"].append((used_at - started) * 1e3)
-            found["swap"].append(swap_s * 1e3)
+            used_ms.append((worker.hear() - started) * 1e3)
             time.sleep(0.05)
-        size = sum(weights.nbytes for weights in actor.state_dict().values())
-        source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
-        train = partial(SACAgent(*SPACES).train, batch(256))
-        for _ in range(repeats + 2):
-            rate(train, 50)
-            copied_s = timed(lambda: ctypes.memmove(target.ctypes.data, source.ctypes.data, size))
-            found["memcpy"].append(copied_s * 1e3)
-            found["held"].append(timed(lambda: link.broadcast_model(actor)) * 1e3)
-            while not worker.pipe.poll():
-                train()
-            worker.hear()
-    return {name: times_ms[2:] for name, times_ms in found.items()}
+    return used_ms[2:]
 
 
 def two_tcp_hops(size):
@@ -147,15 +124,11 @@ def measure(options):
         limits = in_turns(
             options.repeats, limit=partial(two_tcp_hops, 4 * (width * width + width * 12))
         )
-        found = published(width, options.repeats)
         yield {
             "what": f"{size} MB, until the first action with them, ms",
-            "ours": found["used"],
+            "ours": published(width, options.repeats),
             **limits,
             "goal": goal_ms,
-            "training held, ms": found["held"],
-            "one `memcpy`, ms": found["memcpy"],
-            "the step that swaps, ms": found["swap"],
         }
 
 

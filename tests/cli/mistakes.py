@@ -1,12 +1,8 @@
-"""Mistakes of new users, and the messages for each, for the tests and for
-`tests/benchmarks/mistakes.py`.
-"""
+"""Mistakes of new users, and the message for each."""
 
-import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from cli_commands import PORT, TINY, words
@@ -20,14 +16,11 @@ from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
 
 
-@dataclass
 class Machine:
     """The surroundings in which a mistake is prepared."""
 
-    folder: Path
-    patch: pytest.MonkeyPatch
-    full_disk: Callable[[], Callable[[], Path]]
-    until_end: contextlib.ExitStack
+    def __init__(self, folder, patch, request, until_end):
+        self.folder, self.patch, self.request, self.until_end = folder, patch, request, until_end
 
 
 def home_is_a_file(machine):
@@ -39,7 +32,7 @@ def home_is_a_file(machine):
 
 
 def disk_is_full(machine):
-    fill = machine.full_disk()
+    fill = machine.request.getfixturevalue("full_disk")
     machine.patch.setenv("TMRL_LIKE_HOME", str(machine.folder / "disk" / "data"))
     KeyFolder(default_keys_folder()).server_keys()
     fill()
@@ -150,8 +143,6 @@ MISTAKES = {
         "each trainer gets the samples of its own workers",
     ),
     "no minutes": Mistake("run TINY --trainer.max_minutes 0", "trainer.max_minutes is 0"),
-    "a negative seed": Mistake("check TINY --seed=-1", "seed is -1; expected 0 to 4294967295"),
-    "no episodes": Mistake("test TINY --episodes 0", "--episodes is 0; expected 1 or more"),
     "two options that exclude": Mistake(
         "test TINY --policy a --untrained", "not allowed with argument"
     ),
@@ -160,40 +151,20 @@ MISTAKES = {
     ),
     "a key for no experiment": Mistake("keys list --server.port 3", "`keys` reads no experiment"),
     # -- keys and values of the experiment
-    "a section misspelt": Mistake(
-        "server TINY --sever.port 3", "sever: there is no such key; did you mean "
-    ),
     "a key misspelt": Mistake(
         "server TINY --server.prt 3", "server.prt: there is no such key; did you mean"
     ),
     "a key without a value": Mistake("server TINY --server.port", "--server.port needs a value"),
-    "a word for a number": Mistake(
-        "server TINY --server.port x", "expected a whole number, got 'x'"
-    ),
-    "a port that is none": Mistake(
-        "server TINY --server.port -1", "server.port is -1; expected 0 to 65535"
-    ),
     "all addresses as a host": Mistake(
         "worker TINY --server.host 0.0.0.0",
         "server.host is 0.0.0.0, all addresses of a machine, which nobody",
     ),
-    "a module misspelt": Mistake("config TINY --env tinny.Env", "there is no module 'tinny'"),
     "a class misspelt": Mistake(
         "config TINY --agent tiny.TinyAgnt", "tiny has no TinyAgnt; did you mean TinyAgent"
-    ),
-    "an argument misspelt": Mistake(
-        "config TINY --agent.gian 1", "has no such argument; did you mean gain?"
-    ),
-    "a word for an argument": Mistake(
-        "config TINY --agent.gain x", "init_args.gain: expected a number, got 'x'"
     ),
     "a learning rate below 0": Mistake(
         "check DRONE --agent.lr_actor -1",
         "command line: agent.init_args.lr_actor is -1; expected 0 or more",
-    ),
-    "a memory of no size": Mistake(
-        "check TINY --delay-steps 0 --memory.memory_size -4",
-        "command line: memory.init_args.memory_size is -4; expected a whole",
     ),
     # -- what is not there
     "a device that is not there": Mistake(
@@ -326,10 +297,6 @@ MISTAKES = {
     "another shape": Mistake(
         "check TINY --delay-steps 0 --env.returns shape",
         "step 2: the observation is float32 (3,); the space says Box(-1.0, 1.0",
-    ),
-    "another dtype": Mistake(
-        "check TINY --delay-steps 0 --env.returns dtype",
-        "the observation is float64 (2,); the space says",
     ),
     "no observation": Mistake(
         "check TINY --delay-steps 0 --env.returns nothing",

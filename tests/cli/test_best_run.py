@@ -33,21 +33,15 @@ def drive(return_=0.0, progress=None, took_s=2.0, steps=4):
     )
 
 
-class Keeper:
-    """A `BestRun` in a folder, and the rollout that it keeps."""
-
-    def __init__(self, folder):
-        self._file = folder / "rollout.npz"
-        self.keep = BestRun(self._file, "run_name: mine")
-
-    @property
-    def kept(self):
-        return Rollout.load(self._file)
+@pytest.fixture
+def keep(tmp_path):
+    return BestRun(tmp_path / "rollout.npz", "run_name: mine")
 
 
 @pytest.fixture
-def best(tmp_path):
-    return Keeper(tmp_path)
+def kept(tmp_path):
+    """Return a function that returns the rollout that is kept."""
+    return lambda: Rollout.load(tmp_path / "rollout.npz")
 
 
 @pytest.fixture
@@ -56,7 +50,7 @@ def said(caplog):
     return lambda: [record.message for record in caplog.records]
 
 
-def test_a_record_is_kept(best, said):
+def test_a_record_is_kept(keep, kept, said):
     for progress, took_s in (
         (0.5, 2.0),
         (0.3, 2.0),
@@ -65,19 +59,19 @@ def test_a_record_is_kept(best, said):
         (1.0, 38.2),
         (1.0, 38.2),
     ):
-        best.keep(drive(progress=progress, took_s=took_s))
+        keep(drive(progress=progress, took_s=took_s))
     assert said() == [
         "record: 50.0% of the way (policy 7)",
         "record: 75.0% of the way, before: 50.0% of the way (policy 7)",
         "record: 39.50 s, before: 75.0% of the way (policy 7)",
         "record: 38.20 s, before: 39.50 s (policy 7)",
     ]
-    assert best.kept.took == 38.2
-    assert best.kept.experiment == "run_name: mine"
+    assert kept().took == 38.2
+    assert kept().experiment == "run_name: mine"
 
 
 def test_without_progress_the_return_counts_and_neither_a_fault_nor_a_demonstration_is_a_record(
-    best, said
+    keep, said
 ):
     human = drive(9)
     human.sources[2] = ActionSource.EXPERT
@@ -88,26 +82,26 @@ def test_without_progress_the_return_counts_and_neither_a_fault_nor_a_demonstrat
         drive(2),
         drive(5),
     ):
-        best.keep(rollout)
+        keep(rollout)
     assert said() == [
         "record: return 3 (policy 7)",
         "record: return 5, before: return 3 (policy 7)",
     ]
 
 
-def test_an_episode_whose_progress_is_not_a_number_is_no_record(best):
+def test_an_episode_whose_progress_is_not_a_number_is_no_record(keep, kept):
     unknown = drive(progress=1.0, took_s=0.2)
     unknown.info["progress"][1] = np.nan
     for progress in (0.5, 0.3):
         with pytest.raises(ValueError, match="not a number"):
-            best.keep(unknown)
-        best.keep(drive(progress=progress))
-    assert best.kept.progress == 0.5
+            keep(unknown)
+        keep(drive(progress=progress))
+    assert kept().progress == 0.5
 
 
-def test_of_workers_that_set_records_at_once_the_best_is_kept(best, tmp_path):
+def test_of_workers_that_set_records_at_once_the_best_is_kept(kept, tmp_path):
     def work(number):
-        keep = Keeper(tmp_path).keep
+        keep = BestRun(tmp_path / "rollout.npz", "")
         for n in range(20):
             keep(drive(100 * ((7 * n + number) % 20) + number))
 
@@ -116,27 +110,27 @@ def test_of_workers_that_set_records_at_once_the_best_is_kept(best, tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert best.kept.return_ == 1903
+    assert kept().return_ == 1903
 
 
-def test_what_could_not_be_written_is_no_record(best, monkeypatch):
+def test_what_could_not_be_written_is_no_record(keep, kept, monkeypatch):
     def full(path, *content):
         raise OSError("no space left")
 
-    best.keep(drive(1))
+    keep(drive(1))
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
         patch.setattr("tmrl_like.rollouts.rollout.write_atomically", full)
-        best.keep(drive(3))
-    assert best.kept.return_ == 1
-    best.keep(drive(2))
-    assert best.kept.return_ == 2
+        keep(drive(3))
+    assert kept().return_ == 1
+    keep(drive(2))
+    assert kept().return_ == 2
 
 
-def test_a_saved_run_that_cannot_be_read_is_put_aside(best, tmp_path, caplog):
+def test_a_saved_run_that_cannot_be_read_is_put_aside(keep, kept, tmp_path, caplog):
     (tmp_path / "rollout.npz").write_bytes(b"cut short")
-    best.keep(drive(1))
-    best.keep(drive(2))
-    assert best.kept.return_ == 2
+    keep(drive(1))
+    keep(drive(2))
+    assert kept().return_ == 2
     assert (tmp_path / "rollout.npz.damaged").read_bytes() == b"cut short"
     (warning,) = caplog.messages
     assert "is no rollout that can be read" in warning

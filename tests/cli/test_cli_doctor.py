@@ -8,7 +8,6 @@ import time
 from collections import namedtuple
 
 import pytest
-from cli_commands import TINY
 
 import tmrl_like
 from tmrl_like.cli import doctor
@@ -17,6 +16,8 @@ from tmrl_like.errors import RefusedError
 from tmrl_like.server.server import Server
 from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
+
+QUICK = "TINY --env.step_s 0 --server.port"
 
 
 @pytest.fixture
@@ -29,12 +30,6 @@ def look(typed, monkeypatch):
     monkeypatch.setattr(doctor, "_LATE_SHARE", 1.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1 << 40))
     return lambda *words, code=1: typed("doctor", *words, code=code).out
-
-
-@pytest.fixture
-def no_environment(monkeypatch):
-    """Skip measuring an environment, which takes seconds."""
-    monkeypatch.setattr(doctor, "_environment", lambda *_: iter(()))
 
 
 class Link:
@@ -63,64 +58,58 @@ def test_a_machine_that_is_well_has_no_problem_and_gets_no_keys(look):
 
 def test_an_experiment_whose_server_runs_has_no_problem(look):
     with Server(0, host="127.0.0.1") as server:
-        out = look(TINY, f"--server.port={server.address[1]}", code=0)
+        out = look(QUICK, server.address[1], code=0)
     assert "environment: 300 steps of " in out
     assert "takes this machine's key, local, for worker and trainer" in out
     assert " MB/s and " in out
     assert "0 problems" in out
 
 
-@pytest.mark.usefixtures("no_environment")
-class TestOfAnExperiment:
-    def test_a_server_that_does_not_run_here_yet_is_no_problem(self, look, free_port):
-        assert f"nobody listens on port {free_port}" in look(
-            TINY, f"--server.port={free_port}", code=0
-        )
+def test_a_port_on_which_nobody_listens_is_a_problem_on_another_machine(
+    look, free_port, monkeypatch
+):
+    assert f"nobody listens on port {free_port}" in look(QUICK, free_port, code=0)
+    monkeypatch.setattr(doctor, "is_loopback", lambda _: False)
+    assert f"port {free_port} of 127.0.0.1 does not answer" in look(QUICK, free_port)
 
-    def test_a_port_that_is_closed_on_another_machine_is_one(self, look, free_port, monkeypatch):
-        monkeypatch.setattr(doctor, "is_loopback", lambda _: False)
-        assert f"port {free_port} of 127.0.0.1 does not answer" in look(
-            TINY, f"--server.port={free_port}"
-        )
 
-    @pytest.mark.parametrize(
-        ("option", "problem"),
-        [
-            ("--server.host=no-such-host.invalid", "there is no host no-such-host.invalid"),
-            ("--trainer.device=cuda:99", "trainer.device is 'cuda:99'; torch has no such"),
-            (
-                "--server.engine=tls://no-such-node.invalid",
-                "engine tls://no-such-node.invalid:4222: there is no host",
-            ),
-        ],
-    )
-    def test_what_an_experiment_says_wrongly(self, option, problem, look, free_port):
-        out = look(TINY, f"--server.port={free_port}", option)
-        assert problem in out
-        assert "1 problem," in out
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("--server.host=no-such-host.invalid", "there is no host no-such-host.invalid"),
+        ("--trainer.device=cuda:99", "trainer.device is 'cuda:99'; torch has no such"),
+        (
+            "--server.engine=tls://no-such-node.invalid",
+            "engine tls://no-such-node.invalid:4222: there is no host",
+        ),
+    ],
+)
+def test_what_an_experiment_says_wrongly(option, problem, look, free_port):
+    out = look(QUICK, free_port, option)
+    assert problem in out
+    assert "1 problem," in out
 
-    def test_a_key_that_the_server_does_not_know(self, look, tmp_path):
-        keys, mine = KeyFolder(tmp_path / "keys"), KeyFolder(tmp_path / "mine")
 
-        def look_with_mine(code=1):
-            with Server(0, host="127.0.0.1", keys_dir=keys.path) as server:
-                port = server.address[1]
-                return look(
-                    TINY, f"--server.port={port}", f"--server.keys_dir={mine.path}", code=code
-                )
+def test_a_key_that_the_server_does_not_know(look, tmp_path):
+    keys, mine = KeyFolder(tmp_path / "keys"), KeyFolder(tmp_path / "mine")
 
-        assert "this machine has no key: there" in look_with_mine()
-        mine.join(keys.invite("robot", ("worker",)))
-        assert "takes this machine's key, robot, for worker" in look_with_mine(code=0)
-        keys.revoke("robot")
-        assert "refuses this machine's key" in look_with_mine()
+    def look_with_mine(code=1):
+        with Server(0, host="127.0.0.1", keys_dir=keys.path) as server:
+            return look(QUICK, server.address[1], "--server.keys_dir", mine.path, code=code)
 
-    def test_something_else_on_the_servers_port(self, look, monkeypatch):
-        monkeypatch.setattr(doctor, "_WAIT_S", 0.2)
-        KeyFolder(default_keys_folder()).server_keys()
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            out = look(TINY, f"--server.port={other.getsockname()[1]}")
-        assert "it does not answer this machine's key" in out
+    assert "this machine has no key: there" in look_with_mine()
+    mine.join(keys.invite("robot", ("worker",)))
+    assert "takes this machine's key, robot, for worker" in look_with_mine(code=0)
+    keys.revoke("robot")
+    assert "refuses this machine's key" in look_with_mine()
+
+
+def test_something_else_on_the_servers_port(look, monkeypatch):
+    monkeypatch.setattr(doctor, "_WAIT_S", 0.2)
+    KeyFolder(default_keys_folder()).server_keys()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        out = look(QUICK, other.getsockname()[1])
+    assert "it does not answer this machine's key" in out
 
 
 @pytest.mark.parametrize(
@@ -143,16 +132,15 @@ def test_a_server_of_another_wire_version():
 
 
 def test_an_environment_that_raises_or_is_late(look, free_port, monkeypatch):
-    port = f"--server.port={free_port}"
-    assert "problem  environment: " in look(TINY, port, "--env tiny.NoSuchEnv")
+    assert "problem  environment: " in look(QUICK, free_port, "--env tiny.NoSuchEnv")
     monkeypatch.setattr(doctor, "_LATE_SHARE", -1.0)
-    assert "warning  environment: " in look(TINY, port, code=0)
+    assert "warning  environment: " in look(QUICK, free_port, code=0)
 
 
 def test_code_of_the_experiment_that_ends_its_process_is_a_problem(look, tmp_path, monkeypatch):
     (tmp_path / "quitter.py").write_text("raise SystemExit('no arm')")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "problem  environment: SystemExit: no arm" in look(TINY, "--env quitter.Env")
+    assert "problem  environment: SystemExit: no arm" in look("TINY --env quitter.Env")
 
 
 def test_a_check_that_hangs_holds_up_no_other(look, monkeypatch):
@@ -194,13 +182,11 @@ def test_keys_that_others_may_read_or_replace(look):
     assert "problem  keys: " in look()
 
 
-@pytest.mark.usefixtures("no_environment")
 def test_a_small_board_without_torch_has_no_problem(look, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "device: " not in look(code=0)
 
 
-@pytest.mark.usefixtures("no_environment")
 def test_a_torch_that_lacks_what_it_needs_is_a_problem(look, tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("import a_package_that_is_missing")
     monkeypatch.delitem(sys.modules, "torch", raising=False)

@@ -126,14 +126,17 @@ def test_a_view_shows_what_happens(make_view, progress, capsys):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-@pytest.mark.parametrize("opened", [without_a_reader, with_a_full_disk])
-def test_a_view_goes_on_if_nothing_takes_its_lines(opened, progress, monkeypatch):
+@pytest.mark.parametrize(
+    ("make_view", "opened"),
+    [(PlainView, without_a_reader), (PlainView, with_a_full_disk), (LiveView, with_a_full_disk)],
+)
+def test_a_view_goes_on_if_nothing_takes_its_lines(make_view, opened, progress, monkeypatch):
     """`tmrl-like run … | tee log`: Ctrl-C ends both, and the run has yet to end its parts."""
     stdout = opened()
     monkeypatch.setattr(sys, "stdout", stdout)
     progress.add(ROUND)
-    view = PlainView("title")
-    view.line("a line")
+    view = make_view("title")
+    view.line("a line \a")
     view.show("ending", progress)
     view.close()
     with pytest.raises(OSError, match=r"space|pipe"):
@@ -168,13 +171,3 @@ def test_a_proof_asks_for_the_share_of_terminal_states_and_is_saved(tmp_path, ca
     assert not proof.prove(untrained, trained, ProofSection(min_terminated_share=0.6), tmp_path)
     assert "a terminal state in 50% of the episodes, 60% are asked for" in capsys.readouterr().out
     assert json.loads((tmp_path / "proof.json").read_text())["trained"][0]["return"] == -1.0
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_page_whose_terminal_was_closed_ends_no_run():
-    view = LiveView("title")
-    view.close()
-    view._console.file = with_a_full_disk()
-    view.line("12:00:00 worker   ERROR \a it has yet to end")
-    with pytest.raises(OSError, match="space"):
-        view._console.file.close()

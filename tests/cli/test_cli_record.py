@@ -1,17 +1,13 @@
 """`tmrl-like record` makes data sets and laps."""
 
-import contextlib
 from pathlib import Path
-from types import SimpleNamespace
 
-import filmed
 import numpy as np
 import pytest
 from cli_commands import TINY
 from tiny import actor_that_presses
 
 from tmrl_like.cli.arguments import to_type
-from tmrl_like.cli.stopping import INTERRUPTED
 from tmrl_like.envs.trajectory import load_trajectory
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set
@@ -100,17 +96,6 @@ def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
     large = load_trajectory(file)
     assert np.linalg.norm(large, axis=1) == pytest.approx(25.0, abs=0.1)
     assert len(large) == pytest.approx(63, abs=2)
-
-
-def test_a_window_that_is_closed_ends_a_lap_as_ctrl_c_does(tmp_path, typed, monkeypatch):
-    def closed(on_close):
-        return contextlib.nullcontext(SimpleNamespace(show=lambda picture: on_close()))
-
-    monkeypatch.setattr("tmrl_like.cli.record.Window", closed)
-    monkeypatch.setitem(filmed.Circle.lap_drivers, "keyboard", filmed.Left)
-    file = tmp_path / "way.npz"
-    typed("record", TINY, CIRCLE, "--lap", "keyboard", "--out", file, code=INTERRUPTED)
-    assert not file.exists()
 
 
 @pytest.mark.parametrize(

@@ -125,11 +125,7 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
         assert row[-2] == shares
         low, high = re.search(r"95 % confidence: (\S+) to (\S+);", out).groups()
         assert float(low) <= float(row[1]) <= float(high)
-
-
-def test_one_episode_has_no_interval(typed):
-    assert "confidence" not in typed("test TINY --untrained", ONE, 1).out
-    assert "confidence" in typed("test TINY --untrained", ONE, 2).out
+    assert "confidence" not in typed("test tiny", ONE, 1).out
 
 
 def test_a_run_that_was_put_aside_is_tested_with_its_own_policy(typed, trained, store):

@@ -26,9 +26,7 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
     monkeypatch.chdir(tmp_path)
     mistake = MISTAKES[name]
     with contextlib.ExitStack() as until_end:
-        mistake.prepare(
-            Machine(tmp_path, monkeypatch, lambda: request.getfixturevalue("full_disk"), until_end)
-        )
+        mistake.prepare(Machine(tmp_path, monkeypatch, request, until_end))
         mistake.patch(monkeypatch)
         assert mistake.said in refused(*mistake.arguments, code=mistake.code)
 
@@ -130,7 +128,7 @@ def end_of_input(_):
     raise EOFError
 
 
-@pytest.mark.parametrize("stdin", [Terminal(), io.StringIO(), None])
+@pytest.mark.parametrize("stdin", [Terminal(), io.StringIO(), None], ids=["typed", "piped", "no"])
 def test_without_a_line_there_is_nothing_to_join_by(stdin, refused, monkeypatch):
     monkeypatch.setattr(sys, "stdin", stdin)
     monkeypatch.setattr("getpass.getpass", end_of_input)

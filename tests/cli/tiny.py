@@ -22,7 +22,6 @@ OBS = np.zeros(2, np.float32)
 STRANGE: dict[str, Any] = {
     "nan": (np.full(2, np.nan, np.float32), 0.0, False, False, {}),
     "shape": (np.zeros(3, np.float32), 0.0, False, False, {}),
-    "dtype": (np.zeros(2), 0.0, False, False, {}),
     "nothing": (None, 0.0, False, False, {}),
     "float16": (OBS.astype(np.float16), 0.0, False, False, {}),
     "outside": (np.full(2, 7.0, np.float32), 0.0, False, False, {}),

@@ -10,16 +10,16 @@ from tmrl_like.errors import ConfigError
 
 
 class Net:
-    def __init__(self, width: int = 3) -> None:
+    def __init__(self, width: int = 3):
         self.width = width
 
 
 class Change(Protocol):
-    def __call__(self, number: int) -> int: ...
+    def __call__(self, number: int): ...
 
 
 class Doubled:
-    def __call__(self, number: int) -> int:
+    def __call__(self, number: int):
         return 2 * number
 
 
@@ -30,23 +30,23 @@ class Options:
     size: tuple[int, int] | None = None
     net: Net | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         if not self.period_s > 0:
             raise ConfigError(f"period_s is {self.period_s}; it must be positive")
 
 
 class Sized:
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int):
         self.size = size
 
 
 class SizedByItself(Sized):
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Any):
         super().__init__(3, **options)
 
 
 class Base:
-    def __init__(self, depth: int = 1, mode: Literal["a", "b"] = "a") -> None:
+    def __init__(self, depth: int = 1, mode: Literal["a", "b"] = "a"):
         self.depth = depth
 
 
@@ -68,7 +68,7 @@ class Agent(Base):
         options: Options | None = None,
         change: Change | None = None,
         **kwargs: Any,
-    ) -> None:
+    ):
         super().__init__(**kwargs)
         self.lr, self.sizes, self.betas, self.net_cls, self.net, self.extra = (
             lr,
@@ -80,43 +80,43 @@ class Agent(Base):
         )
         self.limit, self.options, self.make_net, self.change = limit, options, make_net, change
 
-    def train(self) -> None: ...
-    def get_actor(self) -> None: ...
+    def train(self): ...
+    def get_actor(self): ...
 
 
 class Env:
-    def __init__(self, period_s: float = 0.1) -> None:
+    def __init__(self, period_s: float = 0.1):
         self.period_s = period_s
 
-    def reset(self) -> None: ...
-    def step(self) -> None: ...
+    def reset(self): ...
+    def step(self): ...
 
 
 class Actor:
-    def act(self) -> None: ...
+    def act(self): ...
 
 
 class Memory:
-    def __init__(self, nb_steps: int, device: str, size: int, obs_preprocessor: Any = None) -> None:
+    def __init__(self, nb_steps: int, device: str, size: int, obs_preprocessor: Any = None):
         self.size = size
 
-    def append_buffer(self) -> None: ...
-    def get_transition(self) -> None: ...
+    def append_buffer(self): ...
+    def get_transition(self): ...
 
 
 class Open:
-    def __init__(self, **anything: Any) -> None:
+    def __init__(self, **anything: Any):
         self.anything = anything
 
 
 class Compressor:
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int):
         if number < 0:
             raise ConfigError(f"number is {number}; it must be 0 or more")
         self.number = number
 
 
-def preprocess(obs: Any) -> Any:
+def preprocess(obs: Any):
     return obs
 
 

@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import parts_for_tests as parts
 import pytest
@@ -48,10 +48,6 @@ def test_arguments_of_base_classes_are_known():
             "part.init_args.device: is supplied when the object is made; leave it out here",
         ),
         ({"net_cls": {"class_path": f"{MODULE}.Net", "init_arg": {}}}, "did you mean init_args?"),
-        (
-            {"net": {"class_path": f"{MODULE}.Net", "init_args": [1]}},
-            "expected keys with values, got [1]",
-        ),
         ({"options": {"period_s": 0}}, "part.init_args.options.period_s is 0; it must be positive"),
         (
             {"options": {"size": [1]}},
@@ -62,7 +58,6 @@ def test_arguments_of_base_classes_are_known():
             f"part.init_args.change.class_path: {MODULE} has no Nett; did you mean Net?",
         ),
         ({"change": 3}, "part.init_args.change: expected Change or none, got 3"),
-        ({"net_cls": 3}, "part.init_args.net_cls: expected an import path, got 3"),
     ],
 )
 def test_a_wrong_argument_is_one_line_with_place_key_and_what_was_expected(arguments, problem):
@@ -136,9 +131,7 @@ def test_functions_and_nested_classes_can_be_named():
     [
         ("Agent", "expected an import path like module.Class, got 'Agent'"),
         ("no_such_module_at_all.Agent", "there is no module 'no_such_module_at_all'"),
-        ("parts_for_tests.no_such.deep.Agent", "has no no_such"),
         (f"{MODULE}.constant", "is a int, no class or function"),
-        ("..Agent", "expected an import path"),
     ],
 )
 def test_what_cannot_be_imported_is_reported_in_one_line(path, problem):
@@ -155,7 +148,6 @@ def test_what_cannot_be_imported_is_reported_in_one_line(path, problem):
             "ModuleNotFoundError: No module named 'nothing_of_that_name'",
         ),
         ("x = = 1", "SyntaxError"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )
 def test_a_users_module_that_fails_is_named_with_its_line(content, problem, tmp_path, monkeypatch):
@@ -175,12 +167,9 @@ def test_a_users_module_that_fails_is_named_with_its_line(content, problem, tmp_
         (float, 3, 3),
         (float, "inf", float("inf")),
         (int | None, None, None),
-        (str, "3", "3"),
         (Path, "a/b", Path("a/b")),
         (tuple[int, int], [1, 2], (1, 2)),
-        (dict[str, int], {"a": 1}, {"a": 1}),
         (Literal["a", None], None, None),
-        (Any, {"x": 1}, {"x": 1}),
         ("a forward reference", 3, 3),
     ],
 )
@@ -193,8 +182,6 @@ def test_values_of_the_right_type_pass(annotation, value, expected):
     [
         (int, True, "a whole number"),
         (str, 3, "text"),
-        (dict[str, int], None, "keys with values"),
-        (bool, 1, "true or false"),
         (float | Literal["all"], "none", "a number or all"),
         (list[int], ["a"], "a list of a whole number"),
     ],

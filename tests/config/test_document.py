@@ -24,6 +24,10 @@ def test_numbers_are_numbers_with_or_without_a_point(text, value):
     assert parse_value(text) == value
 
 
+def test_a_value_of_the_command_line_that_is_not_yaml_is_text():
+    assert parse_value("2026-13-01") == "2026-13-01"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -35,21 +39,13 @@ def test_numbers_are_numbers_with_or_without_a_point(text, value):
         ("a: &x [*x]", "x.yaml"),
         ("a: \x00", "x.yaml: is not valid YAML"),
         ("\na: !!bool maybe", "x.yaml:2: is not valid YAML: 'maybe' is no bool"),
-        ("a: !!int ''", "x.yaml:1: is not valid YAML: '' is no int"),
-        ("a: !!timestamp x", "x.yaml:1: is not valid YAML: 'x' is no timestamp"),
         ("a: 2026-13-01", "x.yaml:1: is not valid YAML: '2026-13-01' is no timestamp"),
-        ("!!bool maybe: 1", "x.yaml:1: is not valid YAML: 'maybe' is no bool"),
         ("? [a]\n: 1", "x.yaml:1: is not valid YAML: a key must be a word"),
     ],
 )
 def test_what_is_not_yaml_is_refused_in_one_line_with_its_number(text, problem):
     with one_line("^" + re.escape(problem)):
         parse_document(text, "x.yaml")
-
-
-@pytest.mark.parametrize("text", ["!!bool maybe", "!!int ''", "!!timestamp x", "2026-13-01"])
-def test_a_value_of_the_command_line_that_is_not_yaml_is_text(text):
-    assert parse_value(text) == text
 
 
 def test_an_empty_file_is_an_experiment_without_keys():
@@ -80,10 +76,9 @@ def test_overrides_are_distinguished_from_the_commands_own_arguments():
     assert others == ["x.yaml", "--log-level", "debug"]
 
 
-@pytest.mark.parametrize("arguments", [["--a.b"], ["--a.b", "--c.d=1"]])
-def test_an_override_without_a_value_is_refused(arguments):
+def test_an_override_without_a_value_is_refused():
     with pytest.raises(ConfigError, match=r"--a\.b needs a value"):
-        split_overrides(arguments, [])
+        split_overrides(["--a.b", "--c.d=1"], [])
 
 
 def test_an_override_below_a_plain_value_is_refused():

@@ -193,13 +193,11 @@ def test_only_the_parts_that_were_asked_for_are_imported(file):
     ("old", "new", "problem"),
     [
         ("run_name: r1", "run_nam: r1", ":2: run_nam: there is no such key; did you mean run_n"),
-        ("epochs", "epohcs", ":20: trainer.epohcs: there is no such key; did you mean epochs?"),
         ("port: 8000", "port: many", ":18: server.port: expected a whole number, got 'many'"),
         ("  epochs: .inf", "  - epochs", ":19: trainer: expected keys with values, got ['epochs']"),
         ("run_name: r1", "run_name: ../r1", ":2: run_name is '../r1'; expected letters"),
         ("run_name: r1", f"seed: {2**32}", ":2: seed is 4294967296; expected 0 to"),
         (f"env: {MODULE}.Env", "", ": the key env is missing"),
-        (f"{MODULE}.Env", "[1, 2]", ":3: env: expected an import path, or class_path with"),
         (f"{MODULE}.Env", f"{MODULE}.Actor", ":3: env.class_path: Actor cannot be used here: it"),
         (
             "  epochs: .inf",
@@ -208,7 +206,6 @@ def test_only_the_parts_that_were_asked_for_are_imported(file):
         ),
         ("lr: 0.5", "lr: fast", ":9: agent.init_args.lr: expected a number, got 'fast'"),
         ("port: 8000", f"limits: {{class_path: {MODULE}.Net}}", ":17: server: has a class_path"),
-        ("{size: 10}", "{}", ":10: memory.init_args.size is missing: Memory needs it"),
         ("number: 2", "number: -2", ":13: sample_compressor: number is -2; it must be 0 or more"),
     ],
 )
@@ -291,10 +288,8 @@ def test_the_printed_configuration_leaves_the_compressor_to_the_memory(tmp_path)
     ("section", "listens_on"),
     [
         ({}, "127.0.0.1"),
-        ({"host": "localhost"}, "127.0.0.1"),
         ({"host": "::1"}, "::1"),
         ({"host": "127.0.0.2:7791"}, "127.0.0.2"),
-        ({"host": "10.0.0.5"}, "0.0.0.0"),
         ({"host": "robot.example, fd00::5"}, "::"),
         ({"host": "robot.example"}, "0.0.0.0"),
         ({"host": "10.0.0.5", "bind": "10.0.0.5"}, "10.0.0.5"),

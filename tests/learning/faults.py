@@ -1,15 +1,11 @@
-"""Trains the included experiments, in simulated time and in one thread, with and without a fault.
-
-    python tests/learning/faults.py [NAME …]
-
-Prints the learning doctor's verdict on each.
+"""Trains the included experiments, in simulated time and in one thread, with and without a fault,
+and reads the learning doctor's verdict.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -203,15 +199,3 @@ def verdict(case, lines):
     if case.named:
         return sign_in(lines[-1]) in case.named
     return not any(line.startswith(NOT_LEARNING) for line in lines)
-
-
-def main():
-    cases = FAULTS | HEALTHY
-    for name in sys.argv[1:] or cases:
-        lines = train(cases[name])
-        right = "ok " if verdict(cases[name], lines) else "BAD"
-        print(f"{right} {name}: {lines[-1]}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -42,29 +42,23 @@ class Drive(NamedTuple):
 
 @dataclass(frozen=True)
 class Learnt:
-    """Training episodes, the test episodes among them, test episodes afterwards with the last and
-    with the best policy, and the share of late decisions during training.
+    """Training episodes, the test episodes among them, and test episodes afterwards with the last
+    policy.
     """
 
     training: list[Drive]
     testing: list[Drive]
     final: list[Drive]
-    best: list[Drive]
-    late_share: float
 
     def __str__(self):
         first, first_tested = (
             min((drive.minutes for drive in drives if drive.lap_s > 0), default=np.inf)
             for drives in (self.training, self.testing)
         )
-        last, best = (
-            ", ".join(f"{drive.share:.2f} ({drive.lap_s:.1f} s)" for drive in drives)
-            for drives in (self.final, self.best)
-        )
+        last = ", ".join(f"{drive.share:.2f} ({drive.lap_s:.1f} s)" for drive in self.final)
         return (
             f"the first whole lap in minute {first:.1f}, of a test episode {first_tested:.1f}; "
-            f"shares of the track and times of whole laps with the last policy: {last}; with the "
-            f"best: {best}; {self.late_share:.2%} of the decisions too late"
+            f"shares of the track and times of whole laps with the last policy: {last}"
         )
 
 
@@ -89,10 +83,7 @@ def learn(experiment, minutes, seed, home, overrides=()):
 
     words = ("--trainer.max_minutes", str(minutes), "--seed", str(seed), *overrides)
     command_line("run", experiment, *words, home=home)
-    tested = [
-        episodes_of(command_line("test", place, *overrides, "--episodes", "5", home=home))
-        for place in (str(experiment), f"{experiment}@best")
-    ]
+    tested = command_line("test", experiment, *overrides, "--episodes", "5", home=home)
     records = read_records(home / "runs" / config["run_name"] / "metrics.jsonl")
     episodes = [record for record in records if record["kind"] == "episode"]
     began_s = episodes[0]["time_s"] - episodes[0]["duration_s"]
@@ -104,9 +95,8 @@ def learn(experiment, minutes, seed, home, overrides=()):
             if e["test"] == test
         ]
 
-    overruns, steps = (sum(e[name] for e in episodes) for name in ("overruns", "steps"))
-    final, best = ([drive(return_, steps) for return_, steps, _ in one] for one in tested)
-    return Learnt(drives(False), drives(True), final, best, overruns / steps)
+    final = [drive(return_, steps) for return_, steps, _ in episodes_of(tested)]
+    return Learnt(drives(False), drives(True), final)
 
 
 def episodes_of(printed):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from racing import ROOT, command_line, draw, episodes_of, learn
+from racing import ROOT, command_line, episodes_of, learn
 
 # share of the track; an untrained policy reaches 0.03
 SHARE = {"racing_lidar": 0.7, "racing_image": 0.5, "racing_iqn": 0.5}
@@ -15,7 +15,6 @@ KILLS = 10  # an untrained policy reaches one or two
 def test_the_game_is_driven_after_ten_minutes(name, tmp_path):
     pytest.importorskip("Box2D")
     learnt = learn(ROOT / "config" / f"{name}.yaml", 10.0, 0, tmp_path)
-    draw({name: [learnt]}, tmp_path / "racing.png")
     assert np.mean([drive.share for drive in learnt.final]) >= SHARE[name], str(learnt)
     if name == "racing_iqn":
         assert any(drive.lap_s > 0 for drive in learnt.training + learnt.testing), str(learnt)

@@ -1,7 +1,5 @@
 """SAC learns each task to its stated return with three seeds, and a tiny task in seconds."""
 
-import dataclasses
-
 import gymnasium
 import numpy as np
 import pytest
@@ -57,38 +55,3 @@ def test_a_tiny_task_is_learnt_in_seconds():
     """The best return is -0.4: one step of 0.5 and one of 0.4."""
     ((_, totals),) = learn(TINY, seed=0)
     assert np.mean(totals) > TINY.goal
-
-
-class Blurred(Steer):
-    """`Steer` with observations that are up to 0.3 wrong."""
-
-    def __init__(self, taken):
-        self.taken = taken  # the actions of each episode
-
-    def reset(self, **options):
-        self.taken.append([])
-        obs, info = super().reset(**options)
-        return self.blur(obs), info
-
-    def step(self, action):
-        self.taken[-1].append(float(action[0]))
-        obs, *rest = super().step(action)
-        return self.blur(obs), *rest
-
-    def blur(self, obs):
-        return obs + self.np_random.uniform(-0.3, 0.3, 1).astype(np.float32)
-
-
-def test_a_policy_that_shall_be_smooth_changes_its_action_less_at_the_same_return():
-    def learnt(smoothness):
-        """Return the mean return of 20 test episodes, and the mean difference between successive
-        actions.
-        """
-        taken, agent = [], TINY.agent | {"smoothness": smoothness}
-        task = dataclasses.replace(TINY, env=lambda seed: Blurred(taken), agent=agent, episodes=20)
-        ((_, totals),) = learn(task, seed=1)
-        return np.mean(totals), np.abs(np.diff(taken[-20:], axis=1)).mean()
-
-    (before, change), (after, smooth_change) = learnt(0.0), learnt(0.3)
-    assert smooth_change < 0.8 * change
-    assert after > 1.1 * before  # both are below 0

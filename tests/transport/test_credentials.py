@@ -54,21 +54,6 @@ def test_a_mount_without_keys_is_filled_with_one_set_whoever_comes_first(mount, 
     assert AuthorizedKeys(mount).find(peer.curve_public) == Identity("local", peer.roles)
 
 
-@pytest.mark.parametrize("error", [None, errno.EPERM], ids=["links", "no links"])
-def test_the_key_of_the_servers_machine_is_made_again_as_it_was(mount, monkeypatch, error):
-    if error is not None:
-        monkeypatch.setattr(disk, "link", failing(error))
-    keys = mount.peer_keys()
-    (mount.path / "peer.json").unlink()
-    assert mount.peer_keys() == keys
-    assert AuthorizedKeys(mount).find(keys.curve_public) == Identity("local", keys.roles)
-    mount.invite("car")
-    mount.revoke("local")
-    (mount.path / "peer.json").unlink()
-    assert mount.peer_keys() == keys
-    assert AuthorizedKeys(mount).find(keys.curve_public) is None
-
-
 def test_a_folder_of_other_things_is_no_key_folder(mount):
     (mount.path / "notes.txt").touch()
     with pytest.raises(

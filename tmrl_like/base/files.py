@@ -137,26 +137,6 @@ def write_atomically(
         raise
 
 
-def write_once(path: Path, content: bytes, private: bool = False) -> None:
-    """Write a file as `write_atomically` does, unless it exists; once this returns, the file
-    survives a power cut.
-
-    Raises:
-        OSError: the disk is full, or permission is denied.
-    """
-    draft = _draft_of(path)
-    write_atomically(draft, content, private=private)
-    try:
-        disk.link(draft, path)
-    except FileExistsError:
-        pass
-    except OSError:  # links are not supported
-        disk.rename(draft, path)
-    finally:
-        disk.remove(draft)
-    disk.sync_folder(path.parent)
-
-
 def link_atomically(source: Path, path: Path) -> None:
     """Give a file another name in one step, replacing any file of that name; where links are not
     supported, copy the file.

@@ -4,8 +4,7 @@ On the server's machine one folder holds all keys; the first part that starts th
 fills it if it is empty::
 
     keys/
-      server.json           the server's own key pair (CURVE), TLS key and certificate, and the key
-                            pair of this machine as a peer
+      server.json           the server's own key pair (CURVE), TLS key and certificate
       peer.json             this machine's own key as a peer: local parts need no setup
       authorized/NAME.json  public key and roles of each peer that may connect
 
@@ -18,24 +17,27 @@ send. Files with secrets are readable by their owner only.
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import errno
 import logging
 import os
 import re
+import secrets
+import shutil
 import stat
 import time
 import zlib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
 from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.checked import checked_json, read_checked
-from tmrl_like.base.files import disk, remove_drafts, write_atomically, write_once
+from tmrl_like.base.files import disk, is_left, lock_folder, remove_drafts, write_atomically
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport.base import REVOKED, Identity
 
@@ -46,6 +48,8 @@ _LINE_PREFIX = "tmrl-like-key-2."
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL = "local"
 KEYS_CHECK_S = 1.0
+_LOCK, _LOCKED_WITHIN_S = "lock", 10.0
+_UNFINISHED = "unfinished"  # is in a folder from before its first key until after `server.json`
 
 _Z85 = r"\A[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}\Z"
 Z85: TypeAlias = Annotated[str, msgspec.Meta(pattern=_Z85)]
@@ -53,14 +57,12 @@ _Stamp: TypeAlias = tuple[int, ...]
 
 
 class ServerKeys(msgspec.Struct, frozen=True):
-    """The server's secrets, and those of its own machine as a peer. `tls_*` are PEM text."""
+    """The server's secrets. `tls_*` are PEM text."""
 
     curve_public: Z85
     curve_secret: Z85
     tls_key: str
     tls_certificate: str
-    own_public: Z85 | Literal[""] = ""  # empty in files of earlier versions
-    own_secret: Z85 | Literal[""] = ""
 
 
 class PeerKeys(msgspec.Struct, frozen=True):
@@ -97,7 +99,7 @@ class KeyFolder:
             CredentialsError: this machine has joined another server, or the file is damaged or
                 readable by others.
         """
-        self._make_missing("server.json")
+        self._create_first()
         if not (self.path / "server.json").exists():
             raise CredentialsError(
                 f"{self.path} holds a key that joins another machine's server, where keys are "
@@ -112,7 +114,7 @@ class KeyFolder:
         Raises:
             CredentialsError: the file is damaged or readable by others.
         """
-        self._make_missing("peer.json")
+        self._create_first()
         return read_keys(self.path / "peer.json", PeerKeys, secret=True)
 
     def invite(self, name: str, roles: tuple[str, ...] = ("worker",)) -> str:
@@ -126,9 +128,7 @@ class KeyFolder:
             raise CredentialsError(
                 f"there is a key named {name!r} already; revoke it first or take another name"
             )
-        known = server.curve_public, server.tls_certificate
-        keys = PeerKeys(name, roles, *_curve_pair(), *known)
-        self.write(f"authorized/{name}.json", Authorized(roles, keys.curve_public))
+        keys = self._authorize(server, name, roles)
         # with its checksum, and short enough for a terminal of macOS, which takes 1,024 characters
         content = zlib.compress(msgspec.msgpack.encode(keys))
         return _LINE_PREFIX + base64.urlsafe_b64encode(content).decode().rstrip("=")
@@ -159,6 +159,7 @@ class KeyFolder:
                 f"{self.path} holds the keys of another server; join from another folder "
                 "(--keys-dir) or remove it"
             )
+        disk.remove(self.path / _UNFINISHED)  # else the next start would replace this key
         self.write("peer.json", keys, private=True)
         return keys
 
@@ -190,44 +191,87 @@ class KeyFolder:
             )
         return self.path / "authorized" / f"{name}.json"
 
-    def _make_missing(self, needed: str) -> None:
-        """Make a server's keys if there are no keys, and from them the key of this machine.
+    def _authorize(self, server: ServerKeys, name: str, roles: tuple[str, ...]) -> PeerKeys:
+        public, secret = _curve_pair()
+        entry = Authorized(roles, public)
+        self.write(f"authorized/{name}.json", entry)
+        return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
-        Raises:
-            CredentialsError: the `needed` file is missing, and cannot be written.
-        """
-        server, peer = self.path / "server.json", self.path / "peer.json"
+    def _create_first(self) -> None:
+        """Create all keys if there are none."""
+        if self._has_keys():
+            return
         try:
-            if not server.exists() and not peer.exists():
-                self._make_server_keys(server)
-            if not peer.exists():
-                self._make_own_key()
+            if self.path.is_dir():
+                self._fill()
+            else:
+                self._create_folder()
         except OSError as error:
-            if not (self.path / needed).exists():
+            if not (self.path / "server.json").exists():
                 raise CredentialsError(
                     f"cannot write keys to {self.path}: {error.strerror}; name another folder: "
                     "--server.keys_dir, or TMRL_LIKE_HOME for all that is kept"
                 ) from None
 
-    def _make_server_keys(self, file: Path) -> None:
-        """Make a server's keys; of parts that start at the same time, one does."""
-        disk.make_folder(self.path, mode=0o700)
-        names = {path.name for path in self.path.iterdir() if path.name[0] != "."}
-        if names - {"lost+found"}:
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        keys = ServerKeys(*_curve_pair(), *tls_pair("default"), *_curve_pair())
-        write_once(file, checked_json(keys), private=True)
+    def _has_keys(self) -> bool:
+        """Whether the folder has keys; a peer's key alone counts unless more are being made."""
+        if (self.path / "server.json").exists():
+            return True
+        return (self.path / "peer.json").exists() and not (self.path / _UNFINISHED).exists()
 
-    def _make_own_key(self) -> None:
-        """Make the key of this machine, which is the same whenever it is made."""
-        server = read_keys(self.path / "server.json", ServerKeys, secret=True)
-        if not server.own_secret:  # an earlier version made the server's keys
-            return
-        if not any((self.path / "authorized").glob("*.json")):  # else it may have been revoked
-            self.write(f"authorized/{_LOCAL}.json", Authorized(ROLES, server.own_public))
-        own = server.own_public, server.own_secret
-        known = server.curve_public, server.tls_certificate
-        self.write("peer.json", PeerKeys(_LOCAL, ROLES, *own, *known), private=True)
+    def _create_folder(self) -> None:
+        """Create the folder with all keys.
+
+        They are made in a temporary folder that is then renamed, so that two parts that start at
+        the same time agree on one set.
+        """
+        draft = KeyFolder(
+            self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        )
+        self._remove_drafts()
+        try:
+            disk.make_folder(draft.path, mode=0o700)
+            draft._write_all()
+            disk.rename(draft.path, self.path)
+            disk.sync_folder(self.path.parent)
+        finally:
+            shutil.rmtree(draft.path, ignore_errors=True)
+
+    def _fill(self) -> None:
+        """Create all keys in a folder that exists, and may be a mount, which cannot be replaced.
+
+        Parts that start at the same time take turns. If one of them is killed before `server.json`
+        is there, the next one starts over.
+        """
+        unfinished = self.path / _UNFINISHED
+        names = {path.name for path in self.path.iterdir()}
+        if names - {_LOCK, "lost+found"} and _UNFINISHED not in names:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        lock = lock_folder(self.path, _LOCKED_WITHIN_S, _LOCK)
+        if lock is None:
+            raise TimeoutError(errno.ETIMEDOUT, "another process keeps it locked")
+        try:
+            if self._has_keys():
+                return
+            if not unfinished.exists():
+                disk.open(unfinished).close()
+                disk.sync_folder(self.path)
+            self._write_all()
+            disk.remove(unfinished)
+        finally:
+            lock.release()
+
+    def _write_all(self) -> None:
+        """Make and write all keys, `server.json` last."""
+        server = ServerKeys(*_curve_pair(), *tls_pair("default"))
+        self.write("peer.json", self._authorize(server, _LOCAL, ROLES), private=True)
+        self.write("server.json", server, private=True)
+
+    def _remove_drafts(self) -> None:
+        for draft in self.path.parent.glob(f".{self.path.name}.*"):
+            with contextlib.suppress(OSError):
+                if is_left(draft, draft.name.split(".")[-2]):
+                    shutil.rmtree(draft, ignore_errors=True)
 
 
 class AuthorizedKeys:

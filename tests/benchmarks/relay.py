@@ -125,7 +125,7 @@ def run_worker(port, keys, kind, count, pipe):
     keep_freed_memory(64 << 20)  # as the link's process
     worker = Sending(open_folder(None, "bench"), OutboxOptions(max_bytes=KEPT_BYTES), KEPT_BYTES)
     ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
-    hello = Hello("worker", "bench", worker.log.incarnation, spaces=Spaces(*SPACES))
+    hello = Hello.of_this_process("worker", "bench", worker.log.incarnation, spaces=Spaces(*SPACES))
     session = Session(ring, worker, hello)
     session.wait_connected(10)
     samples = drone_samples(4000) if kind == "packets" else noise_samples(400)

@@ -89,7 +89,9 @@ class LightWorker(LightDelivery):
         spaces=None,
     ):
         super().__init__(folder, options, log_bytes)
-        hello = m.Hello("worker", folder.worker, self.log.incarnation, spaces=spaces)
+        hello = m.Hello.of_this_process(
+            "worker", folder.worker, self.log.incarnation, spaces=spaces
+        )
         self.session = Session(ring, self, hello)
 
     def close(self, flush_s=1.0):

@@ -154,7 +154,7 @@ class LinkProcess(Process):
         condition = Condition(awaits=worker.is_in_lockstep)
         self.role = WorkerRole(self.outbox, NO_GATE, None, NO_FILES, condition, self._tell)
         taken_over = self.outbox.takes_over
-        hello = m.Hello("worker", worker.name, own[0], spaces=SPACES, takes_over=taken_over)
+        hello = m.Hello("worker", worker.name, own[0], "", SPACES, takes_over=taken_over)
         self.session = Session(ring, self.role, hello, self.clock)
 
     def _dial(self, address):

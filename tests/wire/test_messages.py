@@ -101,6 +101,7 @@ def test_too_few_bytes_are_refused(data):
     [
         ["NoSuchMessage"],
         ["Hello"],
+        ["Hello", "worker", "name"],
         ["Hello", "robot", "name", 1, "0.1"],
         ["Hello", "worker", "n" * 201, 1, "0.1"],
         ["Hello", "worker", "name", -1, "0.1"],

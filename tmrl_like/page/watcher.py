@@ -90,7 +90,7 @@ class Watcher:
         self._view = self._report = 0
         self.seen_at = self._asked_at = self._told_at = -math.inf
         self._was_connected = False
-        self.session = Session(ring, self, m.Hello("watcher", name_of_peer(None)))
+        self.session = Session(ring, self, m.Hello.of_this_process("watcher", name_of_peer(None)))
 
     def welcome(self, browser: Browser) -> None:
         """Add a browser, and look at the server now. Any thread."""

@@ -286,9 +286,8 @@ class Checkpoints:
         """
         for said in self.ranks.gather(msgspec.msgpack.encode(self.receiver.receipts)):
             receipts = msgspec.msgpack.decode(said, type=list[Receipt])
-            self.receiver.note_stored(
-                [r for r in receipts if share_of(r.worker, self.ranks.size) == self.ranks.rank]
-            )
+            own = [r for r in receipts if share_of(r.worker, self.ranks.size) == self.ranks.rank]
+            self.receiver.note_stored(own)
 
     # -- saving it ---------------------------------------------------------------------------------
 

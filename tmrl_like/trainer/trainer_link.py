@@ -89,7 +89,7 @@ class TrainerLink(TrainerInterface):
         self._frame: bytes | None = None  # … after this one; None: all are sent
         self._memory: list[WeightsCopy] = []  # of publications, in use or free
         self._divergence: DivergedError | None = None
-        hello = m.Hello(
+        hello = m.Hello.of_this_process(
             "trainer",
             name,
             spaces=spaces,

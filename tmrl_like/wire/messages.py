@@ -19,7 +19,7 @@ import itertools
 import secrets
 import string
 from hashlib import blake2b
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -107,9 +107,8 @@ class Hello(Message):
 
     role: Role
     name: Name  # unique among live peers of that role
-    # random per process; a restarted process has another
-    incarnation: Count = msgspec.field(default_factory=lambda: secrets.randbits(62) + 1)
-    software: Name = tmrl_like.__version__  # for error messages
+    incarnation: Count  # random per process; a restarted process has another
+    software: Name  # version of tmrl_like, for error messages
     spaces: Spaces | None = None
     # hash of machine and path of the file where this peer keeps its weights; empty: none
     model_file: Name = ""
@@ -121,7 +120,14 @@ class Hello(Message):
     # empty: the training is not stored
     run: Name = ""
     # when the process started, by a monotonic clock of its machine (`base.clocks.up_s`)
-    began_up_s: float = msgspec.field(default_factory=lambda: clocks.up_s())
+    began_up_s: float = 0.0
+
+    @classmethod
+    def of_this_process(cls, role: Role, name: str, incarnation: int = 0, **more: Any) -> Hello:
+        """Return the hello of a peer in this process. `incarnation` 0: a random number."""
+        incarnation = incarnation or secrets.randbits(62) + 1
+        software, began_up_s = tmrl_like.__version__, clocks.up_s()
+        return cls(role, name, incarnation, software, began_up_s=began_up_s, **more)
 
     def goes_on_with(self, before: Hello) -> bool:
         """Whether this trainer resumes the training of the other one.

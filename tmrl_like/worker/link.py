@@ -212,7 +212,7 @@ class Link:
                 tell,
                 is_final=network is not None,
             )
-            hello = m.Hello(
+            hello = m.Hello.of_this_process(
                 "worker",
                 setup.worker,
                 setup.incarnations[0],

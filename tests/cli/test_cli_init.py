@@ -1,6 +1,7 @@
 """`tmrl-like init`, and the experiments that ship."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,10 @@ def test_what_it_writes_trains_at_once(kind, typed, free_port):
         ("simulator", "gym", "a gym has another class named Simulator"),
     ],
 )
-def test_a_name_that_will_not_do_is_one_line(name, kind, problem, refused):
+def test_a_name_that_will_not_do_is_one_line(name, kind, problem, refused, monkeypatch):
+    benchmarks = str(Path(__file__).parents[1] / "benchmarks")  # a module there is named real_time
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != benchmarks])
+    monkeypatch.delitem(sys.modules, "real_time", raising=False)
     Path("taken").mkdir()
     assert problem in refused("init", name, "--kind", kind)
     assert list(Path().iterdir()) == [Path("taken")]

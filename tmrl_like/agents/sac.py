@@ -264,6 +264,7 @@ class SACAgent(ShippedAgent):
         self.critic_optimizer = self._adam(self._flat_critic, o.lr_critic, **kind)
         self.temperature_optimizer = FlatAdam(self._flat_temperature.parameter, lr=o.lr_entropy)
         if o.acceleration == "auto":
+            _ = self.compiled  # now, not at the first step, for which robots wait
             optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
             self._step = accelerate(self._update, device, optimizers, self._numbers)
 

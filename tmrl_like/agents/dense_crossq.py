@@ -10,7 +10,7 @@ of a network.
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
@@ -76,15 +76,17 @@ def compiled_crossq(
     """Use the plain actor and critics, and those in training, whose parameters stay where they
     are.
     """
-    networks: tuple[Any, ...] = (
+    networks: tuple[NamedTuple, ...] = (
         *map(network_of, plain, flat_plain),
-        *map(_network_of, normed, flat_normed),
+        _network_of(normed[0], flat_normed[0]),
+        _network_of(normed[1], flat_normed[1]),
     )
     return CompiledSAC(*plain, networks, (_critic_gradients, _actor_gradients))
 
 
-def _network_of(made: Any, flat: Flat) -> NormedNetwork:
-    module, gain = made.network, made.network.gains[0]
+def _network_of(made: BatchNormActor | BatchNormCritic, flat: Flat) -> NormedNetwork:
+    module = made.network
+    gain = module.gains[0]
     return NormedNetwork(
         network_of(module, flat),
         gain.detach()[:, 0].numpy(),

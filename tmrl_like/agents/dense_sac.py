@@ -200,7 +200,9 @@ class CompiledSAC:
 
 
 def compiled_sac(
-    modules: tuple[Any, Any, Any], flats: tuple[Flat, Flat, Flat], obs_norm: RunningNorm | None
+    modules: tuple[SquashedGaussianActor, EnsembleCritic, EnsembleCritic],
+    flats: tuple[Flat, Flat, Flat],
+    obs_norm: RunningNorm | None,
 ) -> CompiledSAC:
     """Use an actor, critics and their targets, whose parameters stay where they are."""
     actor, critic, _ = modules

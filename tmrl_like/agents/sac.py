@@ -264,7 +264,7 @@ class SACAgent(ShippedAgent):
         self.critic_optimizer = self._adam(self._flat_critic, o.lr_critic, **kind)
         self.temperature_optimizer = FlatAdam(self._flat_temperature.parameter, lr=o.lr_entropy)
         if o.acceleration == "auto":
-            _ = self.compiled  # now, not at the first step, for which robots wait
+            _ = self.compiled  # made here, so that its imports do not delay the first step
             optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
             self._step = accelerate(self._update, device, optimizers, self._numbers)
 
@@ -327,10 +327,9 @@ class SACAgent(ShippedAgent):
     def _critic_gradients(self, batch: Batch) -> Metrics:
         """Compute the gradients of the critics' loss, and return the metrics."""
         if self.compiled is not None:
-            found: Metrics = self.compiled.of_critics(
+            return self.compiled.of_critics(
                 batch, self._draw_critics, self.entropy_coef, self._gamma_of(batch)
             )
-            return found
         q_NB, target_B = self._values_and_targets(batch)
         loss = critic_loss(q_NB, target_B)
         backward(loss, self.critic_optimizer)
@@ -385,9 +384,7 @@ class SACAgent(ShippedAgent):
         """Compute the gradients of the actor's loss, and return the metrics."""
         if self.compiled is not None:
             alpha = self.entropy_coef
-            metrics: Metrics = self.compiled.of_actor(
-                batch, alpha, self._draws_critics, self.smoothness
-            )
+            metrics = self.compiled.of_actor(batch, alpha, self._draws_critics, self.smoothness)
             return metrics | {"entropy_coef": alpha}
         entropy_coef = self.temperature().detach()
         loss, log_prob_B = self._actor_loss(batch, entropy_coef)
@@ -579,6 +576,7 @@ class SACAgent(ShippedAgent):
     def _compile(self) -> CompiledSAC:
         from tmrl_like.agents.dense_sac import compiled_sac
 
+        assert isinstance(self.actor, SquashedGaussianActor)
         networks = self.actor, self.critic, self.critic_target
         flats = self._flat_actor, self._flat_critic, self._flat_critic_target
         return compiled_sac(networks, flats, self.obs_norm)

@@ -9,7 +9,7 @@ import traceback
 import weakref
 from collections.abc import Callable
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tmrl_like.base.factories import fitted, signature_of
 from tmrl_like.base.text import name_of
@@ -37,7 +37,7 @@ def partial(func: Callable[..., T], *args: Any, **kwargs: Any) -> functools.part
     return functools.partial(func, *args, **kwargs)
 
 
-class cached_property:  # noqa: N801 - the field's standard name
+class cached_property(Generic[T]):  # noqa: N801 - the field's standard name
     """A property that is computed once per instance and left out of copies, state and checkpoints.
 
     `model_nograd = cached_property(lambda self: no_grad(copy_shared(self.model)))` gives each agent
@@ -45,20 +45,20 @@ class cached_property:  # noqa: N801 - the field's standard name
     table of the property, not in the instance's `__dict__`, until the instance is deleted.
     """
 
-    def __init__(self, init: Callable[[Any], Any]) -> None:
+    def __init__(self, init: Callable[[Any], T]) -> None:
         self._init = init
-        self._values: dict[int, Any] = {}
+        self._values: dict[int, T] = {}
         self.__doc__ = init.__doc__
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
         if instance is None:
-            return self
+            return self  # type: ignore[return-value]  # the property, as seen in its class
         key = id(instance)
         if key not in self._values:
             self.__set__(instance, self._init(instance))
         return self._values[key]
 
-    def __set__(self, instance: Any, value: Any) -> None:
+    def __set__(self, instance: Any, value: T) -> None:
         key = id(instance)
         if key not in self._values:
             weakref.finalize(instance, self._values.pop, key, None).atexit = False

@@ -1,8 +1,8 @@
 """One pass over an engine's stream: a consumer that delivers its messages in order.
 
-`fetch` of nats-py makes two tasks for each message, and is served every few milliseconds only
-beside a busy training thread: 250 messages a second. Here the messages of a request come by
-callback.
+`fetch` of nats-py makes two tasks for each message. Beside a busy training thread, each of them
+waits some milliseconds for its turn, so that 250 messages are read a second. Here a callback takes
+all messages of a request that have come in one turn.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ class Hello(Message):
     def of_this_process(cls, role: Role, name: str, incarnation: int = 0, **more: Any) -> Hello:
         """Return the hello of a peer in this process. `incarnation` 0: a random number."""
         incarnation = incarnation or secrets.randbits(62) + 1
-        software, began_up_s = tmrl_like.__version__, clocks.up_s()
-        return cls(role, name, incarnation, software, began_up_s=began_up_s, **more)
+        software = tmrl_like.__version__
+        return cls(role, name, incarnation, software, began_up_s=clocks.up_s(), **more)
 
     def goes_on_with(self, before: Hello) -> bool:
         """Whether this trainer resumes the training of the other one.

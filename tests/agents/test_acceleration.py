@@ -69,6 +69,21 @@ def test_a_step_is_torch_s_step_with_every_option(cls, options):
     assert_close([*ours.parameters()], [*theirs.parameters()])
 
 
+@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph")
+def test_a_parameter_without_a_gradient_in_the_pass_after_zero_grad_keeps_no_old_one():
+    module = torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(2))
+    flat = Flat(module)
+    sum(layer(torch.ones(1)) for layer in module).backward()
+    module.zero_grad()
+    module[1](torch.full((1,), 3.0)).backward()
+    assert flat.parameter.grad.tolist() == [0.0, 3.0]
+    module[0](torch.full((1,), 2.0)).backward()  # gradients of further passes add up
+    assert flat.parameter.grad.tolist() == [2.0, 3.0]
+    module.zero_grad()
+    module[1](torch.ones(1)).square().backward(create_graph=True)
+    assert not flat.parameter.grad.requires_grad
+
+
 def test_a_learning_rate_schedule_finds_the_step_that_it_wraps():
     trained = made(acceleration="off")
     schedule = torch.optim.lr_scheduler.StepLR(trained.critic_optimizer, step_size=1, gamma=0.5)

@@ -94,20 +94,30 @@ class Flat:
     def _tie(self) -> None:
         self.parameter.grad = torch.zeros_like(self.parameter)
         first = 0
+        places: list[tuple[nn.Parameter, Tensor]] = []
         for p in self._parts:
             mine = slice(first, first := first + p.numel())
             p.data = self.parameter.data[mine].view(p.shape)
             if p.requires_grad:
                 p.grad = self.parameter.grad[mine].view(p.shape)
-                keep = functools.partial(_keep, p.grad)
-                p.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]
+                places.append((p, p.grad))
+        for p, place in places:
+            keep = functools.partial(_keep, places, place)
+            p.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]
 
 
-def _keep(place: Tensor, parameter: Tensor) -> None:
-    """Bring a gradient that `module.zero_grad()` separated from its place back there."""
-    if parameter.grad is not place:
-        place.copy_(parameter.grad)  # type: ignore[arg-type]
+def _keep(
+    places: list[tuple[nn.Parameter, Tensor]], place: Tensor, parameter: nn.Parameter
+) -> None:
+    """Bring the gradients that `module.zero_grad()` separated from their places back there."""
+    found = parameter.grad
+    if found is not None and found is not place:
         parameter.grad = place
+        place.copy_(found.detach())
+        for other, its_place in places:
+            if other.grad is None:  # it has none in this pass so far
+                its_place.zero_()
+                other.grad = its_place
 
 
 class FlatAdam(torch.optim.Adam):

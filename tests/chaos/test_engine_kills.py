@@ -145,12 +145,13 @@ many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
 )
 def test_killed_nodes_and_gateways_cost_no_sample(engines, seed, figure, victim, count, limit_s):
     engine, rng = engines(3), random.Random(seed)
-    trainer = engine.rig.trainer()
+    trainer = engine.rig.trainer_part()  # beside the workers, its threads would wait for theirs
     workers = WORKERS if count > 1 else 8
     fleet = engine.fleet(workers)
     took = feel(fleet, rng, count, getattr(engine, victim), pause_s=2.0 if count > 1 else 0.1)
+    last = engine.rig.succeed(trainer)
     fleet.stop()
-    found = engine.rig.settle(trainer, made=fleet.produced())
+    found = engine.rig.settle(last, made=fleet.produced())
     figure(
         f"{count} x {victim}, felt for {statistics.median(took):.1f} s, {max(took):.1f} s at most: "
         f"{found}"

@@ -40,11 +40,12 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Integers: TypeAlias = NDArray[np.int64]
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
+FIRST: Any = np.int64(0)  # a literal 0 would have functions compiled once more, for 0 alone
 _SMALL = np.float32(EPS)
 _SOURCES = sorted(Path(__file__).parent.glob("dense*.py"))
 
 
-def compiled(function: Function) -> Function:
+def compiled(function: Function, **more: Any) -> Function:
     """Compile a function when it is first called, and cache the result on disk where possible.
 
     NaN and infinity are preserved; sums may be taken in another order.
@@ -53,6 +54,7 @@ def compiled(function: Function) -> Function:
         "nogil": True,
         "error_model": "numpy",
         "fastmath": {"reassoc", "contract", "nsz"},
+        **more,
     }
     try:
         made = njit(cache=True, **options)(function)
@@ -66,6 +68,11 @@ def compiled(function: Function) -> Function:
             kept, name, functools.partial(_where_possible, kept.cache_path, getattr(kept, name))
         )
     return cast(Function, made)
+
+
+def compiled_part(function: Function) -> Function:
+    """Like `compiled`, for a function that only compiled functions call. This takes less time."""
+    return compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def _where_possible(folder: str, call: Callable[..., object], *args: object) -> object:
@@ -154,13 +161,14 @@ def network_of(module: MLP | BatchNormMLP, flat: Flat) -> DenseNetwork:
     )
 
 
-@compiled
+@compiled_part
 def layer_of(network: DenseNetwork, values: Floats, i: int, n: int) -> Layer:
     """Return layer i of network n, of parameters or of gradients."""
     size_in, size = network.widths[i], network.widths[i + 1]
     shape = (size, size_in) if network.transposed else (size_in, size)
-    weight = network.places[i, 0] + n * size_in * size
-    bias, gain, offset = network.places[i, 1:] + n * size
+    places = network.places[i]
+    weight = places[0] + n * size_in * size
+    bias, gain, offset = places[1] + n * size, places[2] + n * size, places[3] + n * size
     return Layer(
         values[weight : weight + size_in * size].reshape(shape),
         values[bias : bias + size],
@@ -169,7 +177,7 @@ def layer_of(network: DenseNetwork, values: Floats, i: int, n: int) -> Layer:
     )
 
 
-@compiled
+@compiled_part
 def multiply(a: Floats, b: Floats, c: Floats, transpose_a: bool, transpose_b: bool) -> None:
     """Write the product a b to c, with a, b or neither transposed."""
     if transpose_a:
@@ -180,7 +188,7 @@ def multiply(a: Floats, b: Floats, c: Floats, transpose_a: bool, transpose_b: bo
         np.dot(a, b, c)
 
 
-@compiled
+@compiled_part
 def forward(network: DenseNetwork, n: int, x_BI: Floats) -> list[Passed]:
     """Compute network n for contiguous inputs, layer by layer: linear, layer normalisation if there
     is one, ReLU; the last layer only linear.
@@ -196,14 +204,14 @@ def forward(network: DenseNetwork, n: int, x_BI: Floats) -> list[Passed]:
             normed, scale = np.empty_like(y), np.empty(len(y), np.float32)
             _normalise(y, layer, normed, scale)
         else:
-            _add_bias(y, layer.bias, i < last)
+            add_bias(y, layer.bias, i < last)
         passed.append(Passed(y, normed, scale))
         inputs = y
     return passed
 
 
-@compiled
-def _add_bias(y_BO: Floats, bias: Floats, rectify: bool) -> None:
+@compiled_part
+def add_bias(y_BO: Floats, bias: Floats, rectify: bool) -> None:
     """Add the bias in place, and apply ReLU if `rectify`."""
     for b in range(y_BO.shape[0]):
         for o in range(y_BO.shape[1]):
@@ -211,7 +219,7 @@ def _add_bias(y_BO: Floats, bias: Floats, rectify: bool) -> None:
             y_BO[b, o] = ZERO if rectify and value < ZERO else value
 
 
-@compiled
+@compiled_part
 def _normalise(y_BO: Floats, layer: Layer, normed_BO: Floats, scale_B: Floats) -> None:
     """Apply bias, layer normalisation and ReLU to y in place; keep the normalised values and their
     scale, 1 / std.
@@ -234,7 +242,7 @@ def _normalise(y_BO: Floats, layer: Layer, normed_BO: Floats, scale_B: Floats) -
             y_BO[b, o] = value if not value < ZERO else ZERO
 
 
-@compiled
+@compiled_part
 def backward(
     network: DenseNetwork,
     n: int,
@@ -259,7 +267,6 @@ def backward(
         if i < last and network.normalizes:
             _back_through_norm(d, layer, passed[i], gradient, learns)
         if learns:
-            gradient.bias[:] = ZERO
             sum_rows(d, gradient.bias)
         if learns and network.transposed:
             multiply(d, inputs, gradient.weight, True, False)
@@ -273,14 +280,14 @@ def backward(
             multiply(d, layer.weight[-d_x_BK.shape[1] :], d_x_BK, False, True)
 
 
-@compiled
+@compiled_part
 def _back_through_relu(d_BO: Floats, y_BO: Floats) -> None:
     for b in range(d_BO.shape[0]):
         for o in range(d_BO.shape[1]):
             d_BO[b, o] = d_BO[b, o] if y_BO[b, o] > ZERO else ZERO
 
 
-@compiled
+@compiled_part
 def _back_through_norm(
     d_BO: Floats, layer: Layer, passed: Passed, gradient: Layer, learns: bool
 ) -> None:
@@ -289,7 +296,8 @@ def _back_through_norm(
     """
     size = np.float32(d_BO.shape[1])
     if learns:
-        gradient.gain[:], gradient.offset[:] = ZERO, ZERO
+        for o in range(len(gradient.gain)):
+            gradient.gain[o], gradient.offset[o] = ZERO, ZERO
     for b in range(d_BO.shape[0]):
         d, normed, total, along = d_BO[b], passed.normed[b], ZERO, ZERO
         if learns:
@@ -306,9 +314,11 @@ def _back_through_norm(
             d[o] = passed.scale[b] * (d[o] - total - normed[o] * along)
 
 
-@compiled
+@compiled_part
 def sum_rows(d_BO: Floats, total: Floats) -> None:
-    """Add the sum of each column to its total, [O]."""
+    """Write the sum of each column to its total, [O]."""
+    for o in range(len(total)):
+        total[o] = ZERO
     for b in range(d_BO.shape[0]):
         for o in range(d_BO.shape[1]):
             total[o] += d_BO[b, o]

@@ -19,11 +19,14 @@ from tmrl_like.agents import batch_norm
 from tmrl_like.agents.acceleration import Flat
 from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic
 from tmrl_like.agents.dense import (
+    FIRST,
     ONE,
     ZERO,
     DenseNetwork,
     Integers,
+    add_bias,
     compiled,
+    compiled_part,
     layer_of,
     multiply,
     network_of,
@@ -115,7 +118,9 @@ def _critic_gradients(
     num_rows, num_inputs = drawn.x_BI.shape
     x_RI = np.empty((2 * num_rows, num_inputs), np.float32)
     put_inputs(obs_BR, act_BA, drawing, x_RI[:num_rows])
-    x_RI[num_rows:] = drawn.x_BI
+    for b in range(num_rows):
+        for i in range(num_inputs):
+            x_RI[num_rows + b, i] = drawn.x_BI[b, i]
     q_NR1, passes = _forward(critics, x_RI)
     d_NR = np.zeros(q_NR1.shape[:2], np.float32)
     q_NB, next_q_NB = q_NR1[:, :num_rows, 0], q_NR1[:, num_rows:, 0]
@@ -145,11 +150,11 @@ def _actor_gradients(
     d_outputs_SO, loss, entropy = policy_errors(
         plain_critics, drawing, outputs_1SO[0], features_SF, (entropy_coef, of_mean, smoothness)
     )
-    _backward(actor, 0, passes[0], d_outputs_SO)
+    _backward(actor, FIRST, passes[0], d_outputs_SO)
     return loss, entropy
 
 
-@compiled
+@compiled_part
 def _forward(network: NormedNetwork, x_RI: Floats) -> tuple[Floats, list[list[NormedPass]]]:
     """Do what `BatchNormMLP.forward` does, which updates the running statistics. Return the outputs
     [N, R, O], and what the passes keep.
@@ -161,17 +166,17 @@ def _forward(network: NormedNetwork, x_RI: Floats) -> tuple[Floats, list[list[No
         passed = _hidden_layers(network, n, x_RI)
         head = layer_of(layers, layers.parameters, len(layers.places) - 1, n)
         multiply(passed[-1].y, head.weight, out_NRO[n], False, False)
-        out_NRO[n] += head.bias
+        add_bias(out_NRO[n], head.bias, False)
         passes.append(passed)
     network.batches[()] += ONE
     return out_NRO, passes
 
 
-@compiled
+@compiled_part
 def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedPass]:
     """Compute network n up to its head."""
     layers, gain = network.layers, network.gain[n]
-    passed = [_normalised(network, 0, n, x_RI.copy(), gain, np.zeros_like(gain), NO_BOUND)]
+    passed = [_normalised(network, FIRST, n, x_RI.copy(), gain, np.zeros_like(gain), NO_BOUND)]
     for i in range(len(layers.places) - 1):
         layer = layer_of(layers, layers.parameters, i, n)
         x = np.empty((len(x_RI), len(layer.gain)), np.float32)
@@ -180,7 +185,7 @@ def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedP
     return passed
 
 
-@compiled
+@compiled_part
 def _normalised(
     network: NormedNetwork,
     i: int,
@@ -193,34 +198,39 @@ def _normalised(
     """Normalise x [R, H] over its rows in place, see `renormalise`, by normalisation i of network
     n. The output is at least `least`.
     """
-    size = np.float32(x.shape[0])
+    num_rows, width = x.shape
+    size = np.float32(num_rows)
     running_mean, running_var = _running(network, i, n)
-    mean, var = np.zeros_like(gain), np.zeros_like(gain)
+    mean, var, scale = np.zeros_like(gain), np.zeros_like(gain), np.empty_like(gain)
     r, d = np.ones_like(gain), np.zeros_like(gain)
     sum_rows(x, mean)
-    mean /= size
-    for b in range(x.shape[0]):
-        for h in range(x.shape[1]):
+    for h in range(width):
+        mean[h] /= size
+    for b in range(num_rows):
+        for h in range(width):
             x[b, h] -= mean[h]
             var[h] += x[b, h] * x[b, h]
-    var /= size
-    scale = ONE / np.sqrt(var + EPS)
-    if network.batches[()] >= network.renorm_after:
-        running_scale = ONE / np.sqrt(running_var + EPS)
-        r[:] = np.clip(running_scale / scale, ONE / MAX_R, MAX_R)
-        d[:] = np.clip((mean - running_mean) * running_scale, -MAX_D, MAX_D)
-    running_mean += NEW * (mean - running_mean)
-    running_var += NEW * (var - running_var)
-    slope, shift, y = gain * r, gain * d + offset, np.empty_like(x)
-    for b in range(x.shape[0]):
-        for h in range(x.shape[1]):
+    is_renormed = network.batches[()] >= network.renorm_after
+    for h in range(width):
+        var[h] /= size
+        scale[h] = ONE / np.sqrt(var[h] + EPS)
+        change = mean[h] - running_mean[h]
+        if is_renormed:
+            running_scale = ONE / np.sqrt(running_var[h] + EPS)
+            r[h] = min(max(running_scale / scale[h], ONE / MAX_R), MAX_R)
+            d[h] = min(max(change * running_scale, -MAX_D), MAX_D)
+        running_mean[h] += NEW * change
+        running_var[h] += NEW * (var[h] - running_var[h])
+    y = np.empty_like(x)
+    for b in range(num_rows):
+        for h in range(width):
             x[b, h] *= scale[h]
-            value = x[b, h] * slope[h] + shift[h]
+            value = (x[b, h] * r[h] + d[h]) * gain[h] + offset[h]
             y[b, h] = least if value < least else value
     return NormedPass(y, x, scale, r, d)
 
 
-@compiled
+@compiled_part
 def _running(network: NormedNetwork, i: int, n: int) -> tuple[Floats, Floats]:
     """Return the running mean and variance, [H], of normalisation i of network n."""
     widths, num_networks = network.layers.widths, network.layers.num_networks
@@ -230,7 +240,7 @@ def _running(network: NormedNetwork, i: int, n: int) -> tuple[Floats, Floats]:
     return network.statistics[mean : mean + size], network.statistics[var : var + size]
 
 
-@compiled
+@compiled_part
 def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO: Floats) -> None:
     """Backpropagate the gradient `d_out_RO` of the outputs of network n, after `_forward`, to its
     parameters.
@@ -239,48 +249,54 @@ def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO
     for i in range(len(passed) - 1, -1, -1):
         layer = layer_of(layers, layers.parameters, i, n)
         gradient = layer_of(layers, layers.gradients, i, n)
-        y, normed, scale, r, shift = passed[i]
+        y = passed[i].y
         if i == len(passed) - 1:
-            gradient.bias[:] = ZERO
             sum_rows(d, gradient.bias)
         multiply(y, d, gradient.weight, True, False)
         d_y = np.empty_like(y)
         multiply(d, layer.weight, d_y, False, True)
-        along, total = np.zeros_like(scale), np.zeros_like(scale)
-        _sum_back(d_y, normed, y, ZERO if i > 0 else NO_BOUND, along, total)
-        d_gain = r * along + shift * total
         if i > 0:
-            before = layer_of(layers, layers.parameters, i - 1, n)
+            gain = layer_of(layers, layers.parameters, i - 1, n).gain
             d_before = layer_of(layers, layers.gradients, i - 1, n)
-            d_before.gain[:], d_before.offset[:] = d_gain, total
-            _back_through_norm(d_y, normed, before.gain * r * scale, along, total)
+            along = _sum_back(d_y, passed[i], ZERO, d_before.gain, d_before.offset)
+            _back_through_norm(d_y, passed[i], gain, along, d_before.offset)
         else:
-            network.d_gain[n] = d_gain
+            no_offset = np.empty_like(passed[0].r)
+            _sum_back(d_y, passed[0], NO_BOUND, network.d_gain[n], no_offset)
         d = d_y
 
 
-@compiled
+@compiled_part
 def _sum_back(
-    d: Floats, normed: Floats, y: Floats, least: np.float32, along: Floats, total: Floats
-) -> None:
+    d: Floats, passed: NormedPass, least: np.float32, d_gain: Floats, d_offset: Floats
+) -> Floats:
     """Backpropagate d [R, H] through the bound of `_normalised`, in place: it is 0 where y is
-    `least`. Add up d in `total`, and d times `normed` in `along`, [H] each.
+    `least`. Write the gradients of gain and offset, and return the sum of d times `normed`, [H].
     """
+    y, normed, _, r, shift = passed
+    along = np.zeros_like(r)
+    for h in range(d.shape[1]):
+        d_offset[h] = ZERO
     for b in range(d.shape[0]):
         for h in range(d.shape[1]):
             d[b, h] = d[b, h] if y[b, h] > least else ZERO
             along[h] += d[b, h] * normed[b, h]
-            total[h] += d[b, h]
+            d_offset[h] += d[b, h]
+    for h in range(d.shape[1]):
+        d_gain[h] = r[h] * along[h] + shift[h] * d_offset[h]
+    return along
 
 
-@compiled
+@compiled_part
 def _back_through_norm(
-    d: Floats, normed: Floats, scale: Floats, along: Floats, total: Floats
+    d: Floats, passed: NormedPass, gain: Floats, along: Floats, total: Floats
 ) -> None:
     """Turn d [R, H], the gradient of the outputs of a normalisation over all rows, into that of its
-    inputs, in place.
+    inputs, in place. `along` is the sum of d times `normed`, `total` that of d.
     """
+    _, normed, scale, r, _ = passed
     size = np.float32(d.shape[0])
     for b in range(d.shape[0]):
         for h in range(d.shape[1]):
-            d[b, h] = (d[b, h] - (total[h] + normed[b, h] * along[h]) / size) * scale[h]
+            centred = d[b, h] - (total[h] + normed[b, h] * along[h]) / size
+            d[b, h] = centred * gain[h] * r[h] * scale[h]

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tmrl_like.agents.acceleration import Flat, Metrics, adam_step
 from tmrl_like.agents.dense import (
+    FIRST,
     ONE,
     ZERO,
     DenseNetwork,
@@ -28,6 +29,7 @@ from tmrl_like.agents.dense import (
     Passed,
     backward,
     compiled,
+    compiled_part,
     descend,
     forward,
     move_average,
@@ -248,7 +250,7 @@ def _critic_gradients(
     return metrics
 
 
-@compiled
+@compiled_part
 def _values(
     critics: DenseNetwork, members: Integers, x_BI: Floats
 ) -> tuple[Floats, list[list[Passed]]]:
@@ -257,12 +259,13 @@ def _values(
     passes = []
     for m in range(len(members)):
         passed = forward(critics, members[m], x_BI)
-        q_MB[m] = passed[-1].y[:, 0]
+        for b in range(len(x_BI)):
+            q_MB[m, b] = passed[-1].y[b, 0]
         passes.append(passed)
     return q_MB, passes
 
 
-@compiled
+@compiled_part
 def td_errors(
     q_NB: Floats,
     next_q_MB: Floats,
@@ -277,7 +280,7 @@ def td_errors(
     rew_B, terminated_B, gamma_B = outcome
     num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
     for b in range(num_rows):
-        next_v = next_q_MB[:, b].min() - np.float32(entropy_coef) * next_log_prob_B[b]
+        next_v = _least(next_q_MB, b) - np.float32(entropy_coef) * next_log_prob_B[b]
         target = rew_B[b] + gamma_B[b] * (ONE - terminated_B[b]) * next_v
         target_sum += target
         for n in range(len(q_NB)):
@@ -286,6 +289,15 @@ def td_errors(
             loss += 0.5 * error * error
             q_sum += q_NB[n, b]
     return loss / num_rows, q_sum / q_NB.size, target_sum / num_rows
+
+
+@compiled_part
+def _least(q_MB: Floats, b: int) -> Any:
+    """Return the least of the values in column b, NaN if one is."""
+    least = q_MB[0, b]
+    for m in range(1, len(q_MB)):
+        least = least if least < q_MB[m, b] or least != least else q_MB[m, b]
+    return least
 
 
 @compiled
@@ -303,15 +315,15 @@ def _actor_gradients(
     """
     actor, critics, _ = networks
     features_SF = scaled(obs_SR, drawing.rescale)
-    passed = forward(actor, 0, features_SF)
+    passed = forward(actor, FIRST, features_SF)
     d_outputs_SO, loss, entropy = policy_errors(
         critics, drawing, passed[-1].y, features_SF, (entropy_coef, of_mean, smoothness)
     )
-    backward(actor, 0, passed, features_SF, d_outputs_SO, np.empty((0, 0), np.float32))
+    backward(actor, FIRST, passed, features_SF, d_outputs_SO, np.empty((0, 0), np.float32))
     return loss, entropy
 
 
-@compiled
+@compiled_part
 def policy_errors(
     critics: DenseNetwork,
     drawing: Drawing,
@@ -331,8 +343,9 @@ def policy_errors(
     num_critics, num_rows = q_NB.shape
     d_NB, q_sum, log_prob_sum = np.empty_like(q_NB), 0.0, 0.0
     for b in range(num_rows):
-        q = q_NB[:, b].min()
-        chosen = num_critics if of_mean else num_critics - (q_NB[:, b] > q).sum()
+        q, chosen = _least(q_NB, b), 0
+        for n in range(num_critics):
+            chosen += of_mean or not q_NB[n, b] > q
         for n in range(num_critics):
             counts = of_mean or not q_NB[n, b] > q  # all, if q is NaN
             d_NB[n, b] = -ONE / np.float32(chosen * num_rows) if counts else ZERO
@@ -341,7 +354,9 @@ def policy_errors(
     d_act_BA, of_one_BA = np.zeros_like(noise_BA), np.empty_like(noise_BA)
     for n in range(num_critics):
         backward(critics, n, passes[n], drawn.x_BI, d_NB[n].reshape(-1, 1), of_one_BA)
-        d_act_BA += of_one_BA
+        for b in range(num_rows):
+            for a in range(noise_BA.shape[1]):
+                d_act_BA[b, a] += of_one_BA[b, a]
     d_outputs_SO, rough = _smoothness_errors(outputs_SO, noise_BA.shape, smoothness)
     _back_through_squash(
         drawing, drawn, d_act_BA, np.float32(entropy_coef / num_rows), d_outputs_SO
@@ -350,7 +365,7 @@ def policy_errors(
     return d_outputs_SO, rough - entropy_coef * entropy - q_sum / num_rows, entropy
 
 
-@compiled
+@compiled_part
 def _smoothness_errors(
     outputs_SO: Floats, shape: tuple[int, int], smoothness: float
 ) -> tuple[Floats, float]:
@@ -390,32 +405,37 @@ def _count(x_BR: Floats, statistics: Statistics) -> None:
         scale_R[r], shift_R[r] = scale, -scale * mean_U[u]
 
 
-@compiled
+@compiled_part
 def scaled(rows: Floats, scaling: Scaling) -> Floats:
     """Return the scaled rows, [B, R], contiguous."""
     found = np.empty(rows.shape, np.float32)
-    for b in range(rows.shape[0]):
-        for r in range(rows.shape[1]):
-            found[b, r] = rows[b, r] * scaling.scale[r] + scaling.shift[r]
+    put_scaled(rows, scaling, found, FIRST)
     return found
 
 
-@compiled
+@compiled_part
+def put_scaled(rows: Floats, scaling: Scaling, into: Floats, first: int) -> None:
+    """Write the scaled rows to the columns from `first` on."""
+    for b in range(rows.shape[0]):
+        for r in range(rows.shape[1]):
+            into[b, first + r] = rows[b, r] * scaling.scale[r] + scaling.shift[r]
+
+
+@compiled_part
 def put_inputs(obs_BR: Floats, act_BA: Floats, drawing: Drawing, x_BI: Floats) -> None:
     """Fill in the critics' inputs."""
-    num_features = obs_BR.shape[1]
-    x_BI[:, :num_features] = scaled(obs_BR, drawing.rescale)
-    x_BI[:, num_features:] = scaled(act_BA, drawing.rescale_act)
+    put_scaled(obs_BR, drawing.rescale, x_BI, FIRST)
+    put_scaled(act_BA, drawing.rescale_act, x_BI, obs_BR.shape[1])
 
 
-@compiled
+@compiled_part
 def act(actor: DenseNetwork, drawing: Drawing, obs_BR: Floats) -> Drawn:
     """Draw actions for observations."""
     features_BF = scaled(obs_BR, drawing.rescale)
-    return draw(forward(actor, 0, features_BF)[-1].y, features_BF, drawing)
+    return draw(forward(actor, FIRST, features_BF)[-1].y, features_BF, drawing)
 
 
-@compiled
+@compiled_part
 def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
     """Return actions tanh(u), std, and log pi as in `squashed_log_prob`, without cancellation:
 
@@ -425,7 +445,9 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
     num_rows, num_actions = noise_BA.shape
     num_features = features_BF.shape[1]
     x_BI = np.empty((num_rows, num_features + num_actions), np.float32)
-    x_BI[:, :num_features] = features_BF
+    for b in range(num_rows):
+        for f in range(num_features):
+            x_BI[b, f] = features_BF[b, f]
     std_BA, log_prob_B = np.empty_like(noise_BA), np.empty(num_rows, np.float32)
     constant = np.float32(num_actions * (2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi)))
     for b in range(num_rows):
@@ -442,7 +464,7 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
     return Drawn(outputs_BO, x_BI, std_BA, log_prob_B)
 
 
-@compiled
+@compiled_part
 def _back_through_squash(
     drawing: Drawing,
     drawn: Drawn,

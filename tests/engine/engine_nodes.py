@@ -66,6 +66,7 @@ class Nodes:
         is_open=False,
         more="",
         jetstream=True,
+        limits="",
     ):
         """Write the nodes' configurations, with free ports.
 
@@ -76,6 +77,7 @@ class Nodes:
             is_open: ask for no credentials.
             more: text appended to each configuration.
             jetstream: whether the nodes have JetStream.
+            limits: text appended to JetStream's options.
         """
         ports = free_ports(3 * count)
         self.folder = folder
@@ -94,7 +96,7 @@ class Nodes:
             lines = [
                 f'server_name: {name}\nlisten: "127.0.0.1:{ports[i]}"\nhttp: '
                 f'"127.0.0.1:{self._monitors[i]}"',
-                f"jetstream {{ store_dir: {store} }}" if jetstream else "",
+                f"jetstream {{ store_dir: {store}\n{limits} }}" if jetstream else "",
                 'max_payload: 8MB\nping_interval: "1s"\nping_max: 2\nwrite_deadline: "5s"',
                 accounts,
                 f'cluster {{ name: t, listen: "127.0.0.1:{clusters[i]}", routes: {routes} }}'

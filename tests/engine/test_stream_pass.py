@@ -5,6 +5,7 @@ import contextlib
 from types import SimpleNamespace
 
 import pytest
+from engine_nodes import Nodes
 from kit.waiting import until
 from nats.aio.msg import Msg
 from nats.errors import Error
@@ -18,7 +19,8 @@ COUNT = 500
 ALL = {"pub": [">"], "sub": [">"]}
 
 
-def test_few_requests_bring_a_long_backlog_in_order(node):
+@pytest.mark.parametrize(("allowed", "most_pulls"), [(None, COUNT / 50), (100, COUNT / 20)])
+def test_few_requests_bring_a_long_backlog_in_order(tmp_path, allowed, most_pulls):
     results = []
 
     async def read(client):
@@ -38,12 +40,14 @@ def test_few_requests_bring_a_long_backlog_in_order(node):
         results.append((taken, pulls, reading.is_broken, await reading.has_missed_some()))
         await reading.close()
 
-    user = node.user("reader", ALL)
-    with contextlib.closing(EngineConnection(node.options("r", user), read)) as connection:
-        until(lambda: results or connection.check(), "the stream is read")
+    limits = "" if allowed is None else f"limits: {{ max_request_batch: {allowed} }}"
+    with Nodes(tmp_path / "engine", limits=limits) as nodes:
+        options = nodes.options("r", nodes.user("reader", ALL))
+        with contextlib.closing(EngineConnection(options, read)) as connection:
+            until(lambda: results or connection.check(), "the stream is read")
     taken, pulls, *faults = results[0]
     assert taken == list(range(COUNT))
-    assert pulls < COUNT / 50
+    assert pulls < most_pulls
     assert faults == [False, False]
 
 
@@ -127,13 +131,13 @@ def test_the_late_end_of_a_request_does_not_end_the_next_one(monkeypatch):
 def test_a_request_that_the_nodes_refuse_is_an_error():
     class Refusing(ScriptedClient):
         async def publish(self, subject, data, reply):
-            await self.end(reply, "409", "Exceeded MaxRequestBatch of 100")
+            await self.end(reply, "409", "Consumer Deleted")
 
     async def read():
         client = Refusing()
         reading = StreamPass(client, client, "s", print)
         await reading.open("x.>")
-        with pytest.raises(Error, match="Exceeded MaxRequestBatch of 100"):
+        with pytest.raises(Error, match="Consumer Deleted"):
             await reading.pull()
 
     asyncio.run(read())

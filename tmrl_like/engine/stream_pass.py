@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _REQUEST_S = 1.0  # how long a request for messages stays open
 _LATE_S = 0.5  # after this time, the answer to a request is missing
 _BATCH = 10_000  # messages; a request ends earlier by its size
+_TOO_MANY = "Exceeded MaxRequestBatch of "  # how nodes refuse a request for more than they allow
 _IDLE_S = 120.0  # a consumer without requests is forgotten; more than a packet counts in the window
 
 
@@ -49,10 +50,12 @@ class StreamPass:
         self._answered = asyncio.Event()
         self._refusal: str | None = None  # of the newest request
         self._inbox = client.new_inbox()
-        # the largest message fits: a request ends before the message that would exceed its size
-        size_bytes = 2 * client.max_payload
-        limits = {"batch": _BATCH, "max_bytes": size_bytes, "expires": int(_REQUEST_S * 1e9)}
-        self._request = json.dumps(limits).encode()
+        self._limits = {
+            "batch": _BATCH,
+            # the largest message fits: a request ends before the message that would exceed its size
+            "max_bytes": 2 * client.max_payload,
+            "expires": int(_REQUEST_S * 1e9),
+        }
 
     async def open(self, subject: str) -> None:
         """Create the consumer, for the messages of a subject."""
@@ -75,15 +78,24 @@ class StreamPass:
         from nats.errors import Error
 
         before = self._taken
+        await self._ask()
+        refusal = self._refusal or ""
+        if refusal.startswith(_TOO_MANY):
+            self._limits["batch"] = int(refusal.removeprefix(_TOO_MANY))
+            await self._ask()
+        if self._refusal is not None and self._taken == before:
+            raise Error(self._refusal)
+        return self._taken > before
+
+    async def _ask(self) -> None:
+        """Request messages, and wait for the end of the request."""
         self._requests += 1
         self._refusal = None
         self._answered.clear()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._name}.{self._consumer}"
-        await self._client.publish(subject, self._request, reply=self._reply)
+        request = json.dumps(self._limits).encode()
+        await self._client.publish(subject, request, reply=self._reply)
         await wait(self._answered, _REQUEST_S + _LATE_S)
-        if self._refusal is not None and self._taken == before:
-            raise Error(self._refusal)
-        return self._taken > before
 
     @property
     def _reply(self) -> str:

@@ -69,6 +69,9 @@ def test_an_onnx_file_with_one_input_is_given_all_numbers(tmp_path):
     driver = OnnxDriver(ACT, REST, str(tmp_path / "d.onnx"), obs_preprocessor=lambda obs: obs[:2])
     obs = np.float32([0.1]), np.float32([-0.2, 0.3]), np.float32([7.0])
     assert np.allclose(driver(obs), [0.2, -0.4])
+    driver = OnnxDriver(box(1, 3), REST, str(tmp_path / "d.onnx"), obs_preprocessor=lambda o: o[:2])
+    with pytest.raises(ConfigError, match="the ONNX file gives 2 numbers; an action has 3"):
+        driver(obs)
 
 
 def test_an_onnx_file_that_is_none_is_one_line(tmp_path):

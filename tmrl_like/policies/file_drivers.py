@@ -5,6 +5,7 @@ Each is a `types.Driver`: it takes over from a policy, or is the base controller
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,7 +103,7 @@ class OnnxDriver:
             raise MissingExtraError(
                 "driving with an ONNX file needs: pip install 'tmrl_like[onnx]'"
             ) from None
-        self._shape, self._see = action_space.shape, obs_preprocessor
+        self._shape, self._see = action_space.shape or (), obs_preprocessor
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # more threads would wait for cores that train
         try:
@@ -115,7 +116,7 @@ class OnnxDriver:
 
     def __call__(self, obs: Observation) -> Action:
         """Return the network's action. Raise ConfigError if it has neither one input nor as many as
-        the observation has parts.
+        the observation has parts, or if its output has another size than an action.
         """
         seen = obs if self._see is None else self._see(obs)
         named = {input_of(path): np.asarray(part)[None] for path, part in tree.walk(seen)}
@@ -128,7 +129,12 @@ class OnnxDriver:
                 f"{len(parts)} parts"
             )
         given = named if named.keys() == set(names) else dict(zip(names, parts, strict=True))
-        return self._session.run(None, given)[0].reshape(self._shape)
+        action = np.asarray(self._session.run(None, given)[0])
+        if action.size != math.prod(self._shape):
+            raise ConfigError(
+                f"the ONNX file gives {action.size} numbers; an action has {math.prod(self._shape)}"
+            )
+        return action.reshape(self._shape)
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -237,7 +237,11 @@ def parsers() -> tuple[_Parser, dict[str, _Parser]]:
     _add_trials(command)
     _add_data(command)
     _add_success(command)
-    _add_kept(command)
+    _add_log(command)
+    _add_runs(command)
+    _add_policies(command)
+    _add_signal(command)
+    _add_page(command)
     _add_machine(command)
     return parser, commands.choices
 
@@ -446,7 +450,7 @@ def _add_success(command: Callable[..., _Parser]) -> None:
     model.number("--frames", 3, "consecutive pictures that must show success, as in the SuccessEnv")
 
 
-def _add_kept(command: Callable[..., _Parser]) -> None:
+def _add_log(command: Callable[..., _Parser]) -> None:
     log = command(
         "log", "summarise the samples of a data set, or those that a trainer has kept", reads=False
     )
@@ -456,6 +460,9 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
     log.add_argument(
         "--minari", metavar="DIR", help="instead write its complete episodes as a Minari data set"
     )
+
+
+def _add_runs(command: Callable[..., _Parser]) -> None:
     runs = command(
         "runs",
         "list the runs on this machine: task, minutes, return, state",
@@ -470,6 +477,9 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
     runs.add_argument(
         "--out", metavar="FILE", help="file for the picture, instead of returns.png; plots as well"
     )
+
+
+def _add_policies(command: Callable[..., _Parser]) -> None:
     policies = command(
         "policies",
         "list, tag, export or prune the policies that runs keep on this machine",
@@ -504,6 +514,9 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
     prune.add_argument(
         "--untag", metavar="TAG", action="append", default=[], help="remove a tag as well"
     )
+
+
+def _add_signal(command: Callable[..., _Parser]) -> None:
     signal = command(
         "signal",
         "tell a run's workers on this machine how an episode went, in place of a key "
@@ -514,6 +527,9 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
     signal.add_argument(
         "said", metavar="WHAT", help="success, failure, reset-done, or a number: a reward"
     )
+
+
+def _add_page(command: Callable[..., _Parser]) -> None:
     page = command(
         "page",
         "show the run in a browser, and provide its metrics for Prometheus",

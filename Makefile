@@ -57,8 +57,9 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 	@if [ -f docs/conf.py ]; then $(MAKE) --no-print-directory docs; fi
 
+# three at a time even on two cores: many tests wait for a process
 test: check
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 test-long: $(VENV)/.installed
 	@$(GAME)

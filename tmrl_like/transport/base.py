@@ -38,9 +38,9 @@ _UpToADay = Annotated[float, Meta(gt=0, le=86_400)]  # seconds
 
 DEFAULT_PORT = 7790
 LOCALHOST = "127.0.0.1"
-MAX_UNPROVED_CONNECTIONS = 100
-"""Maximum number of open connections that have not proved a key. Multiplied by what each may send,
-this is 64 MB.
+MAX_UNPROVED_CONNECTIONS = 90
+"""Maximum number of open connections that have not proved a key. With what each may send, and what
+libzmq needs for those that are just being cut, this is 64 MB.
 """
 _DESCRIPTORS = 1 << 16
 

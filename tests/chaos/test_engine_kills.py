@@ -145,7 +145,7 @@ many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
 )
 def test_killed_nodes_and_gateways_cost_no_sample(engines, seed, figure, victim, count, limit_s):
     engine, rng = engines(3), random.Random(seed)
-    trainer = engine.rig.trainer_part()  # beside the workers, its threads would wait for theirs
+    trainer = engine.rig.trainer_part()  # in this process it would wait for the workers' threads
     workers = WORKERS if count > 1 else 8
     fleet = engine.fleet(workers)
     took = feel(fleet, rng, count, getattr(engine, victim), pause_s=2.0 if count > 1 else 0.1)

@@ -3,8 +3,9 @@ their parameters.
 
 For networks as small as those of robots, a training step in torch is mostly the overhead of calls.
 Here it is a few calls of functions that numba compiles: matrix products from BLAS, and everything
-between them in one sweep over memory. Shape names: N networks side by side, B batch, I inputs, O
-outputs of a layer, P parameters.
+between them in one sweep over memory. Arrays are filled in loops: with an assignment of one array
+to another, numba compiles the text of its error as well, into all callers, which takes seconds.
+Shape names: N networks side by side, B batch, I inputs, O outputs of a layer, P parameters.
 """
 
 # Capital suffixes name a tensor's dimensions.

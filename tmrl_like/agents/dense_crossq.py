@@ -38,6 +38,7 @@ from tmrl_like.agents.dense_sac import (
     act,
     policy_errors,
     put_inputs,
+    put_rows,
     scaled,
     td_errors,
 )
@@ -118,9 +119,7 @@ def _critic_gradients(
     num_rows, num_inputs = drawn.x_BI.shape
     x_RI = np.empty((2 * num_rows, num_inputs), np.float32)
     put_inputs(obs_BR, act_BA, drawing, x_RI[:num_rows])
-    for b in range(num_rows):
-        for i in range(num_inputs):
-            x_RI[num_rows + b, i] = drawn.x_BI[b, i]
+    put_rows(drawn.x_BI, x_RI[num_rows:])
     q_NR1, passes = _forward(critics, x_RI)
     d_NR = np.zeros(q_NR1.shape[:2], np.float32)
     q_NB, next_q_NB = q_NR1[:, :num_rows, 0], q_NR1[:, num_rows:, 0]

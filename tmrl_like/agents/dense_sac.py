@@ -422,6 +422,14 @@ def put_scaled(rows: Floats, scaling: Scaling, into: Floats, first: int) -> None
 
 
 @compiled_part
+def put_rows(rows: Floats, into: Floats) -> None:
+    """Write the rows to the first columns."""
+    for b in range(rows.shape[0]):
+        for r in range(rows.shape[1]):
+            into[b, r] = rows[b, r]
+
+
+@compiled_part
 def put_inputs(obs_BR: Floats, act_BA: Floats, drawing: Drawing, x_BI: Floats) -> None:
     """Fill in the critics' inputs."""
     put_scaled(obs_BR, drawing.rescale, x_BI, FIRST)
@@ -445,9 +453,7 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
     num_rows, num_actions = noise_BA.shape
     num_features = features_BF.shape[1]
     x_BI = np.empty((num_rows, num_features + num_actions), np.float32)
-    for b in range(num_rows):
-        for f in range(num_features):
-            x_BI[b, f] = features_BF[b, f]
+    put_rows(features_BF, x_BI)
     std_BA, log_prob_B = np.empty_like(noise_BA), np.empty(num_rows, np.float32)
     constant = np.float32(num_actions * (2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi)))
     for b in range(num_rows):

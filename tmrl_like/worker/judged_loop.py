@@ -68,11 +68,11 @@ class JudgedLoop(ControlLoop):
     def _await_reset(self) -> None:
         self.env.brake.pull()
         incident = self.counts.alarm
+        self.person.has_reset.clear()  # before the prompt: an answer to it may come at once
         self.counts.alarm = f"waits for a person: {self.person.options.reset_prompt}"
         log.warning("%s", self.counts.alarm)
         with contextlib.suppress(OSError):  # nobody reads it any more
             print("\a", end="", file=sys.stderr, flush=True)
-        self.person.has_reset.clear()
         try:
             while not self.person.has_reset.wait(_LOOK_S):
                 self.check()

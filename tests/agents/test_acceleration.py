@@ -143,7 +143,6 @@ TUNED = {
     "SAC": (
         {"gamma": 0.5},
         {"polyak": 0.5},
-        {"actor_polyak": 0.5},
         {"target_entropy": 3.0},
         {"lr_critic": 0.1},
         {},

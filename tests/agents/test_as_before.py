@@ -93,7 +93,7 @@ def fill(module, seed):
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(module.named_parameters()):
-            if parameter.numel() > 1:
+            if parameter.numel() > 1 and not name.startswith("average"):
                 drawn = 0.6 * torch.rand(parameter.numel(), generator=random) - 0.3
                 is_scale = "gains" in name or ("norm" in name and name.endswith("weight"))
                 parameter.copy_((drawn + is_scale).view(parameter.shape))

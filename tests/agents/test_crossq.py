@@ -28,7 +28,7 @@ def crossq(acceleration="off", **options):
 def test_plain_networks_do_what_those_in_training_do_once_they_renormalise():
     torch.manual_seed(0)
     made = crossq()
-    for normed, plain in ((made.actor, made.actor_ema), (made.critic, made.critic_target)):
+    for normed, plain in ((made.actor, made.plain_actor), (made.critic, made.critic_target)):
         network = normed.network
         for parameter in (*network.gains, *network.offsets, network.bias):
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -64,11 +64,11 @@ def test_usual_values_are_those_of_the_robot_s():
     assert [weight.shape[-1] for weight in made.critic.network.weights] == [8, 7, 1]
 
 
-def test_what_may_change_changes_and_averages_are_not_offered():
+def test_what_may_change_changes_and_averages_of_critics_are_not_offered():
     made = crossq()
     made.tune(lr_actor=1e-3, gamma=0.9, target_entropy=-1.0)
     assert (made.lr_actor, made.gamma, made.target_entropy) == (1e-3, 0.9, -1.0)
-    for name in ("polyak", "actor_polyak", "critics_in_target"):
+    for name in ("polyak", "critics_in_target"):
         with pytest.raises(ConfigError, match=f"{name} of CrossQAgent cannot change"):
             made.tune(**{name: 0.5})
         with pytest.raises(TypeError, match=name):

@@ -84,7 +84,8 @@ def test_both_have_the_same_parameters_and_act_alike_in_another_process_too(
     assert list(twin.manifest().items()) == list(actor.manifest().items())
     there = Network(msgspec.msgpack.decode(msgspec.msgpack.encode(twin.spec), type=NetworkSpec))
     there.bind(twin.network.parameters)
-    for _ in range(100):
+    for step in range(100):
+        actor.average.is_used.fill_(step % 2)
         obs = obs_space.sample()
         there.input[:] = twin.flatten(obs)
         expected, action = actor.act_(obs, test=True), twin.act_(obs, test=True)

@@ -13,7 +13,13 @@ from kit.fakes import LinearActor
 from kit.learners import assert_same, batch_of, small, train
 from torch.testing import assert_close
 
-from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import (
+    CrossQAgent,
+    EnsembleCritic,
+    REDQAgent,
+    SACAgent,
+    SquashedGaussianActor,
+)
 from tmrl_like.agents.process import tune_process
 from tmrl_like.agents.sac import (
     actor_loss,
@@ -96,14 +102,49 @@ def counting(cls):
     return Counting
 
 
-@pytest.mark.parametrize("actor_polyak", [0.0, 0.9])
-def test_moving_averages_have_the_buffers_of_the_networks_in_training(actor_polyak):
-    networks = counting(SquashedGaussianActor), counting(EnsembleCritic)
-    agent = small(SACAgent, SPACES, *networks, actor_polyak=actor_polyak)
+def test_target_networks_have_the_buffers_of_the_networks_in_training():
+    agent = small(SACAgent, SPACES, counting(SquashedGaussianActor), counting(EnsembleCritic))
     for made in (agent, copy.deepcopy(agent)):
         train(made, 2)
-        assert made.get_actor().passes == made.actor.passes == 4
+        assert made.get_actor().passes == 4
         assert made.critic_target.passes == made.critic.passes == 6
+
+
+def layers_of(mlp):
+    """Return a copy of the parameters of hidden layers and head."""
+    return torch.cat([p.detach().reshape(-1) for part in mlp.tensors() for p in part]).clone()
+
+
+@pytest.mark.parametrize("acceleration", ["off", "auto"])
+@pytest.mark.parametrize("cls", [SACAgent, CrossQAgent])
+def test_an_average_of_the_actor_acts_in_tests_and_the_actor_itself_explores(cls, acceleration):
+    critic = partial(EnsembleCritic, layer_norm=False)
+    agent = small(cls, SPACES, critic=critic, acceleration=acceleration, actor_polyak=0.2)
+    actor, expected, obs = agent.get_actor(), 0.0, OBS.sample()
+    assert (actor.average.is_used, agent.tune(lr_actor=0.1)) == (0.0, None)
+    for update, kept in enumerate((0.0, 1 / 12, 2 / 13, 0.2, 0.2)):
+        train(agent, 1, first=update)
+        expected = kept * expected + (1.0 - kept) * layers_of(actor)
+        assert_close(layers_of(actor.average), expected)
+    assert actor.average.is_used
+    best = actor.act_(obs, test=True)
+    with torch.no_grad():
+        actor.head.bias.copy_(torch.tensor([9.0, 9.0, -9.0, -9.0]))
+    assert (actor.act_(obs, test=True) == best).all()
+    assert (actor.act_(obs) > 1.9).all()
+
+
+def test_a_network_of_ones_own_has_no_average_which_could_not_be_its():
+    agent = small(SACAgent, SPACES, counting(SquashedGaussianActor))
+    train(agent, 2)
+    assert not agent.get_actor().average.is_used
+
+
+def test_the_average_of_a_training_that_begins_with_a_policy_begins_with_it():
+    agent, actor = sac(), sac().get_actor()
+    agent.start_from(actor.weights())
+    train(agent, 1)
+    assert_close(layers_of(agent.actor.average), layers_of(agent.actor))
 
 
 def test_usual_values_are_those_of_the_papers():
@@ -147,18 +188,14 @@ def test_a_user_s_critic_gets_the_observation_as_the_memory_gives_it():
     assert math.isfinite(train(agent, 1)[0]["loss_critic"])
 
 
-@pytest.mark.parametrize(("before", "after"), [(0.0, 0.9), (0.9, 0.0)])
-def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_switched_on_or_off(
-    before, after
-):
-    first, second = sac(actor_polyak=before), sac(actor_polyak=after)
+def test_a_training_continues_with_the_average_of_the_actor():
+    first, second = sac(), sac()
     train(first, 3)
-    load_object_state(second, object_state(first))
-    acted = copy.deepcopy(first.get_actor()).weights()
-    assert second.get_actor().weights() == acted
-    train(second, 1)
-    assert second.get_actor().weights() != acted
-    assert (second.actor.weights() == second.get_actor().weights()) == (not after)
+    load_object_state(second, copy.deepcopy(object_state(first)))
+    assert second.get_actor().weights() == first.get_actor().weights()
+    for agent in (first, second):
+        train(agent, 1, first=3)
+    assert_close(layers_of(second.actor.average), layers_of(first.actor.average))
 
 
 def test_a_training_that_continues_with_other_bounds_of_actions_says_so(caplog):
@@ -232,11 +269,7 @@ def test_options_out_of_range_are_refused_by_name_with_what_is_expected(options,
         ({}, {"gamma": 1.5}, "gamma is 1.5; expected 0 to 1"),
         ({}, {"lr_actor": -1.0}, "lr_actor is -1.0; expected 0 or more"),
         ({}, {"entropy_coef": 0.5}, "learn_entropy_coef is True; expected false to set alpha"),
-        (
-            {"actor_polyak": 0.0},
-            {"actor_polyak": 0.9},
-            "actor_polyak is 0.9; expected 0, as at the start.*",
-        ),
+        ({}, {"actor_polyak": 1.0}, "actor_polyak is 1.0; expected 0 to below 1"),
         (
             {},
             {"n_critics": 3},

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossQOptions(SACOptions):
-    """SAC's options, without those of target networks and averaged actors, which CrossQ does not
-    use.
+    """SAC's options, without those of target networks, which CrossQ does not use.
 
     The defaults are those of Bohlinger et al., "Gait in Eight: Efficient On-Robot Learning for
     Omnidirectional Quadruped Locomotion", 2025 (arXiv:2503.08375), for batches of 128. A
@@ -47,7 +46,7 @@ class CrossQOptions(SACOptions):
 
     critics_in_target: None = field(default=None, init=False)
     polyak: float = field(default=0.0, init=False)
-    actor_polyak: float = field(default=0.0, init=False)
+    actor_polyak: Kept = 0.999
     lr_actor: NotNegative = 5e-3
     lr_critic: NotNegative = 5e-3
     lr_entropy: NotNegative = 5e-3
@@ -77,17 +76,17 @@ class CrossQAgent(SACAgent):
 
     Attributes:
         actor: the policy in training.
-        actor_ema: the plain network that does the same, which `get_actor` returns.
+        plain_actor: the plain network that does the same, which `get_actor` returns.
         critic: the N critics in training.
         critic_target: the plain networks that do the same.
     """
 
     actor: BatchNormActor
-    actor_ema: SquashedGaussianActor
+    plain_actor: SquashedGaussianActor
     critic: BatchNormCritic
     critic_target: EnsembleCritic
     page = CrossQOptions
-    tunable = tuple(name for name in SACAgent.tunable if name not in ("polyak", "actor_polyak"))
+    tunable = tuple(name for name in SACAgent.tunable if name != "polyak")
 
     _default_critic = staticmethod(partial(EnsembleCritic, layer_norm=False))
 
@@ -103,9 +102,13 @@ class CrossQAgent(SACAgent):
         )
 
     def average(self, with_actor: bool) -> None:
-        """Fold the actor into its plain network; there are no moving averages."""
+        """Fold the actor into its plain network."""
         if with_actor:
-            self._fold(self.actor, self.actor_ema)
+            self._fold(self.actor, self.plain_actor)
+
+    def get_actor(self) -> SquashedGaussianActor:
+        """Return the plain network, whose parameters change with each step."""
+        return self.plain_actor
 
     def _build_networks(
         self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]
@@ -122,26 +125,26 @@ class CrossQAgent(SACAgent):
         critic_cls = completed(critic_cls, hidden_sizes=actor.hidden_sizes)
         critic: Any = critic_cls(*spaces, n_critics=self.n_critics)
         _expect_plain("critic_cls", critic, EnsembleCritic)
-        self.actor_ema, self.critic_target = actor.to_device(self.device), critic.to(self.device)
+        self.plain_actor, self.critic_target = actor.to_device(self.device), critic.to(self.device)
         self.actor = BatchNormActor(*spaces, **vars(actor.options))
         self.critic = BatchNormCritic(*spaces, **vars(critic.options)).to(self.device)
         self.actor.to_device(self.device)
         self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
-        self._flat_actor_ema = Flat(self.actor_ema)
+        self._flat_published = self._flatten(self.plain_actor)
         self._flat_critic_target = Flat(self.critic_target)
-        for normed, plain in ((self.actor, self.actor_ema), (self.critic, self.critic_target)):
+        for normed, plain in ((self.actor, self.plain_actor), (self.critic, self.critic_target)):
             fold(normed.network, no_grad(plain))
         self.obs_norm = None
 
     def _is_compilable(self) -> bool:
-        is_same = self.actor_ema.encoder.form == self.critic_target.encoder.form
+        is_same = self.plain_actor.encoder.form == self.critic_target.encoder.form
         return type(self) is CrossQAgent and is_same
 
     def _compile(self) -> CompiledSAC:
         from tmrl_like.agents.dense_crossq import compiled_crossq
 
-        plain, normed = (self.actor_ema, self.critic_target), (self.actor, self.critic)
-        flat_plain = self._flat_actor_ema, self._flat_critic_target
+        plain, normed = (self.plain_actor, self.critic_target), (self.actor, self.critic)
+        flat_plain = self._flat_published, self._flat_critic_target
         return compiled_crossq(plain, flat_plain, normed, (self._flat_actor, self._flat_critic))
 
     def _train_critics(self, batch: Batch) -> Metrics:
@@ -167,7 +170,7 @@ class CrossQAgent(SACAgent):
         """The actor in training, which updates its statistics, or the plain actor while gradients
         are off.
         """
-        return self.actor if torch.is_grad_enabled() else self.actor_ema
+        return self.actor if torch.is_grad_enabled() else self.plain_actor
 
     def _usual_entropy(self) -> float:
         return 0.5 * super()._usual_entropy()

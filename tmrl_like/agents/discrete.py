@@ -50,7 +50,7 @@ class CategoricalActor(MLPActor):
 
     def best_actions(self, obs: Observation) -> Tensor:
         """Return each variable's likeliest category, int64; see `ActorModule.best_actions`."""
-        parts = self(obs).split(self.spec.sizes, dim=-1)
+        parts = torch.split(self.best_outputs(obs), list(self.spec.sizes), dim=-1)
         chosen = [
             part.argmax(-1) + first for part, first in zip(parts, self.spec.first, strict=True)
         ]

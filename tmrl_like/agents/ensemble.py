@@ -7,6 +7,7 @@ Shape names: N networks, B batch, I inputs, H hidden width.
 # ruff: noqa: N803
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import math
@@ -21,6 +22,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from tmrl_like.agents.observations import Encoder
+from tmrl_like.agents.sharing import no_grad
 from tmrl_like.agents.space_layout import Space
 from tmrl_like.base.options import Positive
 from tmrl_like.policies.network import NetworkOptions
@@ -71,6 +73,23 @@ class MLP(nn.Module):
                 x = F.dropout(x, self.dropout, self.training)
             x = F.relu(self.norms[i](x, *members) if self.norms else x, inplace=True)
         return self.head(x, *members)  # type: ignore[no-any-return]
+
+
+class AverageMLP(MLP):
+    """The moving average of a network's layers.
+
+    Attributes:
+        is_used: [], 1 once an agent has updated the average, else 0.
+    """
+
+    is_used: Tensor
+
+    def __init__(self, of: MLP) -> None:
+        """Begin as a copy."""
+        super().__init__()
+        self.hidden, self.norms, self.head = copy.deepcopy((of.hidden, of.norms, of.head))
+        self.register_buffer("is_used", torch.zeros(()))
+        no_grad(self)
 
 
 class EnsembleLinear(nn.Module):

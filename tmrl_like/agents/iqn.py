@@ -116,6 +116,8 @@ class IQNAgent(ShippedAgent):
     The workers draw the exploration; see `IQNActor`.
 
     Attributes:
+        actor_ema: the moving average of the actor, by which the workers act, exploring as well;
+            without `actor_polyak` the actor itself.
         target: the target network.
     """
 
@@ -194,9 +196,9 @@ class IQNAgent(ShippedAgent):
         return {"loss_quantiles": quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()}
 
     def get_actor(self) -> ActorModule:
-        """See `ShippedAgent.get_actor`."""
+        """Return the moving average, or the actor in training if there is none."""
         self._explore()
-        return super().get_actor()
+        return self.actor_ema
 
     @torch.no_grad()
     def _explore(self) -> None:
@@ -207,6 +209,7 @@ class IQNAgent(ShippedAgent):
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
         """See `ShippedAgent.start_from`; the target network takes the weights as well."""
         super().start_from(weights, training_steps)
+        self.actor_ema.load_weights(weights)
         self.target.load_weights(weights)
 
     def _update(self, batch: Batch, moves_target: bool) -> Metrics:

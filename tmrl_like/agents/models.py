@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from tmrl_like.agents.ensemble import MLP, EnsembleMLP
+from tmrl_like.agents.ensemble import MLP, AverageMLP, EnsembleMLP
 from tmrl_like.agents.in_numpy import NumpyActor, NumpyGaussianActor
 from tmrl_like.agents.observations import Encoder, Rescale
 from tmrl_like.agents.space_layout import Space, action_bounds, actor_spec
@@ -58,6 +58,8 @@ class MLPActor(ActorModule, MLP):
     the conversion of their outputs to actions.
 
     Attributes:
+        average: the moving average of the layers, which an agent may keep. It acts in tests, where
+            it is steadier than the layers in training, which explore better.
         options: the arguments beside the spaces.
         spec: the description from which this actor and its form in numpy are made.
         random: draws the noise that `act` explores with.
@@ -92,15 +94,46 @@ class MLPActor(ActorModule, MLP):
         self.make_layers(self.encoder.size, self.spec.num_outputs, self.options)
         self.random = self.spec.noise(new_generator())
 
+    def make_layers(  # type: ignore[override]
+        self, num_inputs: int, num_outputs: int, options: NetworkOptions
+    ) -> None:
+        """Make the layers, and `average`."""
+        super().make_layers(num_inputs, num_outputs, options)
+        self.average = AverageMLP(self)
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """All layers behind the encoder, in the order of those of `average`."""
+        return nn.ModuleList((self.hidden, self.norms, self.head))
+
+    @classmethod
+    def is_built_in(cls) -> bool:
+        """Whether this is a class of this package, not a subclass with a network of its own."""
+        return "numpy_form" in vars(cls)
+
     @torch.inference_mode()
     def act(self, obs: Observation, test: bool = False) -> Action:
         """Choose an action by the outputs of `forward`; see `ActorModule.act` and the spec's
         `action`.
         """
-        outputs = self(obs)
-        outputs = torch.cat(outputs, dim=-1) if isinstance(outputs, tuple) else outputs
+        outputs = self.best_outputs(obs) if test else self.outputs_at(obs)
         with np.errstate(all="ignore"):
             return self.spec.action(outputs[0].cpu().numpy(), None if test else self.random)
+
+    def outputs_at(self, obs: Observation) -> Tensor:
+        """Map a structure of [B, ...] to the outputs [B, O] by which the actor explores."""
+        outputs = self(obs)
+        return torch.cat(outputs, dim=-1) if isinstance(outputs, tuple) else outputs
+
+    def best_outputs(self, obs: Observation) -> Tensor:
+        """Map a structure of [B, ...] to the outputs [B, O] by which the actor acts in tests: the
+        average's, if there is one.
+        """
+        outputs = self.outputs_at(obs)
+        if not self.is_built_in():
+            return outputs
+        averaged = self.average.outputs(self.encoder(obs))
+        return torch.where(self.average.is_used > 0, averaged, outputs)
 
     def reset(self) -> None:
         """Begin an episode, with a new sequence of noise if it is correlated over time."""
@@ -116,10 +149,9 @@ class MLPActor(ActorModule, MLP):
         """Return the actor that does the same in numpy, on the same parameters. None if the actor
         is on another device, or of a subclass without `numpy_form`.
         """
-        form = vars(type(self)).get("numpy_form")
-        if form is None or self.device != "cpu":
+        if not self.is_built_in() or self.device != "cpu":
             return None
-        twin: NumpyActor = form(self.observation_space, self.action_space, **vars(self.options))
+        twin = self.numpy_form(self.observation_space, self.action_space, **vars(self.options))
         parameters = self.state_dict().items()
         twin.network.bind({name: parameter.numpy() for name, parameter in parameters})
         return twin
@@ -174,7 +206,7 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
 
     def best_actions(self, obs: Observation) -> Tensor:
         """Return the actions of u's mean; see `ActorModule.best_actions`."""
-        return self._squashed(self(obs)[0])
+        return self._squashed(self.best_outputs(obs).chunk(2, dim=-1)[0])
 
     def _squashed(self, u_BA: Tensor) -> Tensor:
         """Map u to actions [B, *action shape]."""

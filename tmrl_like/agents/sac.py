@@ -10,11 +10,12 @@ action dimensions, N critics, M critics in the target. Everything is float32. On
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard
 
 import numpy as np
 import torch
@@ -30,7 +31,12 @@ from tmrl_like.agents.acceleration import (
     compiled_or_none,
     learning_rate_of,
 )
-from tmrl_like.agents.models import EnsembleCritic, SamplingActor, SquashedGaussianActor
+from tmrl_like.agents.models import (
+    EnsembleCritic,
+    MLPActor,
+    SamplingActor,
+    SquashedGaussianActor,
+)
 from tmrl_like.agents.observations import Encoder, RunningNorm, encoders_of, share_pictures
 from tmrl_like.agents.pretraining import encoder_of, load_encoder
 from tmrl_like.agents.returns import ReturnScale
@@ -47,6 +53,9 @@ from tmrl_like.types import Batch, Observation
 
 if TYPE_CHECKING:
     from tmrl_like.agents.dense_sac import CompiledSAC
+
+# kept = updates / (updates + this) at first: the average is one of the last tenth of all updates
+_FIRST_UPDATES = 10
 
 
 def td_target(
@@ -114,7 +123,7 @@ def temperature_loss(
 
 @dataclass(frozen=True, kw_only=True)
 class SACOptions(ShippedOptions):
-    """Options of Soft Actor-Critic.
+    """Options of Soft Actor-Critic. A built-in actor acts by its moving average in tests.
 
     Attributes:
         n_critics: number of critics, N.
@@ -189,14 +198,16 @@ class SACAgent(ShippedAgent):
     The defaults aim to learn more per step than the papers' SAC. Each addition has a switch of its
     own. On by default: observed numbers without bounds are normalised by running statistics that
     are part of the weights (`normalize_obs` of the actor and the critics), the critics have layer
-    normalisation (their `layer_norm`), and a moving average of the actor acts (`actor_polyak`). Off
-    by default: rewards are divided by the size of returns (`scale_rewards`), and targets use n-step
-    returns (`n_steps` of `ReplayMemory`), without the entropy of the steps in between. Plain SAC
-    has `actor_polyak=0.0`, and False for `normalize_obs`, `layer_norm` and `scale_rewards`.
+    normalisation (their `layer_norm`), and a moving average of a built-in actor acts in tests
+    (`actor_polyak`). Off by default: rewards are divided by the size of returns (`scale_rewards`),
+    and targets use n-step returns (`n_steps` of `ReplayMemory`), without the entropy of the steps
+    in between. Plain SAC has `actor_polyak=0.0`, and False for `normalize_obs`, `layer_norm` and
+    `scale_rewards`.
 
     Attributes:
         critic: the N critics in training.
         critic_target: their moving average.
+        actor_updates: number of updates of the actor's moving average.
         return_scale: the estimate by which rewards are divided, or None if they are not.
         target_entropy: in nats, of the policy over actions scaled to [-1, 1].
     """
@@ -241,6 +252,7 @@ class SACAgent(ShippedAgent):
         self.n_critics, self.critics_in_target = o.n_critics, o.critics_in_target or o.n_critics
         self.policy_delay, self.learn_entropy_coef = o.policy_delay, o.learn_entropy_coef
         self.smoothness = o.smoothness
+        self.actor_updates = 0
         usual_entropy = self._usual_entropy()
         self.target_entropy = usual_entropy if o.target_entropy is None else o.target_entropy
         self._build_networks(actor_cls or self._default_actor, critic_cls or self._default_critic)
@@ -273,7 +285,23 @@ class SACAgent(ShippedAgent):
         0-dimensional tensors.
         """
         self.updates += 1
-        return self._step(batch, self.updates % self.policy_delay == 0)
+        with_actor = self.updates % self.policy_delay == 0
+        metrics = self._step(batch, with_actor)
+        if with_actor:
+            self._average_actor()
+        return metrics
+
+    def _average_actor(self) -> None:
+        """Update the moving average of a built-in actor. At first it is over few steps."""
+        actor = self.get_actor()
+        if not _has_average(actor):
+            return
+        self.actor_updates += 1
+        kept = (self.actor_updates - 1) / (self.actor_updates + _FIRST_UPDATES)
+        average, flat = self._flat_average.parameter, self._flat_published.parameter
+        self._move(min(kept, self.actor_polyak), average, flat[: len(average)])
+        if self.actor_updates == 1:
+            actor.average.is_used.fill_(1.0)
 
     def _update(self, batch: Batch, with_actor: bool) -> Metrics:
         batch = self._normalize(self._see(batch, shift=True))
@@ -448,13 +476,14 @@ class SACAgent(ShippedAgent):
             step(optimizer)
 
     def average(self, with_actor: bool) -> None:
-        """Update the target critics and, if `with_actor`, the actor's moving average, if any."""
-        move = soft_update if self.compiled is None else self.compiled.soft_update
-        if with_actor and self.actor_ema is not self.actor:
-            move(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
+        """Update what follows the networks in training: here, the target critics."""
         target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
         # the parameters of the shared picture encoder come first
-        move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)
+        self._move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)
+
+    @property
+    def _move(self) -> Callable[[float, Tensor, Tensor], None]:
+        return soft_update if self.compiled is None else self.compiled.soft_update
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
@@ -483,30 +512,17 @@ class SACAgent(ShippedAgent):
         self.temperature.log_coef.data.fill_(math.log(value))
 
     def tune(self, **values: float) -> None:
-        is_learnt, has_average = self.learn_entropy_coef, self.actor_ema is not self.actor
+        is_learnt = self.learn_entropy_coef
         expect(
             not (is_learnt and "entropy_coef" in values),
             "learn_entropy_coef",
             is_learnt,
             "false to set alpha",
         )
-        polyak = values.get("actor_polyak", 0.0)
-        expect(
-            has_average or not polyak,
-            "actor_polyak",
-            polyak,
-            "0, as at the start: there is no average of the actor",
-        )
         super().tune(**values)
 
     def _numbers(self) -> tuple[float, ...]:
-        return (
-            self.gamma,
-            self.polyak,
-            self.actor_polyak,
-            self.target_entropy,
-            self.critics_in_target,
-        )
+        return self.gamma, self.polyak, self.target_entropy, self.critics_in_target
 
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
@@ -529,14 +545,18 @@ class SACAgent(ShippedAgent):
         ]
         self.obs_norm = RunningNorm(normalizing) if normalizing else None
         self.critic_target = no_grad(copy_shared(self.critic))
-        self.actor_ema = no_grad(copy_shared(self.actor)) if self.actor_polyak else self.actor
-        shared = share_pictures((self.critic, self.critic_target, self.actor, self.actor_ema))
+        shared = share_pictures((self.critic, self.critic_target, self.actor))
         self._shares_pictures = shared is not None
-        self._flat_actor = Flat(self.actor, without=shared)
+        self._flat_actor = self._flat_published = self._flatten(self.actor, shared)
         self._flat_critic = Flat(self.critic, first=shared)
-        if self.actor_polyak:
-            self._flat_actor_ema = Flat(self.actor_ema, self.actor, without=shared)
         self._flat_critic_target = Flat(self.critic_target, self.critic, without=shared)
+
+    def _flatten(self, actor: ActorModule, shared: nn.Module | None = None) -> Flat:
+        """Return the parameters of the actor that is published, those that are averaged first."""
+        if not _has_average(actor):
+            return Flat(actor, without=shared)
+        self._flat_average = Flat(actor.average, actor.layers)
+        return Flat(actor, without=shared, first=actor.layers)
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, as modules whose parameters get no gradients."""
@@ -567,9 +587,9 @@ class SACAgent(ShippedAgent):
             and not self.actor.encoder.images
             and self.actor.encoder.form == self.critic.encoder.form
             and all(
-                p.requires_grad
+                parameter.requires_grad
                 for network in (self.actor, self.critic)
-                for p in network.parameters()
+                for parameter in itertools.chain(*network.tensors())
             )
         )
 
@@ -602,6 +622,10 @@ class Temperature(nn.Module):
 
     def forward(self) -> Tensor:
         return self.log_coef.exp()
+
+
+def _has_average(actor: ActorModule) -> TypeGuard[MLPActor]:
+    return isinstance(actor, MLPActor) and actor.is_built_in()
 
 
 def joint_obs(batch: Batch) -> Observation:

@@ -1,6 +1,4 @@
-"""What the agents that ship have in common: options, a step that is accelerated, and an actor that
-is a moving average.
-"""
+"""What the agents that ship have in common: options, and a step that is accelerated."""
 
 from __future__ import annotations
 
@@ -30,9 +28,8 @@ class ShippedOptions(Options):
     Attributes:
         gamma: discount per environment step.
         polyak: share of the target networks that each update keeps.
-        actor_polyak: share of the actor's moving average that each update keeps. The average goes
-            to the workers, since it acts more steadily than the actor in training; 0 uses no
-            average.
+        actor_polyak: share of the actor's moving average that each update keeps; less at first. See
+            the agent for what acts by the average.
         betas: decay rates of Adam's two moments.
         eps: constant that Adam adds to its denominator.
         weight_decay: an L2 term with Adam, decoupled with AdamW.
@@ -54,8 +51,6 @@ class ShippedAgent(TrainingAgent):
 
     Attributes:
         actor: the policy in training.
-        actor_ema: its moving average, which `get_actor` returns; without `actor_polyak` the policy
-            itself.
         obs_norm: the running statistics by which the built-in networks normalise, or None if none
             of them does.
         updates: number of training steps done.
@@ -63,7 +58,6 @@ class ShippedAgent(TrainingAgent):
 
     page: ClassVar[type[Any]]  # `ShippedOptions`, or a subclass
     actor: ActorModule
-    actor_ema: ActorModule
     gamma: float
     obs_norm: RunningNorm | None
     _update: Step  # does one training step
@@ -96,19 +90,16 @@ class ShippedAgent(TrainingAgent):
         super().tune(**values)
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """See `TrainingAgent.start_from`. The actor and its moving average take the weights; the
-        running statistics continue from those in the weights.
+        """See `TrainingAgent.start_from`. The running statistics continue from those in the
+        weights.
         """
         self.actor.load_weights(weights)
-        self.actor_ema.load_weights(weights)
         if self.obs_norm is not None:
             self.obs_norm.go_on(training_steps)
 
     def get_actor(self) -> ActorModule:
-        """Return the actor's moving average, or the actor in training if there is none. Its
-        parameters change with each step; its buffers are those of the actor in training.
-        """
-        return self.actor_ema
+        """Return the actor in training, whose parameters change with each step."""
+        return self.actor
 
 
 @torch.no_grad()

@@ -35,7 +35,12 @@ from tmrl_like.types import Action
 OBS_RANGE = 3.0
 MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
 _ZERO = np.zeros((), np.float32)  # as an array, which numpy need not convert
-SCALE, SHIFT = "encoder.rescale.scale", "encoder.rescale.shift"  # parameters
+# parameters
+SCALE, SHIFT = "encoder.rescale.scale", "encoder.rescale.shift"
+_AVERAGE = "average."
+_IS_USED = "average.is_used"
+
+_Layers: TypeAlias = tuple[list[tuple[WeightAndBias, WeightAndBias | None]], WeightAndBias]
 
 
 @dataclass(frozen=True)
@@ -254,19 +259,20 @@ class Network:
             spec.num_outputs,
         ]
         *hidden, head = ((width, width_in) for width_in, width in itertools.pairwise(widths))
-        shapes = {
+        pictures = {
             f"encoder.images.{i}.{name}": shape
             for i, picture in enumerate(spec.pictures)
             for name, shape in picture.shapes().items()
         }
-        shapes |= {f"hidden.{i}": shape for i, shape in enumerate(hidden)}
+        shapes: dict[str, tuple[int, ...]] = {
+            f"hidden.{i}": shape for i, shape in enumerate(hidden)
+        }
         shapes |= {f"norms.{i}": shape[:1] for i, shape in enumerate(hidden) if options.layer_norm}
+        layers = _untrained(shapes | {"head": head}, random)
         is_normalised = options.normalize_obs and is_unbounded.any()
         parameters = {SCALE: self._scale, SHIFT: self._shift} if is_normalised else {}
-        for name, shape in (shapes | {"head": head}).items():
-            parameters |= zip(
-                (f"{name}.weight", f"{name}.bias"), _untrained(shape, random), strict=True
-            )
+        parameters |= _untrained(pictures, random) | layers | {_IS_USED: _ZERO.copy()}
+        parameters |= {f"{_AVERAGE}{name}": values.copy() for name, values in layers.items()}
         self.manifest: Manifest = {
             name: ("F32", values.shape) for name, values in parameters.items()
         }
@@ -285,12 +291,17 @@ class Network:
 
         for i, picture in enumerate(self._pictures):
             picture.bind(parameters, f"encoder.images.{i}")
+        self._layers = self._layers_of(parameters, "")
+        self._average = self._layers_of(parameters, _AVERAGE)
+        self._is_average_used = parameters[_IS_USED]
+
+    def _layers_of(self, parameters: Mapping[str, Floats], prefix: str) -> _Layers:
         options = self._spec.options
-        self._hidden: list[tuple[WeightAndBias, WeightAndBias | None]] = []
+        hidden: list[tuple[WeightAndBias, WeightAndBias | None]] = []
         for i in range(len(options.hidden_sizes)):
-            norm = layer_of(parameters, f"norms.{i}") if options.layer_norm else None
-            self._hidden.append((layer_of(parameters, f"hidden.{i}"), norm))
-        self._last = layer_of(parameters, "head")
+            norm = layer_of(parameters, f"{prefix}norms.{i}") if options.layer_norm else None
+            hidden.append((layer_of(parameters, f"{prefix}hidden.{i}"), norm))
+        return hidden, layer_of(parameters, f"{prefix}head")
 
     @np.errstate(all="ignore")
     def act(self, test: bool) -> Action:
@@ -298,6 +309,15 @@ class Network:
 
         Values that are not finite, in the input or the parameters, make the action NaN.
         """
+        if test:
+            return self._spec.action(self._outputs(self._best_layers), None)
+        return self._spec.action(self._outputs(self._layers), self.random)
+
+    @property
+    def _best_layers(self) -> _Layers:
+        return self._average if self._is_average_used[()] > 0 else self._layers
+
+    def _outputs(self, layers: _Layers) -> Floats:
         numbers = self.input[: self._ends[0]] if self._pictures else self.input
         x = numbers * self._scale + self._shift
         if self._has_categories:
@@ -306,15 +326,17 @@ class Network:
             pixels = np.split(self.input, self._ends[:-1])[1:]
             features = (picture(seen) for picture, seen in zip(self._pictures, pixels, strict=True))
             x = np.concatenate((x, *features))
-        for (weight, bias), norm in self._hidden:
+        hidden, (last_weight, last_bias) = layers
+        for (weight, bias), norm in hidden:
             x = weight.dot(x)
             x += bias
             if norm is not None:
                 normalise(x, norm)
             np.maximum(x, _ZERO, out=x)
-        weight, bias = self._last
-        return self._spec.action(weight.dot(x) + bias, None if test else self.random)
+        outputs: Floats = last_weight.dot(x) + last_bias
+        return outputs
 
+    @np.errstate(all="ignore")
     def check(self, inputs: Floats) -> None:
         """Check that the network's actions are finite. Finite actions are in the action space.
 
@@ -324,9 +346,9 @@ class Network:
         Raises:
             PolicyError: an action is not finite.
         """
-        for obs in inputs:
+        for obs, layers in itertools.product(inputs, (self._layers, self._best_layers)):
             self.input[:] = obs
-            answer = np.asarray(self.act(test=True))
+            answer = np.asarray(self._spec.action(self._outputs(layers), None))
             if not np.isfinite(answer).all():
                 text = one_line(np.array2string(answer, threshold=8, precision=3))
                 raise PolicyError(
@@ -335,14 +357,18 @@ class Network:
                 )
 
 
-def _untrained(shape: tuple[int, ...], random: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return initial parameters as torch's: uniform for a linear layer or a convolution, without
-    effect for a normalisation.
+def _untrained(
+    shapes: Mapping[str, tuple[int, ...]], random: np.random.Generator
+) -> dict[str, Floats]:
+    """Return initial parameters of layers as torch's: uniform for a linear layer or a convolution,
+    without effect for a normalisation.
     """
-    if len(shape) == 1:
-        return np.ones(shape, np.float32), np.zeros(shape, np.float32)
-    bound = 1 / math.sqrt(math.prod(shape[1:]))
-    weight, bias = (
-        random.uniform(-bound, bound, form).astype(np.float32) for form in (shape, shape[:1])
-    )
-    return weight, bias
+    made: dict[str, Floats] = {}
+    for name, shape in shapes.items():
+        weight, bias = np.ones(shape, np.float32), np.zeros(shape[:1], np.float32)
+        if len(shape) > 1:
+            bound = 1 / math.sqrt(math.prod(shape[1:]))
+            for values in weight, bias:
+                values[:] = random.uniform(-bound, bound, values.shape)
+        made |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    return made

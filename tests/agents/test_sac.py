@@ -20,6 +20,7 @@ from tmrl_like.agents import (
     SACAgent,
     SquashedGaussianActor,
 )
+from tmrl_like.agents.models import SamplingActor
 from tmrl_like.agents.process import tune_process
 from tmrl_like.agents.sac import (
     actor_loss,
@@ -158,10 +159,14 @@ def test_usual_values_are_those_of_the_papers():
     assert (redq.n_critics, redq.critics_in_target, redq.policy_delay) == (10, 2, 20)
 
 
-def test_critics_have_the_actor_s_hidden_layers_where_they_are_given_none():
-    class Silent(LinearActor):
-        """An actor without `hidden_sizes`."""
+class Silent(LinearActor, SamplingActor):
+    """An actor without `hidden_sizes`."""
 
+    def sample(self, obs):
+        return self.layer(obs), torch.zeros(len(obs))
+
+
+def test_critics_have_the_actor_s_hidden_layers_where_they_are_given_none():
     own = partial(SquashedGaussianActor, hidden_sizes=(8, 12))
     given = partial(EnsembleCritic, hidden_sizes=(5,))
     for actor, critic, widths in (
@@ -302,9 +307,8 @@ def test_with_scaled_rewards_it_learns_the_same_whatever_their_unit(said):
 
 
 def test_an_actor_that_cannot_sample_is_one_line():
-    space = box(1, 2)
-    agent = SACAgent(space, ACT, actor_cls=LinearActor)
+    spaces_of = box(1, 2), ACT
     with pytest.raises(ConfigError, match="makes a LinearActor; expected a SamplingActor"):
-        agent.train(batch_of((space, ACT)))
+        SACAgent(*spaces_of, actor_cls=LinearActor)
     with pytest.raises(ConfigError, match=r"smoothness is 0\.1; expected 0, or a SquashedGaussia"):
-        SACAgent(space, ACT, actor_cls=LinearActor, smoothness=0.1)
+        SACAgent(*spaces_of, actor_cls=Silent, smoothness=0.1)

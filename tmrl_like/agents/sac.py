@@ -452,11 +452,7 @@ class SACAgent(ShippedAgent):
         agent for every step that it stays alive.
         """
         policy = self._policy
-        if not isinstance(policy, SamplingActor):
-            raise ConfigError(
-                f"actor_cls makes a {type(policy).__name__}; expected a SamplingActor, which has "
-                "`sample`"
-            )
+        assert isinstance(policy, SamplingActor)
         act_BA, log_prob_B = policy.sample(obs)
         return act_BA, log_prob_B + self._log_half_sum
 
@@ -533,6 +529,11 @@ class SACAgent(ShippedAgent):
     ) -> None:
         spaces = self.observation_space, self.action_space
         self.actor = actor_cls(*spaces)
+        if type(self)._sample is SACAgent._sample and not isinstance(self.actor, SamplingActor):
+            made = type(self.actor).__name__
+            raise ConfigError(
+                f"actor_cls makes a {made}; expected a SamplingActor, which has `sample`"
+            )
         self.actor.to_device(self.device)
         critic_cls = completed(
             critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING)

@@ -5,6 +5,8 @@ in numpy.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.policy_file import Code, PolicyCard, read_policy
 from tmrl_like.policies.policy_store import find_policy
 from tmrl_like.policies.probe import PolicyProbe
+from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Action, Observation, ObsPreprocessor
 from tmrl_like.wire.spaces import Space, make_space
 
@@ -107,12 +110,15 @@ def load_policy(
             )
         spaces = [_described(spec, "space") for spec in (card.observation_space, card.action_space)]
         observation_space, action_space = map(make_space, spaces)
-        make_actor = actor or _actor_of(_described(card.actor, "actor"), allow)
+        if actor is None:
+            code = _described(card.actor, "actor")
+            _refuse_wider(code, weights)
+            actor = _actor_of(code, allow)
         if obs_preprocessor is None and card.obs_preprocessor is not None:
             obs_preprocessor = _preprocessor_of(
                 _described(card.obs_preprocessor, "obs_preprocessor"), allow
             )
-        made = make_actor(observation_space=observation_space, action_space=action_space)
+        made = actor(observation_space=observation_space, action_space=action_space)
         PolicyProbe(observation_space, action_space, obs_preprocessor).load(made, weights)
     except (ConfigError, PolicyError, OSError) as error:
         raise PolicyError(f"{path}: {error}") from None
@@ -127,6 +133,21 @@ def _described(part: Any, name: str) -> Any:
             f"the {name} could not be written down ({part}); give load_policy that argument"
         )
     return part
+
+
+def _refuse_wider(code: Code, weights: Weights) -> None:
+    """Raise PolicyError for hidden layers that have more parameters than the file, before they take
+    memory.
+    """
+    widths = code.init_args.get("hidden_sizes", ())
+    if isinstance(widths, list) and all(isinstance(width, int) for width in widths):
+        expected = sum(widths) + sum(map(math.prod, itertools.pairwise(widths)))
+        found = sum(math.prod(shape) for _, shape in weights.manifest.values())
+        if expected > found:
+            raise PolicyError(
+                f"hidden_sizes is {one_line(widths, 100)}, which takes {expected:,} parameters or "
+                f"more; it holds {found:,}"
+            )
 
 
 def _actor_of(code: Code, allow: Sequence[str]) -> Callable[..., Actor]:

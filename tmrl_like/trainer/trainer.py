@@ -173,12 +173,7 @@ class Trainer:
                 model_path = policies_path = None
             file = cfg.path_of_run(model_path, "MODEL_PATH_TRAINER")
             folder = cfg.path_of_run(policies_path, "POLICIES_FOLDER")
-            versions = [] if folder is None else PolicyStore(folder).versions()
-            newest = max(training.kept.version, *versions, 0)
-            # all ranks count from the same version
-            newest = ranks.sum(0 if ranks.rank else newest)[0]
-            if not training.kept.version:
-                training.kept.earlier = newest
+            newest = self._newest_version(folder)
             self._saver = _saver_of(training, file, folder, options)
             if self._saver is not None:
                 parts.callback(self._saver.close)
@@ -189,6 +184,16 @@ class Trainer:
             ranks.begin()
             self._parts = parts.pop_all()
         close_at_exit(self, turn=1)
+
+    def _newest_version(self, policies: Path | None) -> int:
+        """Return the newest version of a policy of this run, from which all ranks count on."""
+        kept, ranks = self.training.kept, self.ranks
+        versions = [] if policies is None else PolicyStore(policies).versions()
+        newest = max(kept.version, *versions, 0)
+        newest = ranks.sum(0 if ranks.rank else newest)[0]
+        if not kept.version:
+            kept.earlier = newest
+        return newest
 
     def run(self, about: StartFields | None = None) -> None:
         """Train until the epochs are done, time is up, or Ctrl-C; blocks.

@@ -73,6 +73,10 @@ class RolloutWorker:
         standalone: whether it runs without a connection.
     """
 
+    link: LinkClient | None = None
+    _runner: threading.Thread | None = None
+    _has_warned = _closed = False
+
     def __init__(
         self,
         env_cls: Callable[[], gymnasium.Env],
@@ -143,11 +147,8 @@ class RolloutWorker:
             ),
         )
         self.standalone = standalone
-        self.link: LinkClient | None = None
-        self._has_warned = self._closed = False
         self._idle = threading.Event()  # set while no run is under way
         self._idle.set()
-        self._runner: threading.Thread | None = None
         with contextlib.ExitStack() as closing:  # a failure below leaves nothing behind
             if isinstance(model_path, RunPath) and not standalone:
                 closing.enter_context(use_run(RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER), "worker"))

@@ -6,8 +6,6 @@ import random
 
 from kit.waiting import until
 
-DEADLINE_S = 60.0
-
 
 def receive_at(server):
     """Wait for the next message at the server, and return it."""

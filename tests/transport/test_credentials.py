@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -167,28 +168,20 @@ def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder):
     assert keys.find(public) == Identity("car", ("worker",))
 
 
-def test_a_line_that_was_not_copied_whole_is_refused(folder):
-    car = KeyFolder(folder.path.with_name("car"))
-    line = folder.invite("car")
+def test_a_line_that_is_damaged_is_refused_unless_that_changes_no_key(folder):
+    car, line = KeyFolder(folder.path.with_name("car")), folder.invite("car")
+    assert len(line) < 1000
     for damaged in (line[:-5], f"{line[:40]}é"):
         with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
             car.join(damaged)
     assert not (car.path / "peer.json").exists()
-
-
-def test_a_line_with_a_wrong_character_is_refused_unless_that_changes_no_key(folder):
-    car = KeyFolder(folder.path.with_name("car"))
-    line = folder.invite("car")
-    assert len(line) < 1000
-    keys, refused = car.join(line), []
+    keys, harmless = car.join(line), 0
     for place in range(16, len(line)):
         wrong = "B" if line[place] == "A" else "A"
-        try:
+        with contextlib.suppress(CredentialsError):
             assert car.join(f"{line[:place]}{wrong}{line[place + 1 :]}") == keys
-        except CredentialsError as error:
-            refused.append(str(error))
-    assert len(refused) > len(line) - 30
-    assert all("the line is incomplete or damaged" in reason for reason in refused)
+            harmless += 1
+    assert harmless < 15
 
 
 def test_unknown_keys_do_not_make_the_folder_be_read_again_and_again(folder, monkeypatch):

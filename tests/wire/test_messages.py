@@ -101,7 +101,6 @@ def test_too_few_bytes_are_refused(data):
     [
         ["NoSuchMessage"],
         ["Hello"],
-        ["Hello", "worker", "name"],
         ["Hello", "robot", "name", 1, "0.1"],
         ["Hello", "worker", "n" * 201, 1, "0.1"],
         ["Hello", "worker", "name", -1, "0.1"],
@@ -109,7 +108,6 @@ def test_too_few_bytes_are_refused(data):
         ["Hello", "worker", "name", 1, "0.1", None, "", [1] * (MAX_TAKEN_OVER + 1)],
         ["SamplePacket", "w", 1, 1, 1, 1, 0, 1, 0, False, 1e12],
         ["SamplePacket", "w", 1, 1, 1, 1, 0, 1, 0, False, float("nan")],
-        {"type": "Hello"},
         None,
         [["Hello"]],
     ],

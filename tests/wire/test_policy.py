@@ -5,8 +5,6 @@ import zlib
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire import messages as m
@@ -37,14 +35,17 @@ def assembled(frames, assembler=None):
     return result
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 5), st.integers(-1, 1), st.integers(0, 2**32))
-def test_a_policy_comes_out_as_it_went_in(frames_and, more, seed):
-    data = random.Random(seed).randbytes(max(0, frames_and * FRAME_BYTES + more))
+@pytest.mark.parametrize(
+    ("size", "pieces"),
+    [(0, 0), (1, 1), (FRAME_BYTES, 1), (FRAME_BYTES + 1, 2), (3 * FRAME_BYTES - 1, 3)],
+)
+def test_a_policy_comes_out_as_it_went_in(size, pieces):
+    data = random.Random(size).randbytes(size)
     frames = frames_of(data)
     assert assembled(frames) == data
-    assert [frame.index for frame, _ in frames] == list(range(frames[0][0].frames))
-    assert all(len(body) == FRAME_BYTES for _, body in frames[1:-1])
+    assert [(frame.index, frame.frames) for frame, _ in frames] == [
+        (index, 1 + pieces) for index in range(1 + pieces)
+    ]
 
 
 def test_what_does_not_fit_is_refused_with_the_first_frame_and_the_next_policy_is_taken():
@@ -119,24 +120,14 @@ def test_frames_that_do_not_add_up_are_refused():
 
 
 @pytest.mark.parametrize(
-    "description",
-    [
-        b"\xff",
-        {"w": ("F33", (1,))},
-        {"w": ("F32", (-1,))},
-        {"w": "F32"},
-        "w",
-    ],
+    "description", [b"\xff", {"w": ("F33", (1,))}, {"w": ("F32", (-1,))}, {"w": "F32"}]
 )
 def test_a_description_that_is_none_is_refused(description):
     body = description if isinstance(description, bytes) else msgspec.msgpack.encode(description)
     assembler = PolicyAssembler(lambda _: pytest.fail("nothing is allocated"))
     (frame, _), *_ = frames_of(b"a")
     frame.checksum = zlib.crc32(body)
-    with pytest.raises(
-        DecodingError,
-        match="not a policy's description, give trainer and worker the same tmrl_like",
-    ):
+    with pytest.raises(DecodingError, match="give trainer and worker the same tmrl_like"):
         assembler.add(frame, memoryview(body))
 
 

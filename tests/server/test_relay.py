@@ -1,7 +1,7 @@
 """The relay's decisions, without threads or sockets."""
 
 import pytest
-from relay_kit import BOTH, OTHER_SPACES, OTHER_WORKER, TRAINER_ONLY, WORKER_ONLY, Scene, frame
+from kit.relays import BOTH, OTHER_SPACES, OTHER_WORKER, TRAINER_ONLY, WORKER_ONLY, Scene, frame
 
 from tmrl_like.transport.base import REVOKED, Identity
 from tmrl_like.wire import messages as m
@@ -443,6 +443,16 @@ def test_a_key_that_fills_the_server_leaves_the_others_their_room():
         "the oldest stay, so that what comes again continues them"
     )
     assert scene.relay.counters.dropped == 199 - kept
+
+
+def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept():
+    scene = Scene(max_waiting_bytes=100_000, max_policy_bytes=100_000)
+    trainer, worker = scene.trainer(), scene.worker()
+    trainer.full = True
+    worker.send(*range(1, 301))
+    assert scene.relay.counters.dropped >= 100
+    trainer.say(*(frame(1, index, 1000) for index in range(300)))
+    assert scene.ranks == {}
 
 
 def test_a_message_that_is_larger_than_a_ranks_share_of_the_room_arrives():

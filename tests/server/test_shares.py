@@ -3,7 +3,7 @@ threads or sockets.
 """
 
 import pytest
-from relay_kit import Scene, frame
+from kit.relays import Scene, frame
 
 from tmrl_like.wire import messages as m
 

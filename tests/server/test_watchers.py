@@ -4,7 +4,7 @@ import math
 
 import msgspec
 import pytest
-from relay_kit import BOTH, WORKER_ONLY, frame
+from kit.relays import BOTH, WORKER_ONLY, frame
 
 from tmrl_like.transport.base import Identity
 from tmrl_like.wire import messages as m

@@ -13,17 +13,13 @@ import psutil
 import pytest
 from chaos.chaos_rig import wait_for_checkpoint, wait_until
 from kit.fakes import CountingEnv
-from running import (
-    assert_settled,
-    rig_in,
-)
+from running import assert_settled, rig_in
 
 from tmrl_like.cli import work
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.envs import supervision
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, ShortageError
-from tmrl_like.session.ring import Ring
 
 TINY = str(Path(__file__).parents[1] / "cli" / "tiny.yaml")
 
@@ -201,36 +197,3 @@ def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(
     assert capfd.readouterr().err.startswith(
         "tmrl-like: error: the thread of a library cannot be started: "
     )
-
-
-@pytest.mark.fault(
-    "resources",
-    "no thread is left to dial the next server",
-    "the peer stays where it is, one line, and tries again",
-)
-def test_a_peer_stays_with_its_server_until_it_can_dial_the_next(caplog):
-    class Dialled:
-        def __init__(self, where):
-            if is_short and where == "b:1":
-                raise ShortageError("the thread zmq cannot be started")
-            self.where, self.is_lost, self.is_open = where, True, True
-
-        def send(self, data):
-            return self.is_open
-
-        def close(self):
-            self.is_open = False
-
-    is_short = True
-    dialled = []
-    ring = Ring(["a:1", "b:1"], lambda where: dialled.append(Dialled(where)) or dialled[-1])
-    (first,) = dialled
-    for _ in range(3):
-        ring.move_on(b"bye")
-    assert ring.where == "a:1"
-    assert first.is_open
-    is_short = False
-    ring.move_on(b"bye")
-    assert ring.where == "b:1"
-    assert not first.is_open
-    assert caplog.text.count("another server is not dialled") == 1

@@ -26,6 +26,20 @@ def drives_on(rig, steps):
     wait_until(lambda: sum(rig.produced().values()) > made + steps, 60.0, "the worker drives on")
 
 
+def trains_on(trainer, updates):
+    """Wait until the trainer has made more than `updates` further updates."""
+    wanted = trainer.training.total_updates + updates
+    wait_until(lambda: trainer.training.total_updates > wanted, 60.0, "training goes on")
+
+
+def limit_memory(pid, size_bytes):
+    """Limit the memory of another process, on Linux; None: no more."""
+    import resource
+
+    limit = resource.RLIM_INFINITY if size_bytes is None else size_bytes
+    resource.prlimit(pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
 def all_is_stored(worker):
     wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 import msgspec
@@ -157,6 +158,12 @@ def test_a_packet_may_not_announce_more_than_its_limits():
     for changes in ({"body_bytes": 2**40}, {"episodes": (episode,) * (messages.MAX_EPISODES + 1)}):
         with pytest.raises(DecodingError):
             decode(encode(msgspec.structs.replace(packet, **changes)))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_condition_has_no_number_that_is_not_finite(number):
+    with pytest.raises(DecodingError, match="not a message"):
+        decode(encode(messages.Beat("w", Condition(returns=(1.0, number)))))
 
 
 def test_the_longest_reports_of_faults_fit_a_packet():

@@ -122,8 +122,8 @@ def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(
             60.0,
             "the trainer says so: log, checkpoint, and of the worker",
         )
-        drives_on(rig, 100)
         trains_on(trainer, 10)
+        drives_on(rig, 100)
         ballast.unlink()
         wait_until(lambda: not alarms(worker), 20.0, "the alarm is over")
         worker.stop()
@@ -163,8 +163,8 @@ def test_on_a_slow_disk_acknowledgements_wait_and_nothing_else(tmp_path, monkeyp
             monkeypatch.setattr(disk, name, slow)
         for _ in range(4):
             assert waiting.acquire(timeout=60.0)
-        drives_on(rig, 500)
         trains_on(trainer, 50)
+        drives_on(rig, 500)
         wait_until(lambda: "is slow: it takes more than" in caplog.text, 60.0, "one line says so")
         rig.wait_for_samples(trainer, 100, within_s=60.0)
         is_fast.set()

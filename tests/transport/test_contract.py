@@ -135,39 +135,31 @@ def test_a_full_queue_says_no_and_loses_nothing_that_it_took(pair):
             assert bytes(receive()[:4]) == i.to_bytes(4, "big")
 
 
-def test_a_message_above_the_limit_is_refused_by_the_sender(pair):
-    server, peer, connection = pair(max_message_bytes=1000)
+@pytest.mark.parametrize("limit", [1000, 3 << 20], ids=["in one frame", "in several frames"])
+def test_a_message_above_the_limit_is_refused_by_the_sender(pair, limit):
+    server, peer, connection = pair(max_message_bytes=limit)
     with pytest.raises(OversizeError):
-        peer.send(bytes(1001))
+        peer.send(bytes(limit + 1))
     with pytest.raises(OversizeError):
-        server.send(connection, bytes(1001))
-    send_of(peer, bytes(1000))
-    assert len(receive_at(server).data) == 1000
+        server.send(connection, bytes(limit + 1))
+    send_of(peer, bytes(limit))
+    assert len(receive_at(server).data) == limit
+    send_to(server, connection, bytes(limit))
+    assert len(receive_of(peer)) == limit
 
 
-def test_a_message_above_the_limit_is_refused_by_the_receiver(machines, pair):
-    server, polite, connection = pair(max_message_bytes=100_000)
+@pytest.mark.parametrize("limit", [100_000, 3 << 20], ids=["in one frame", "in several frames"])
+def test_a_message_above_the_limit_is_refused_by_the_receiver(machines, pair, limit):
+    server, polite, connection = pair(max_message_bytes=limit)
     rude = machines.connect(server)
     introduce(server, rude)
-    with suppress(OversizeError):
-        rude.send(bytes(1_000_000))
+    with suppress(OversizeError):  # of inproc, which has the limits of the server
+        rude.send(bytes(limit + (1 << 20)))
     send_of(polite, b"polite")
-    assert bytes(receive_at(server).data) == b"polite"
+    assert receive_at(server).data == b"polite"
     assert server.send(connection, b"well")
     assert receive_of(polite) == b"well"
     assert server.receive(0.3) is None
-
-
-def test_peers_find_a_server_that_comes_later_or_again(machines):
-    server = machines.listen()
-    server.close()
-    peers = [machines.connect(server) for _ in range(2)]
-    assert peers[0].receive(0.3) is None
-    for _ in range(2):
-        server = machines.listen(server.address[1])
-        for peer in peers:
-            introduce(server, peer)
-        server.close()
 
 
 def hears_nothing(peer):
@@ -175,14 +167,19 @@ def hears_nothing(peer):
     return peer.is_lost
 
 
-def test_a_peer_whose_server_is_away_knows_that_it_has_no_connection(machines):
+def test_peers_find_a_server_that_comes_later_or_again_and_know_when_it_is_away(machines):
     server = machines.listen()
     assert not machines.connect(server).is_lost
     server.close()
-    peer = machines.connect(server)
-    until(lambda: hears_nothing(peer), "the peer noticing that nobody listens")
-    introduce(machines.listen(server.address[1]), peer)
-    until(lambda: not hears_nothing(peer), "the connection")
+    peers = [machines.connect(server) for _ in range(2)]
+    for _ in range(2):
+        for peer in peers:
+            until(lambda: hears_nothing(peer), "the loss of the connection")  # noqa: B023
+        server = machines.listen(server.address[1])
+        for peer in peers:
+            introduce(server, peer)
+            until(lambda: not hears_nothing(peer), "the connection")  # noqa: B023
+        server.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others answer a dial that they cannot accept")

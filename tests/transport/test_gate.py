@@ -17,7 +17,7 @@ from tmrl_like.transport import Identity, TransportOptions, connect
 from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS, raise_descriptor_limit
 from tmrl_like.transport.credentials import AuthorizedKeys
 
-from .exchange import introduce, receive_at, receive_of, send_of, until
+from .exchange import introduce, receive_at, until
 from .rawclient import closes
 
 # so that connections are never closed because of the time-out
@@ -104,18 +104,6 @@ def test_before_the_handshake_a_stranger_cannot_fill_the_memory(machines_for):
             sock.sendall(ZMTP_GREETING + flags + size.to_bytes(8, "big"))
             assert closes(sock)
     assert memory_of() - before < 20 << 20
-
-
-def test_a_message_of_many_parts_is_as_large_as_any_other_may_be(machines_for):
-    machines = machines_for("zmq")
-    server = machines.listen(options=TransportOptions(max_message_bytes=3 << 20))
-    peer = machines.connect(server)
-    connection = introduce(server, peer)
-    send_of(peer, bytes(4 << 20))
-    send_of(peer, bytes(3 << 20))
-    assert len(receive_at(server).data) == 3 << 20
-    assert server.send(connection, bytes(3 << 20))
-    assert len(receive_of(peer)) == 3 << 20
 
 
 def test_a_connection_is_its_own_keys_whatever_it_calls_itself(machines_for, dealer):

@@ -24,7 +24,7 @@ from tmrl_like.transport.over_tlspyo import GROUP
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
 
-from .exchange import introduce, receive_at, receive_of, send_of, until
+from .exchange import introduce, receive_at, send_of, until
 from .rawclient import RawPeer, closes, trust_all
 
 MEGABYTE = 1 << 20
@@ -109,9 +109,9 @@ def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machine
 
 
 @pytest.mark.parametrize("key", ["short", "é" * 40, f"{40 * 'a'}\n"])
-def test_a_key_that_is_none_is_an_error_at_once(machines, key):
+def test_a_key_that_is_none_is_an_error_at_once(tls, key):
     with pytest.raises(CredentialsError, match=r"peer\.json is damaged"):
-        machines.connect(machines.listen(), machines.altered("damaged", curve_secret=key))
+        tls.altered("damaged", curve_secret=key).peer_keys()
 
 
 class WebServer(socketserver.ThreadingTCPServer):
@@ -199,11 +199,9 @@ def rogue(service):
 
 def test_without_a_password_nothing_is_read(rogue):
     peer = rogue()
-    peer.password = peer.password[:-1] + ("0" if peer.password[-1] != "0" else "1")
+    peer.password = peer.password[:40] + "0" * 64
     with pytest.raises(ConnectionError):
         peer.join()
-    for _ in range(100):
-        peer.write(bytes(MEGABYTE))
 
 
 @pytest.mark.parametrize("destination", [{"peers": 1}, None])
@@ -272,16 +270,9 @@ def bomb(tmp_path):
 
 
 @pytest.mark.fault("peers", "a pickle in place of a message", "it is never executed")
-def test_a_pickle_is_never_executed(machines, bomb):
-    server = machines.listen()
-    peer = machines.connect(server)
-    connection = introduce(server, peer)
-    send_of(peer, bomb)
-    at_server = receive_at(server).data
-    assert server.send(connection, bomb)
-    for data in (at_server, receive_of(peer)):
-        with pytest.raises(DecodingError):
-            m.decode(data)
+def test_a_pickle_is_never_executed(bomb):
+    with pytest.raises(DecodingError):
+        m.decode(bomb)
     for body in (bomb, len(bomb).to_bytes(4, "little") + bomb):
         with pytest.raises(DecodingError):
             decode_body(m.SamplePacket("w", 1, 1, 3, 1, 0, 3, len(body), False), body)

@@ -45,7 +45,6 @@ MESSAGES = {  # the i-th of a flood: a message, a message with its body, or inva
         "worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER
     ),
     "a hello of another role": lambda i: m.Hello("trainer", f"t{i}", i + 1, "0"),
-    "a packet": lambda i: packet("w", i + 1),
     "the same packet": lambda i: packet("w", 1),
     "a packet of episodes": lambda i: packet(
         "w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES
@@ -53,12 +52,9 @@ MESSAGES = {  # the i-th of a flood: a message, a message with its body, or inva
     "a packet that awaits": lambda i: (packet("w", i + 1, awaits=True), bytes(10)),
     "a large packet": lambda i: (packet("w", INT, samples=1_000_000), bytes(MEGABYTE)),
     "dismissal": lambda i: m.Dismissal("honest", 2, TEXT),
-    "policy frame": lambda i: m.PolicyFrame(1, i, 2**40, 2**50, 0.0),
     "a large policy frame": lambda i: (m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
     "the first frame of a policy": lambda i: (m.PolicyFrame(i, 0, 2**40, 2**50, 0.0), bytes(100)),
-    "beat": lambda i: m.Beat("w"),
     "a large beat": lambda i: m.Beat("w", Condition(alarm=CARS, ended=CARS, driver="program")),
-    "report": lambda i: m.Report(),
     "a large report": lambda i: (m.Report(), bytes(m.MAX_REPORT_BYTES)),
     "look": lambda i: m.Look(),
     "probe": lambda i: m.Probe(),
@@ -77,7 +73,7 @@ ROLES = {
     "trainer": Identity("gpu", ("trainer",)),
 }
 # these go to all workers by design
-TRAINERS_OWN = {"policy frame", "a large policy frame", "the first frame of a policy"}
+TRAINERS_OWN = {"a large policy frame", "the first frame of a policy"}
 
 
 def encoded(said):

@@ -106,10 +106,8 @@ def test_the_forger_can_also_tell_the_truth():
     body = lie(("a", "<f4", [2]), rows=2, buffers=bytes(16), timing=timing)
     block = decode_body(announce(body, 2), body)
     assert block.samples()[1].act.tolist() == [0, 0]
-    assert block.timing.policy_version.tolist() == [1, 2]
-    assert block.timing.source.tolist() == [0, 3]
-    assert block.is_reset.tolist() == [True, False]
-    assert block.episode.tolist() == [99, 7]
+    columns = block.timing.policy_version, block.timing.source, block.is_reset, block.episode
+    assert [column.tolist() for column in columns] == [[1, 2], [0, 3], [True, False], [99, 7]]
 
 
 # sizes

@@ -38,8 +38,7 @@ def plain(kind, forged=None):
             tag = [kind.tag] if kind.tag else []
             return [*tag, *fields.values()] if kind.array_like else fields
         case msgspec.inspect.UnionType():
-            inner = (each for each in kind.types if not isinstance(each, msgspec.inspect.NoneType))
-            return plain(next(inner), forged)
+            return plain(kind.types[0], forged)
         case msgspec.inspect.VarTupleType():
             return [plain(kind.item_type, forged)]
         case msgspec.inspect.TupleType():

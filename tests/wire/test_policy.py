@@ -28,11 +28,9 @@ def memory_for(manifest):
 
 
 def assembled(frames, assembler=None):
+    """Return what the last of these frames completes, or None."""
     assembler = assembler or PolicyAssembler(memory_for)
-    result = None
-    for frame, body in frames:
-        result = assembler.add(frame, body)
-    return result
+    return [assembler.add(frame, body) for frame, body in frames][-1]
 
 
 @pytest.mark.parametrize(
@@ -72,26 +70,22 @@ def test_what_does_not_fit_is_refused_with_the_first_frame_and_the_next_policy_i
     ],
 )
 def test_only_consecutive_frames_make_a_policy(frames, policy):
-    whole = {
-        name: frames_of(name.encode() * 3 * FRAME_BYTES, version)
-        for version, name in enumerate("ab", start=1)
-    }
+    data = {name: name.encode() * 3 * FRAME_BYTES for name in "ab"}
+    whole = {name: frames_of(data[name], version) for version, name in enumerate("ab", start=1)}
     found = assembled(whole[frame[0]][int(frame[1])] for frame in frames.split())
-    assert found == (policy and policy.encode() * 3 * FRAME_BYTES)
+    assert found == data.get(policy)
 
 
-@pytest.mark.parametrize(
-    ("size", "damaged"), [(10, 0), (10, 1), (3 * FRAME_BYTES, 1), (3 * FRAME_BYTES, 3)]
-)
-def test_a_policy_with_a_damaged_frame_is_refused_and_the_next_one_is_taken(size, damaged):
-    whole = frames_of(b"a" * size)
+@pytest.mark.parametrize("damaged", [0, 1, 3])
+def test_a_policy_with_a_damaged_frame_is_refused_and_the_next_one_is_taken(damaged):
+    data = b"a" * 3 * FRAME_BYTES
+    whole, assembler = frames_of(data), PolicyAssembler(memory_for)
     frame, body = whole[damaged]
-    assembler = PolicyAssembler(memory_for)
     with pytest.raises(DecodingError, match="damaged"):
         assembled([*whole[:damaged], (frame, memoryview(b"b" + bytes(body[1:])))], assembler)
     # although that frame comes again, undamaged
     assert assembled(whole[max(1, damaged) :], assembler) is None
-    assert assembled(whole, assembler) == b"a" * size
+    assert assembled(whole, assembler) == data
 
 
 @pytest.mark.parametrize("first_of_other", [1, 2])
@@ -101,22 +95,20 @@ def test_pieces_of_two_policies_of_one_version_and_size_do_not_become_one(first_
         assembled([*one[: first_of_other + 1], *other[first_of_other + 1 :]])
 
 
-def test_frames_that_do_not_add_up_are_refused():
-    frames = frames_of(b"a" * (FRAME_BYTES + 10))
-    for announced, memory_bytes, problem in (
+@pytest.mark.parametrize(
+    ("announced", "memory_bytes", "problem"),
+    [
         (FRAME_BYTES, FRAME_BYTES, "longer than announced"),
         (2 * FRAME_BYTES, 2 * FRAME_BYTES, "bytes ended"),
-        (
-            FRAME_BYTES,
-            2 * FRAME_BYTES,
-            f"of {FRAME_BYTES} bytes for parameters of {2 * FRAME_BYTES}",
-        ),
-    ):
-        for frame, _ in frames:
-            frame.total_bytes = announced
-        memory = memoryview(bytearray(memory_bytes))
-        with pytest.raises(DecodingError, match=problem):
-            assembled(frames, PolicyAssembler(lambda _, memory=memory: memory))
+        (FRAME_BYTES, 2 * FRAME_BYTES, f"of {FRAME_BYTES} bytes for parameters of "),
+    ],
+)
+def test_frames_that_do_not_add_up_are_refused(announced, memory_bytes, problem):
+    frames = frames_of(b"a" * (FRAME_BYTES + 10))
+    for frame, _ in frames:
+        frame.total_bytes = announced
+    with pytest.raises(DecodingError, match=problem):
+        assembled(frames, PolicyAssembler(lambda _: memoryview(bytearray(memory_bytes))))
 
 
 @pytest.mark.parametrize(

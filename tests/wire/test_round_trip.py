@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections import OrderedDict, namedtuple
 from typing import Any
 
@@ -36,7 +37,7 @@ def back(samples):
     return [tuple(sample) for sample in received(sent(written(samples))).samples()]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, suppress_health_check=SLOW)
 @given(VALUES)
 def test_every_value_comes_back_bit_for_bit(value):
     sample = (value, [value], (value,), {"k": value}, None, {})
@@ -116,14 +117,11 @@ def test_what_cannot_travel_is_refused_by_name(value):
         ((0, 0, 0, 0, 0, {"car": value}), r"info\['car'\]"),
         ((0, 0, 0, 0, 0, {"car": {"wheels": [1, value]}}), r"info\['car'\]\['wheels'\]\[1\]"),
         ((0, (1, value), 0, 0, 0, {}), r"obs\[1\]"),
-        ((value, 0, 0, 0, 0, {}), "act"),
-        ((0, 0, value, 0, 0, {}), "rew"),
         ((0, 0, 0, 0, 0, {}, value), "original"),
     ):
         with pytest.raises(EncodingError, match="^" + name + " "):
             writer.append(sample, TIMING)
-    assert writer.samples == 1
-    assert len(received(sent(writer)).samples()) == 1
+    assert len(received(sent(writer)).samples()) == writer.samples == 1
 
 
 @pytest.mark.parametrize(("good", "bad"), [(1, 2**63), ("a", "\ud800")], ids=repr)
@@ -140,15 +138,13 @@ def test_a_sample_that_is_a_list_of_numbers_without_end_is_refused():
 
 
 def test_a_sample_nested_too_deeply_is_refused_by_name():
-    value = 0
-    for _ in range(50):
-        value = [value]
+    value = functools.reduce(lambda inner, _: [inner], range(50), 0)
     with pytest.raises(EncodingError, match=r"obs.*nested"):
         PacketWriter().append((0, value, 0, 0, 0, {}), TIMING)
 
 
 def test_samples_do_not_share_memory_with_the_packet_or_each_other():
-    first, second = back([(np.zeros(3), 0, 0, 0, 0, {}), (np.zeros(3), 0, 0, 0, 0, {})])
+    first, second = back([(np.zeros(3), 0, 0, 0, 0, {})] * 2)
     first[0][:] = 7
     assert second[0].tolist() == [0, 0, 0]
 
@@ -161,30 +157,16 @@ def test_original_transitions_travel_with_their_samples():
     assert (sample.info, sample.info.is_reset, sample.info.episode) == ({"a": 1}, True, 42)
 
 
-STEPS = st.builds(
-    StepTiming,
-    st.floats(0, 1e10),
-    st.floats(width=32, allow_nan=False),
-    st.floats(width=32, allow_nan=False),
-    st.integers(0, 2**63 - 1),
-    st.sampled_from(ActionSource),
-)
-
-
-@given(st.lists(STEPS, min_size=1, max_size=20))
-@settings(deadline=None)
-def test_timing_comes_back_as_it_was(steps):
+def test_timing_comes_back_as_it_was():
+    steps = [StepTiming(1e10, 0.25, -0.5, 2**63 - 1, source) for source in ActionSource]
+    steps += [StepTiming(0.0, 0.0, 0.0, version) for version in (0, 7)]
     writer = PacketWriter()
     for step in steps:
         writer.append((0, 0, 0, 0, 0, {}), step)
     message = sent(writer)
     assert [sample.info.timing for sample in received(message).samples()] == steps
     packet, _ = m.decode(message)
-    assert isinstance(packet, m.SamplePacket)
-    assert packet.observed_at_s == steps[0].observed_at_s
-    assert packet.policy_version == min(
-        filter(None, (step.policy_version for step in steps)), default=0
-    )
+    assert (packet.observed_at_s, packet.policy_version) == (1e10, 7)
 
 
 def test_compressed_packets_come_back_and_compression_pauses_when_it_does_not_pay():
@@ -207,7 +189,7 @@ def test_long_streams_of_drone_samples_take_few_bytes():
     assert len(message) < 85 * 100
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=30, suppress_health_check=SLOW)
 @given(
     st.lists(SAMPLES, min_size=1, max_size=4),
     st.lists(st.integers(0, 3), max_size=4),

@@ -26,13 +26,10 @@ class Group:
 
     def takers_of(self, worker):
         """Send a packet of a worker, and return the ranks that receive it."""
-        before = [len(rank.entries) for rank in self.ranks]
+        for rank in self.ranks:
+            rank.got.clear()
         worker.send(1)
-        return [
-            rank
-            for rank, count in zip(self.ranks, before, strict=True)
-            if len(rank.entries) > count
-        ]
+        return [rank for rank in self.ranks if rank.entries]
 
 
 @pytest.fixture

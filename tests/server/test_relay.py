@@ -237,14 +237,6 @@ def test_a_revoked_key_ends_what_it_has_open_and_its_names_are_free(scene, train
     assert scene.workers == [heir]
 
 
-def test_the_names_of_a_key_that_was_revoked_while_its_worker_was_away_are_free(scene):
-    scene.worker("arm", key=WORKER_ONLY).say(m.Bye())
-    assert "belongs to" in scene.worker("arm", 2, OTHER_WORKER).refusal.reason
-    scene.revoked.add(WORKER_ONLY.name)
-    heir = scene.worker("arm", 3, OTHER_WORKER)
-    assert scene.workers == [heir]
-
-
 @pytest.mark.fault("peers", "a worker's key is used to play the trainer", "it is refused")
 @pytest.mark.parametrize(
     ("role", "message"),

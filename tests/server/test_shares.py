@@ -64,11 +64,15 @@ def test_without_its_rank_a_worker_keeps_its_samples_and_the_others_go_on(group)
     assert group.takers_of(worker) == [group.ranks[number]]
 
 
-def test_a_worker_is_heard_by_rank_0_and_by_its_own_rank():
+def test_a_worker_is_heard_by_rank_0_and_its_own_rank_and_hears_its_own_alone():
     group = Group(size=3)
     worker = next(w for w in map(group.worker, (1, 2, 3)) if group.rank_of(w) is group.ranks[1])
-    worker.say(m.Beat(worker=worker.name, up_s=7.0))
+    worker.say(m.Beat(worker=worker.name))
     assert [len(rank.heard(m.Beat)) for rank in group.ranks] == [1, 1, 0]
+    answers = [m.Ack(worker.name, 1, number, number) for number in range(3)]
+    for rank, answer in zip(group.ranks, answers, strict=True):
+        rank.say(answer)
+    assert worker.heard(m.Ack) == [answers[1]]
 
 
 def test_only_rank_0_publishes(group):
@@ -87,12 +91,3 @@ def test_a_group_that_goes_on_with_the_run_takes_all_seats_at_once(scene):
     )
     assert scene.ranks == dict(enumerate(reversed(successors)))
     assert all(peer.refusal.retry_after_s < 0 for peer in (first, second))
-
-
-def test_a_worker_hears_its_own_rank_alone(group):
-    worker, ack = group.worker(1), m.Ack("w1", 1, 4, 4)
-    for rank in group.ranks:
-        rank.say(ack)
-        assert worker.heard(m.Ack) == [ack] * (
-            group.ranks.index(rank) >= group.ranks.index(group.rank_of(worker))
-        )

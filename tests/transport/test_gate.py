@@ -99,7 +99,7 @@ def test_before_the_handshake_a_stranger_cannot_fill_the_memory(machines_for):
     """libzmq allocates the announced size of a frame even before the handshake."""
     server = machines_for("zmq").listen(options=PATIENT)
     before = memory_of()
-    for size, flags in itertools.product((1 << 21, 60 << 20, 1 << 40), (b"\x02", b"\x06")):
+    for size, flags in itertools.product((60 << 20, 1 << 40), (b"\x02", b"\x06")):
         with socket.create_connection(server.address) as sock:
             sock.sendall(ZMTP_GREETING + flags + size.to_bytes(8, "big"))
             assert closes(sock)

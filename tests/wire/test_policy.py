@@ -41,9 +41,7 @@ def test_a_policy_comes_out_as_it_went_in(size, pieces):
     data = random.Random(size).randbytes(size)
     frames = frames_of(data)
     assert assembled(frames) == data
-    assert [(frame.index, frame.frames) for frame, _ in frames] == [
-        (index, 1 + pieces) for index in range(1 + pieces)
-    ]
+    assert len(frames) == 1 + pieces
 
 
 def test_what_does_not_fit_is_refused_with_the_first_frame_and_the_next_policy_is_taken():
@@ -111,24 +109,30 @@ def test_frames_that_do_not_add_up_are_refused(announced, memory_bytes, problem)
         assembled(frames, PolicyAssembler(lambda _: memoryview(bytearray(memory_bytes))))
 
 
-@pytest.mark.parametrize(
-    "description", [b"\xff", {"w": ("F33", (1,))}, {"w": ("F32", (-1,))}, {"w": "F32"}]
-)
-def test_a_description_that_is_none_is_refused(description):
-    body = description if isinstance(description, bytes) else msgspec.msgpack.encode(description)
-    assembler = PolicyAssembler(lambda _: pytest.fail("nothing is allocated"))
+def described_by(body):
+    """Return the first frame of a policy with this description."""
     (frame, _), *_ = frames_of(b"a")
     frame.checksum = zlib.crc32(body)
+    return frame, memoryview(body)
+
+
+@pytest.fixture
+def refusing():
+    return PolicyAssembler(lambda _: pytest.fail("nothing is allocated"))
+
+
+@pytest.mark.parametrize(
+    "description", [3, {"w": ("F33", (1,))}, {"w": ("F32", (-1,))}, {"w": "F32"}]
+)
+def test_a_description_that_is_none_is_refused(refusing, description):
     with pytest.raises(DecodingError, match="give trainer and worker the same tmrl_like"):
-        assembler.add(frame, memoryview(body))
+        refusing.add(*described_by(msgspec.msgpack.encode(description)))
 
 
-def test_what_is_larger_than_allowed_is_refused_before_anything_is_taken():
-    frame, body = frames_of(b"a")[0]
-    assembler = PolicyAssembler(lambda _: pytest.fail("nothing is allocated"))
-    frame.checksum = zlib.crc32(bytes(MAX_MANIFEST_BYTES + 1))
+def test_what_is_larger_than_allowed_is_refused_before_anything_is_taken(refusing):
     with pytest.raises(OversizeError, match="description"):
-        assembler.add(frame, memoryview(bytes(MAX_MANIFEST_BYTES + 1)))
+        refusing.add(*described_by(bytes(MAX_MANIFEST_BYTES + 1)))
+    frame, body = frames_of(b"a")[0]
     frame.total_bytes = 2**40
     with pytest.raises(OversizeError, match="a policy of"):
-        assembler.add(frame, body)
+        refusing.add(frame, body)

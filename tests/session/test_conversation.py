@@ -188,14 +188,6 @@ def test_a_server_that_is_silent_is_left_for_the_next_one(two, caplog):
     assert line.startswith("the server at a:1 has been silent for 2.")
 
 
-def test_a_connection_that_is_lost_is_not_waited_for(two):
-    two.say(WELCOME)
-    two.pass_s(1.0)
-    two.link.is_lost = True
-    two.pass_s(0.6)
-    assert two.ring.where == "b:2"
-
-
 def test_all_servers_are_dialled_in_turn_until_one_answers_and_that_is_said_once(two, caplog):
     two.pass_s(60.0)
     assert two.dialled[:4] == ["a:1", "b:2", "a:1", "b:2"]

@@ -20,18 +20,14 @@ from .samples import announce, columns_of, drone_sample, received, sent, written
 MEGABYTE = 1 << 20
 
 
-def drone_columns():
-    rng = np.random.default_rng(0)
-    return columns_of(written([drone_sample(i, rng) for i in range(20)], frozenset({0})))
-
-
-COLUMNS, SAMPLES = drone_columns(), 20
+RNG = np.random.default_rng(0)
+DRONES = [drone_sample(i, RNG) for i in range(20)]
+COLUMNS, SAMPLES = columns_of(written(DRONES, frozenset({0}))), len(DRONES)
 
 
 def test_a_message_whose_bytes_have_changed_is_damaged():
-    rng = np.random.default_rng(0)
-    message = sent(written([drone_sample(i, rng) for i in range(20)]))
-    assert len(received(message)) == 20
+    message = sent(written(DRONES))
+    assert len(received(message)) == SAMPLES
     for at in (*range(5), *range(5, len(message), 13)):
         damaged = bytearray(message)
         damaged[at] ^= 1

@@ -44,20 +44,6 @@ def test_a_policy_comes_out_as_it_went_in(size, pieces):
     assert len(frames) == 1 + pieces
 
 
-def test_what_does_not_fit_is_refused_with_the_first_frame_and_the_next_policy_is_taken():
-    def memory(manifest):
-        if manifest != manifest_of(b"right"):
-            raise DecodingError("weights do not fit")
-        return memory_for(manifest)
-
-    assembler = PolicyAssembler(memory)
-    first, *others = frames_of(b"not right")
-    with pytest.raises(DecodingError, match="do not fit"):
-        assembler.add(*first)
-    assert assembled(others, assembler) is None
-    assert assembled(frames_of(b"right"), assembler) == b"right"
-
-
 @pytest.mark.parametrize(
     ("frames", "policy"),
     [

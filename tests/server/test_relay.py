@@ -206,24 +206,18 @@ def test_a_frozen_trainer_that_wakes_up_is_told_that_it_has_a_successor_and_chan
     assert scene.ranks == {0: successor}
 
 
-def test_the_seats_of_the_silent_are_freed(scene, trainer, worker):
-    scene.now = 4.0
+def test_the_seats_of_the_silent_are_freed_but_not_between_two_signs_of_life():
+    scene = Scene(silent_after_s=0.3)
+    trainer, worker = scene.trainer(), scene.worker()
+    scene.now = 1.0
     worker.say(m.Beat(worker="w1"))
-    scene.relay.tick(6.0)
-    assert scene.ranks == {}
-    assert scene.workers == [worker]
+    for scene.now, ranks in ((1.9, {0: trainer}), (2.1, {})):
+        scene.relay.tick(scene.now)
+        assert (scene.ranks, scene.workers) == (ranks, [worker])
     assert worker.feed == 0
 
 
 # -- keys, and what they may -----------------------------------------------------------------------
-
-
-def test_a_seat_stays_between_two_signs_of_life_however_short_the_silence_that_is_allowed():
-    scene = Scene(silent_after_s=0.3)
-    worker = scene.worker()
-    for scene.now, workers in ((1.9, [worker]), (2.1, [])):
-        scene.relay.tick(scene.now)
-        assert scene.workers == workers
 
 
 def test_a_revoked_key_ends_what_it_has_open_and_its_names_are_free(scene, trainer):

@@ -14,20 +14,15 @@ from kit.waiting import until
 from tmrl_like.transport.over_tlspyo import GROUP, password_of
 
 
-def trust_all():
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 class RawPeer:
     """A peer that connects at once, and sends only what the test tells it to."""
 
     def __init__(self, service):
         keys = service.keys.peer_keys()
         self.password = password_of(keys.curve_public, keys.server_curve_public, keys.curve_secret)
-        self._socket = trust_all().wrap_socket(
+        trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        self._socket = trusting.wrap_socket(
             socket.create_connection(service.server.address, timeout=10)
         )
         self._stamp = 0

@@ -41,16 +41,14 @@ def dealer():
     """Return a function that makes minimal zmq peers, all in one context."""
     with zmq.Context() as context, ExitStack() as stack:
 
-        def dial(server, keys, routing_id=b""):
+        def dial(server, keys, routing_id=None):
             sock = stack.enter_context(context.socket(zmq.DEALER))
             sock.linger = 0
             if routing_id:
                 sock.routing_id = routing_id
             sock.curve_serverkey = keys.server_curve_public.encode()
-            sock.curve_publickey, sock.curve_secretkey = (
-                keys.curve_public.encode(),
-                keys.curve_secret.encode(),
-            )
+            sock.curve_publickey = keys.curve_public.encode()
+            sock.curve_secretkey = keys.curve_secret.encode()
             sock.connect("tcp://{}:{}".format(*server.address))
             sock.send(b"hello")
             return sock

@@ -36,50 +36,46 @@ def refusal_of(peer):
     return str(refused.value)
 
 
-def assert_unharmed(machines, server):
+@pytest.fixture
+def server(machines):
+    """A server; check afterwards that nothing unwanted has arrived, and that others are served."""
+    patient = {"heartbeat_s": 600.0, "silent_after_s": 6000.0}
+    server = machines.listen(options=TransportOptions(handshake_timeout_s=1.0, **patient))
+    yield server
+    assert server.receive(0.3) is None
     introduce(server, machines.connect(server))
 
 
 # keys
 
 
-def test_an_invited_machine_gets_in_with_the_roles_it_was_given(machines):
-    server = machines.listen()
+def test_an_invited_machine_gets_in_with_the_roles_it_was_given(machines, server):
     peer = machines.connect(server, machines.machine("car-7", ("worker",)))
     send_of(peer, b"hello")
     assert receive_at(server).identity == Identity("car-7", ("worker",))
 
 
 @pytest.mark.fault("peers", "a key is revoked", "it does not get in, and what it has open ends")
-def test_a_key_that_the_server_does_not_know_is_refused(machines, caplog):
+def test_a_key_that_the_server_does_not_know_is_refused(machines, server, caplog):
     folder = machines.machine("revoked")
     machines.keys.revoke("revoked")
-    server = machines.listen()
     for _ in range(2):
         assert "refuses this machine's key" in refusal_of(machines.connect(server, folder))
     until(lambda: "refused a connection" in caplog.text)
-    assert server.receive(0.1) is None
     assert caplog.text.count("refused a connection") == 1
-    assert_unharmed(machines, server)
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_key_for_another_server_is_an_error_at_the_peer(machines):
-    server = machines.listen()
+def test_a_key_for_another_server_is_an_error_at_the_peer(machines, server):
     peer = machines.connect(server, machines.stranger())
     assert "not the server that this machine's key is for" in refusal_of(peer)
-    assert server.receive(0.1) is None
-    assert_unharmed(machines, server)
 
 
-def test_a_known_public_key_without_its_secret_is_refused(machines):
-    server = machines.listen()
+def test_a_known_public_key_without_its_secret_is_refused(machines, server):
     secret = machines.stranger().server_keys().curve_secret
     peer = machines.connect(server, machines.altered("thief", curve_secret=secret))
     if machines.transport == "tlspyo":
         refusal_of(peer)
-    assert server.receive(0.5) is None
-    assert_unharmed(machines, server)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -153,9 +149,7 @@ STRANGE = (
 
 
 @pytest.mark.fault("peers", "a stranger connects and never speaks", "the connection is dropped")
-def test_other_protocols_are_turned_away_and_do_no_harm(machines):
-    patient = {"heartbeat_s": 600.0, "silent_after_s": 6000.0}
-    server = machines.listen(options=TransportOptions(handshake_timeout_s=0.5, **patient))
+def test_other_protocols_are_turned_away_and_do_no_harm(server):
     with ExitStack() as stack:
         sockets = [
             stack.enter_context(socket.create_connection(server.address, timeout=60))
@@ -165,8 +159,6 @@ def test_other_protocols_are_turned_away_and_do_no_harm(machines):
             with suppress(OSError):
                 sock.sendall(data)
         assert all(map(closes, sockets))
-    assert server.receive(0.1) is None
-    assert_unharmed(machines, server)
 
 
 # what the other end of a TLS connection must not be able to do

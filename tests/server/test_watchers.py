@@ -50,9 +50,6 @@ def test_a_watcher_gets_each_report_once_and_one_that_comes_late_those_that_are_
         trainer.say(m.Report(), body=body)
     view, sight = look(watcher)
     assert sight.reports == [b"0", b"1", b"2"]
-    trainer.say(m.Report(), body=b"3")
-    view, sight = look(watcher, view)
-    assert sight.reports == [b"3"]
     large = bytes(m.MAX_REPORT_BYTES)
     trainer.say(*[m.Report()] * 20, body=large)
     trainer.say(m.Report(), body=large + b"!")

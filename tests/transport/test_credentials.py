@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
@@ -161,20 +160,17 @@ def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder, ke
     assert keys.find(public) == Identity("car", ("worker",))
 
 
-def test_a_line_that_is_damaged_is_refused_unless_that_changes_no_key(folder, car):
+def test_a_line_that_is_damaged_is_refused(folder, car):
     line = folder.invite("car")
     assert len(line) < 1000
-    for damaged in (line[:-5], f"{line[:40]}é"):
-        with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
-            car.join(damaged)
+    wrong = "\N{LATIN SMALL LETTER E WITH ACUTE}", "A", "B"
+    places = range(24, len(line) - 8, 8)
+    damaged = [f"{line[:place]}{one}{line[place + 1 :]}" for place in places for one in wrong]
+    for each in (line[:-5], *damaged):
+        if each != line:
+            with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
+                car.join(each)
     assert not (car.path / "peer.json").exists()
-    keys, harmless = car.join(line), 0
-    for place in range(16, len(line)):
-        wrong = "B" if line[place] == "A" else "A"
-        with contextlib.suppress(CredentialsError):
-            assert car.join(f"{line[:place]}{wrong}{line[place + 1 :]}") == keys
-            harmless += 1
-    assert harmless < 15
 
 
 def test_unknown_keys_do_not_make_the_folder_be_read_again_and_again(keys, monkeypatch):

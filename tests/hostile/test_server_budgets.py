@@ -44,7 +44,6 @@ MESSAGES = {  # the i-th of a flood: a message, a message with its body, or inva
     "a large hello": lambda i: m.Hello(
         "worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER
     ),
-    "a hello of another role": lambda i: m.Hello("trainer", f"t{i}", i + 1, "0"),
     "the same packet": lambda i: packet("w", 1),
     "a packet of episodes": lambda i: packet(
         "w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES

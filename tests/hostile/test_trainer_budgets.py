@@ -50,7 +50,6 @@ SHAPES = {
     "wide texts": texts(b"\xa4\xf0\x9f\x9a\x97", 10_000),
     "many columns of texts": texts(b"\xa2\xc3\xa9", 2000, 50),
     "nothing, often": Shape(("p", "none"), b"", (), 10_000),
-    "columns": columns(("p", "int"), 8),
     "columns of empty arrays": columns(("a", "|u1", [0]), 0),
     "columns of deep arrays": columns(("a", "|u1", [1] * 30), 1, 1000),
     "columns of an array in an array": columns(("l", [("l", [("a", "<f8", [1])])]), 8),

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import OpenSSL
 import pytest
-import zmq
 from kit.pythons import python
 
 from tmrl_like.transport import TransportOptions, connect
@@ -17,7 +16,6 @@ from tmrl_like.transport.over_tlspyo import (
     Connection,
     ServerConnection,
     TlspyoLink,
-    password_of,
 )
 
 from .exchange import introduce, until
@@ -122,17 +120,6 @@ def test_nothing_is_kept_of_a_connection_that_broke_whether_garbage_is_collected
     finally:
         gc.enable()
     service.assert_unharmed()
-
-
-def test_only_the_holder_of_a_secret_has_its_password():
-    (server, server_secret), (public, secret), (other, other_secret) = (
-        map(bytes.decode, zmq.curve_keypair()) for _ in range(3)
-    )
-    password = password_of(public, server, server_secret)
-    assert password_of(public, server, secret) == password
-    assert password_of(public, server, other_secret) != password
-    assert password_of(public, other, other_secret) != password
-    assert password_of(other, server, server_secret) != password
 
 
 FORKED = """

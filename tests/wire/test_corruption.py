@@ -80,7 +80,6 @@ LIES = {
     "nesting without end": lie(msgspec.Raw(b"\x92\xa1l\x91" * 100_000 + b"\x92\xa1p\xa4none")),
     "containers without end": lie(("t", [("t", [])] * MAX_NODES)),
     "five items": forged(("t", [NONE] * 5)),
-    "a dict for a tuple": forged(("d", list("abcdef"), [NONE] * 6)),
     "an unknown kind": lie(("p", "code")),
     "text that is none": lie(TEXT, sizes=(3,), buffers=b"\x91\xa1\xff"),
     "too few texts": lie(TEXT, sizes=(1,), buffers=b"\x90"),

@@ -44,7 +44,6 @@ MESSAGES = {  # the i-th of a flood: a message, a message with its body, or inva
     "a large hello": lambda i: m.Hello(
         "worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER
     ),
-    "the same packet": lambda i: packet("w", 1),
     "a packet of episodes": lambda i: packet(
         "w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES
     ),
@@ -58,7 +57,6 @@ MESSAGES = {  # the i-th of a flood: a message, a message with its body, or inva
     "look": lambda i: m.Look(),
     "probe": lambda i: m.Probe(),
     "a large probe": lambda i: (m.Probe(0.0, NAME, NAME, (NAME,) * 16), bytes(m.MAX_PROBE_BYTES)),
-    "bye": lambda i: m.Bye(),
     "hello and bye": lambda i: m.Bye() if i % 2 else m.Hello("worker", "w", i + 1, "0"),
     "garbage": lambda i: bytes((m.WIRE_VERSION,)) + (60_000).to_bytes(4, "little") + bytes(60_000),
     "another version": lambda i: bytes((m.WIRE_VERSION + 1,)) + bytes(100),

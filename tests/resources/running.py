@@ -4,8 +4,6 @@ import contextlib
 from contextlib import ExitStack
 
 from chaos.chaos_rig import Rig, wait_until
-from chaos.chaos_rig import link_of as link_now
-from kit.waiting import until
 
 
 @contextlib.contextmanager
@@ -52,11 +50,6 @@ def driving(folder, transport="zmq", **worker):
         rig.wait_for_samples(made)
         yield rig, server, made, driven
         assert_settled(rig, made)
-
-
-def link_of(worker):
-    """Wait for a worker's link process, and return it."""
-    return until(lambda: link_now(worker), "the worker's link")
 
 
 def said(rig, part, text):

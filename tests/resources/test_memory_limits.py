@@ -6,13 +6,19 @@ import sys
 
 import psutil
 import pytest
-from chaos.chaos_rig import LedgerMemory, checkpoint_of, wait_for_checkpoint, wait_until
+from chaos.chaos_rig import (
+    LedgerMemory,
+    checkpoint_of,
+    link_of,
+    wait_for_checkpoint,
+    wait_until,
+)
+from kit.waiting import until
 from running import (
     assert_settled,
     drives_on,
     driving,
     limit_memory,
-    link_of,
     rig_in,
     run_in_processes,
     said,
@@ -69,7 +75,7 @@ def test_what_finds_no_memory_comes_again(tmp_path, monkeypatch, caplog, owner, 
 )
 def test_samples_wait_for_a_link_that_has_no_memory(tmp_path, caplog):
     with driving(tmp_path, env={"ballast_bytes": 20_000}) as (rig, _, trainer, _):
-        link = link_of(psutil.Process()).pid
+        link = until(lambda: link_of(psutil.Process())).pid
         limit_memory(link, 1 << 20)
         wait_until(lambda: "cannot read the samples" in caplog.text, 60.0, "a line says so")
         drives_on(rig, 50)

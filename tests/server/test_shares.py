@@ -47,8 +47,8 @@ def test_numbered_workers_take_turns(size):
 
 
 def test_a_share_is_the_same_in_every_process_and_version():
-    names = ("worker-1", "worker-2", "worker-18", "arm", "x" * m.MAX_NAME, "9" * m.MAX_NAME, "")
-    assert [m.share_of(name, 16) for name in names] == [8, 9, 9, 15, 1, 1, 2]
+    names = ("worker-1", "worker-18", "arm", "9" * m.MAX_NAME, "")
+    assert [m.share_of(name, 16) for name in names] == [8, 9, 15, 1, 2]
 
 
 def test_without_its_rank_a_worker_keeps_its_samples_and_the_others_go_on(group):

@@ -32,13 +32,12 @@ def look(watcher, view=m.View(0, 0)):  # noqa: B008 - no view was seen yet
 
 def test_a_watcher_sees_each_workers_newest_beat_with_its_age_and_who_trains(scene, watcher):
     assert watcher.heard(m.Welcome)
-    worker, _ = scene.worker(), scene.trainer()
     beats = [m.Beat("w1", Condition(env_steps=steps)) for steps in (1, 2)]
-    for scene.now, beat in enumerate(beats):
-        worker.say(beat)
-    scene.now = 1.25
+    scene.worker().say(*beats)
+    scene.trainer()
+    scene.now = 0.25
     _, sight = look(watcher)
-    assert sight.workers == [(0.25, beats[-1])]
+    assert sight.workers == [(0.25, beats[1])]
     assert (sight.trainers, sight.counters["samples"]) == (["t1"], 0)
 
 

@@ -163,13 +163,13 @@ def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder, ke
 def test_a_line_that_is_damaged_is_refused(folder, car):
     line = folder.invite("car")
     assert len(line) < 1000
-    wrong = "\N{LATIN SMALL LETTER E WITH ACUTE}", "A", "B"
-    places = range(24, len(line) - 8, 8)
-    damaged = [f"{line[:place]}{one}{line[place + 1 :]}" for place in places for one in wrong]
-    for each in (line[:-5], *damaged):
-        if each != line:
-            with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
-                car.join(each)
+    damaged = [line[:-5], f"{line[:40]}é"]
+    for place in range(24, len(line) - 8, 8):
+        wrong = "B" if line[place] == "A" else "A"
+        damaged.append(f"{line[:place]}{wrong}{line[place + 1 :]}")
+    for each in damaged:
+        with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
+            car.join(each)
     assert not (car.path / "peer.json").exists()
 
 

@@ -11,7 +11,6 @@ from tmrl_like.wire.spaces import SpaceSpec, describe_spaces, make_space, spec_o
 BOUNDS = np.array([-np.inf, 0.1], np.float32), np.array([1.1, np.inf], np.float32)
 SPACES = [
     spaces.Box(*BOUNDS),
-    spaces.Box(0, 255, (84, 84, 3), np.uint8),
     spaces.Box(0, 1, (3,), np.bool_),
     spaces.Box(-1.0, 1.0, (), np.float64),
     spaces.Box(np.int64(-(2**62)), np.int64(2**62 + 1), (2,), np.int64),

@@ -129,7 +129,7 @@ def test_a_sample_nested_too_deeply_is_refused_by_name():
 def test_samples_do_not_share_memory_with_the_packet_or_each_other():
     first, second = back([(np.zeros(3), 0, 0, 0, 0, {})] * 2)
     first[0][:] = 7
-    assert second[0].tolist() == [0, 0, 0]
+    assert not second[0].any()
 
 
 def test_original_transitions_travel_with_their_samples():

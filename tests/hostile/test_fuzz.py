@@ -4,14 +4,16 @@ more memory than the budget.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
+import struct
 from functools import partial
 
 import pytest
 from kit.allocations import peak_of
 from kit.packets import write
-from test_server_budgets import MESSAGES, ROLES, Scene, encoded
+from test_server_budgets import MESSAGES, ROLES, Siege, encoded
 from test_trainer_budgets import SHAPES, body_of, message_of, taken
 
 from tmrl_like.delivery.receiver import Receiver
@@ -23,28 +25,22 @@ MAX_BYTES = 1 << 16
 SMALL = [shape for shape in SHAPES.values() if len(body_of(shape)) < MAX_BYTES]
 
 
-def bytes_of(number, size):
-    return number.to_bytes(size, "little")
-
-
 class Columns:
-    """The input is a packet's columns: a byte (are they compressed?), four bytes for the number of
-    samples, four for the size, and the columns.
-    """
+    """The input is a packet's columns, after what the packet says of them (`ANNOUNCED`)."""
 
+    ANNOUNCED = struct.Struct("<?II")  # are they compressed? number of samples, and size
     budget_bytes = 600 << 20
 
     def __init__(self, folder):
+        bodies = [(shape, body_of(shape)) for shape in SMALL]
         self.seeds = [
-            b"\0" + bytes_of(shape.rows, 4) + bytes_of(len(body_of(shape)), 4) + body_of(shape)
-            for shape in SMALL
+            self.ANNOUNCED.pack(False, shape.rows, len(body)) + body for shape, body in bodies
         ]
 
     def take(self, data):
-        samples = max(1, int.from_bytes(data[1:5], "little") % 1_000_001)
-        is_compressed, body = bool(data[0] % 2), data[9:]
-        size = int.from_bytes(data[5:9], "little") % m.MAX_BODY_BYTES
-        size = size if is_compressed else len(body)
+        is_compressed, samples, size = self.ANNOUNCED.unpack_from(data.ljust(9, b"\0"))
+        samples, body = max(1, samples % 1_000_001), data[9:]
+        size = size % m.MAX_BODY_BYTES if is_compressed else len(body)
         header = m.SamplePacket("w", 1, 1, samples, 1, 0, samples, size, is_compressed)
         for delivery in taken(Receiver(), encode_packet(header, body)):
             for block in delivery.buffer.blocks:
@@ -52,27 +48,29 @@ class Columns:
 
 
 class Relay:
-    """The input is a sequence of messages to a server: a byte for the sender, two for the length,
-    and the message.
+    """The input is a sequence of messages to a server, each after its sender and length
+    (`ANNOUNCED`).
     """
 
+    ANNOUNCED = struct.Struct("<BH")
     budget_bytes = 1 << 20
 
     def __init__(self, folder):
         said = [encoded(make(i)) for make in MESSAGES.values() for i in range(2)]
         small = [data for data in said if len(data) < 2000]
         self.seeds = [
-            b"".join(bytes((role,)) + bytes_of(len(data), 2) + data for data in small[i::7])
-            for role in range(len(ROLES))
+            b"".join(self.ANNOUNCED.pack(sender, len(data)) + data for data in small[i::7])
+            for sender in range(len(ROLES))
             for i in range(7)
         ]
 
     def take(self, data):
-        scene, at, roles = Scene("worker", is_trainer_full=False), 0, list(ROLES.items())
+        scene, at = Siege("worker"), 0
+        senders = [scene.peer(ROLES["worker"]), scene.peer(ROLES["watcher"]), scene.receiver]
         while at + 3 <= len(data):
-            name, identity = roles[data[at] % len(roles)]
-            end = at + 3 + int.from_bytes(data[at + 1 : at + 3], "little")
-            scene.tell(name.encode(), identity, data[at + 3 : end])
+            sender, size = self.ANNOUNCED.unpack_from(data, at)
+            end = at + 3 + size
+            senders[sender % 3].say_bytes(data[at + 3 : end])
             scene.now, at = scene.now + 0.1, end
         scene.relay.tick(scene.now + 1.0)
         scene.relay.beat()
@@ -84,39 +82,34 @@ class Log:
     budget_bytes = 32 << 20
 
     def __init__(self, folder):
-        write(folder / "seed", [message_of(shape, True) for shape in SMALL[-4:]])
+        write(folder / "seed", [message_of(shape, True) for shape in SMALL[-2:]])
         (seed,) = (folder / "seed").glob("*.log")
         self.seeds = [seed.read_bytes()]
         self._file = folder / "1.log"
 
     def take(self, data):
         self._file.write_bytes(data)
-        try:
+        with contextlib.suppress(m.WireVersionError):
             for buffer in Receiver().replay(filter(None, [read_file(self._file)])):
                 for block in buffer.blocks:
                     block.samples()
-        except m.WireVersionError:
-            pass
 
 
 def changed(seeds, rng):
-    """Return a valid input with a few changes: bytes replaced, and pieces removed, repeated or
-    taken from another input.
+    """Return a valid input with a few changes: pieces that are removed, repeated, or replaced by a
+    byte or by a piece of another input.
     """
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.choice((1, 1, 2, 4, 8))):
-        at, size = rng.randrange(len(data) + 1), rng.choice((1, 1, 2, 4, 8, 64))
-        match rng.randrange(4):
-            case 0:
-                data[at : at + 1] = bytes((rng.choice((0, 0x7F, 0xFF, rng.randrange(256))),))
-            case 1:
-                del data[at : at + size]
-            case 2:
-                data[at:at] = data[at : at + size] * rng.choice((1, 2, 50))
-            case _:
-                other = rng.choice(seeds)
-                start = rng.randrange(len(other) + 1)
-                data[at : at + size] = other[start : start + size]
+        other, size = rng.choice(seeds), rng.choice((1, 1, 2, 4, 8, 64))
+        at, start = rng.randrange(len(data) + 1), rng.randrange(len(other) + 1)
+        pieces = (
+            bytes((rng.choice((0, 0x7F, 0xFF, rng.randrange(256))),)),
+            b"",
+            data[at : at + size] * rng.choice((2, 50)),
+            other[start : start + size],
+        )
+        data[at : at + rng.choice((1, size))] = rng.choice(pieces)
     return bytes(data[:MAX_BYTES])
 
 

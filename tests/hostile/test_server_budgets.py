@@ -14,17 +14,14 @@ import sys
 import pytest
 from kit.allocations import peak_of
 from kit.episodes import episode
+from kit.relays import Scene
 
-from tmrl_like.server.relay import Relay
-from tmrl_like.transport.base import Identity, Incoming
+from tmrl_like.transport.base import Identity
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import MAX_NOTE, Condition
 from tmrl_like.wire.policy import FRAME_BYTES
 
 MEGABYTE = 1 << 20
-HONEST = Identity("lab", ("worker",))
-TRAINER = Identity("gpu", ("trainer",))
-SPACES = m.Spaces("Box(4)", "Box(2)")
 SHORT, LONG = 150, 5000  # number of messages of a flood
 FLOOD_BYTES = 4 * MEGABYTE
 FRAMING_BYTES = 40  # added by the transport to each message
@@ -37,33 +34,6 @@ TEXT, NAME, INT = "x" * 4000, "n" * m.MAX_NAME, 2**62
 CARS = "\U0001f697" * MAX_NOTE
 
 
-class FullLink:
-    """A link that counts what is sent without keeping it; peers in `full` accept nothing."""
-
-    address = ("fake", 1)
-
-    def __init__(self):
-        self.full = set()
-        self.sent_bytes = self.honest_packets = 0
-
-    def send(self, peer, data):
-        if peer in self.full:
-            return False
-        self.sent_bytes += len(data)
-        if peer == b"trainer":
-            message, _ = m.decode(data)
-            self.honest_packets += (
-                isinstance(message, m.SamplePacket) and message.worker == "honest"
-            )
-        return True
-
-    def is_valid(self, key):
-        return True
-
-    def forget(self, peer):
-        pass
-
-
 def packet(worker, first, samples=1, **fields):
     return m.SamplePacket(worker, 1, first, first + samples - 1, 1, 0, samples, 10, False, **fields)
 
@@ -74,27 +44,19 @@ MESSAGES = {  # the i-th of a flood: a message, a message with its body, or inva
     "a large hello": lambda i: m.Hello(
         "worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER
     ),
-    "a hello of another role": lambda i: m.Hello("trainer", f"t{i}", i + 1, "0"),
-    "refusal": lambda i: m.Refusal(TEXT),
-    "a packet": lambda i: packet("w", i + 1),
-    "the same packet": lambda i: packet("w", 1),
     "a packet of episodes": lambda i: packet(
         "w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES
     ),
     "a packet that awaits": lambda i: (packet("w", i + 1, awaits=True), bytes(10)),
     "a large packet": lambda i: (packet("w", INT, samples=1_000_000), bytes(MEGABYTE)),
     "dismissal": lambda i: m.Dismissal("honest", 2, TEXT),
-    "policy frame": lambda i: m.PolicyFrame(1, i, 2**40, 2**50, 0.0),
     "a large policy frame": lambda i: (m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
     "the first frame of a policy": lambda i: (m.PolicyFrame(i, 0, 2**40, 2**50, 0.0), bytes(100)),
-    "beat": lambda i: m.Beat("w"),
     "a large beat": lambda i: m.Beat("w", Condition(alarm=CARS, ended=CARS, driver="program")),
-    "report": lambda i: m.Report(),
     "a large report": lambda i: (m.Report(), bytes(m.MAX_REPORT_BYTES)),
     "look": lambda i: m.Look(),
     "probe": lambda i: m.Probe(),
     "a large probe": lambda i: (m.Probe(0.0, NAME, NAME, (NAME,) * 16), bytes(m.MAX_PROBE_BYTES)),
-    "bye": lambda i: m.Bye(),
     "hello and bye": lambda i: m.Bye() if i % 2 else m.Hello("worker", "w", i + 1, "0"),
     "garbage": lambda i: bytes((m.WIRE_VERSION,)) + (60_000).to_bytes(4, "little") + bytes(60_000),
     "another version": lambda i: bytes((m.WIRE_VERSION + 1,)) + bytes(100),
@@ -105,10 +67,10 @@ MESSAGES = {  # the i-th of a flood: a message, a message with its body, or inva
 ROLES = {
     "worker": Identity("thief", ("worker",)),
     "watcher": Identity("tablet", ("watcher",)),
-    "trainer": TRAINER,
+    "trainer": Identity("gpu", ("trainer",)),
 }
 # these go to all workers by design
-TRAINERS_OWN = {"policy frame", "a large policy frame", "the first frame of a policy"}
+TRAINERS_OWN = {"a large policy frame", "the first frame of a policy"}
 
 
 def encoded(said):
@@ -117,44 +79,42 @@ def encoded(said):
     return m.encode(*said) if isinstance(said, tuple) else m.encode(said)
 
 
-class Scene:
-    """A relay with a trainer, an honest worker, and a hostile peer in some role."""
+class Siege(Scene):
+    """A relay with a trainer, an honest worker, and a hostile peer in some role; it counts what is
+    sent without keeping it.
+    """
 
-    def __init__(self, role, is_trainer_full):
-        self.link = FullLink()
-        self.relay = Relay(self.link, max_waiting_bytes=16 * MEGABYTE)
-        self.identity, self.peer = ROLES[role], b"trainer" if role == "trainer" else b"hostile"
-        self.now = 0.0
-        self.tell(b"trainer", TRAINER, m.encode(m.Hello("trainer", "t", 1, "0", SPACES)))
-        self.tell(b"honest", HONEST, m.encode(m.Hello("worker", "honest", 1, "0", SPACES)))
+    def __init__(self, role):
+        super().__init__(max_waiting_bytes=16 * MEGABYTE)
+        self.sent_bytes = self.honest_packets = 0
+        self.receiver = self.trainer(key=ROLES["trainer"])
+        self.honest = self.worker("honest", key=Identity("lab", ("worker",)))
+        self.hostile = self.receiver
         if role != "trainer":
-            self.tell(self.peer, self.identity, m.encode(m.Hello(role, "w", 1, "0")))
-        self.is_trainer_full = is_trainer_full
+            self.hostile = self.peer(ROLES[role]).introduce(role, "w", spaces=None)
 
-    def tell(self, peer, identity, data):
-        self.relay.handle(Incoming(peer, identity, data), self.now)
+    def send(self, peer, data):
+        if self.peers[peer].full:
+            return False
+        self.sent_bytes += len(data)
+        message, _ = m.decode(data)
+        self.honest_packets += isinstance(message, m.SamplePacket) and message.worker == "honest"
+        return True
 
     def flood(self, make, number):
         """Send the hostile peer's messages between the honest worker's; return how many bytes and
         messages it sent.
         """
-        sent_bytes, first = 0, encoded(make(0))
-        is_always_the_same = encoded(make(1)) == first
-        if self.is_trainer_full:
-            self.link.full.add(b"trainer")
+        sent_bytes = 0
         for i in range(number):
-            self.honest(i)
-            # a new copy, as from a network
-            data = bytes(bytearray(first)) if is_always_the_same else encoded(make(i))
+            self.honest.send(i + 1, body=bytes(100))
+            data = encoded(make(i))
             sent_bytes += len(data) + FRAMING_BYTES
-            self.tell(self.peer, self.identity, data)
+            self.hostile.say_bytes(data)
             self.now += 0.001
             if sent_bytes > FLOOD_BYTES:
                 break
         return sent_bytes, i + 1
-
-    def honest(self, i):
-        self.tell(b"honest", HONEST, m.encode(packet("honest", i + 1), bytes(100)))
 
 
 def calls_in(do):
@@ -186,46 +146,28 @@ IDS = [" sends ".join(case) for case in CASES]
 @pytest.mark.parametrize("number", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)])
 @pytest.mark.parametrize(("role", "message"), CASES, ids=IDS)
 def test_a_flood_costs_the_server_no_more_than_its_budget(role, message, number):
-    make = MESSAGES[message]
-    scene = Scene(role, is_trainer_full=role == "worker")
-    sent_before = scene.link.sent_bytes
-    (sent_bytes, messages), peak_bytes = peak_of(lambda: scene.flood(make, number))
+    scene = Siege(role)
+    scene.receiver.full = role == "worker"
+    sent_before = scene.sent_bytes
+    (sent_bytes, messages), peak_bytes = peak_of(lambda: scene.flood(MESSAGES[message], number))
     assert peak_bytes <= FIXED_BYTES + MEMORY * sent_bytes
     probes_bytes = 8 * MEGABYTE if "probe" in message else 0
     honest_bytes = 200 * messages
     if message not in TRAINERS_OWN:
-        returned = scene.link.sent_bytes - sent_before - honest_bytes - probes_bytes
+        returned = scene.sent_bytes - sent_before - honest_bytes - probes_bytes
         assert returned <= FIXED_BYTES + TRAFFIC * sent_bytes
-    scene.link.full.clear()
+    scene.receiver.full = False
     assert scene.relay.flush()
-    trainer_left = role == "trainer" and scene.relay.trainer is None
-    assert trainer_left or scene.link.honest_packets >= ALMOST_ALL * messages
+    trainer_left = role == "trainer" and not scene.ranks
+    assert trainer_left or scene.honest_packets >= ALMOST_ALL * messages
 
 
 @pytest.mark.parametrize(("role", "message"), CASES, ids=IDS)
 def test_a_message_takes_no_more_work_than_its_budget(role, message):
-    make = MESSAGES[message]
-    scene = Scene(role, is_trainer_full=False)
+    make, scene = MESSAGES[message], Siege(role)
     for i in range(5):  # so that lines that are logged only once are already logged
-        scene.honest(i)
-        scene.tell(scene.peer, scene.identity, encoded(make(i)))
+        scene.honest.send(i + 1)
+        scene.hostile.say_bytes(encoded(make(i)))
     hostile = [encoded(make(100 + i)) for i in range(10)]
-    honest = calls_in(lambda: [scene.honest(100 + i) for i in range(10)])
-    work = calls_in(lambda: [scene.tell(scene.peer, scene.identity, data) for data in hostile])
-    assert work <= WORK * honest
-
-
-def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept():
-    link = FullLink()
-    relay = Relay(link, max_waiting_bytes=100_000, max_policy_bytes=100_000)
-    tell = relay.handle
-    tell(Incoming(b"trainer", TRAINER, m.encode(m.Hello("trainer", "t", 1, "0"))), 0.0)
-    tell(Incoming(b"thief", ROLES["worker"], m.encode(m.Hello("worker", "w", 1, "0"))), 0.0)
-    link.full.add(b"trainer")
-    for _ in range(300):
-        tell(Incoming(b"thief", ROLES["worker"], encoded(MESSAGES["the same packet"](0))), 0.0)
-    assert relay.counters.dropped >= 100
-    link.full.clear()
-    for i in range(300):
-        tell(Incoming(b"trainer", TRAINER, encoded(MESSAGES["policy frame"](i))), 0.0)
-    assert relay.trainer is None
+    honest = calls_in(lambda: scene.honest.send(*range(100, 110), body=bytes(100)))
+    assert calls_in(lambda: [*map(scene.hostile.say_bytes, hostile)]) <= WORK * honest

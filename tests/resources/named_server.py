@@ -6,30 +6,24 @@ python named_server.py FOLDER TRANSPORT
 
 import logging
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.chaos_rig import Place, wait_until
-from running import assert_settled, drives_on, rig_in
+from running import drives_on, driving
 
 HOSTS, NAME = Path("/etc/hosts"), "server.tmrl.test"
+NUMERIC = Place.dial
 
 
-@dataclass(frozen=True)
-class Named(Place):
-    def dial(self, port=None):
-        return super().dial(port) | {"server_ip": NAME}
+def dial_by_name(place, port=None):
+    return NUMERIC(place, port) | {"server_ip": NAME}
 
 
 def main(folder, transport):
     known = f"127.0.0.1 localhost\n127.0.0.1 {NAME}\n"
     HOSTS.write_text(known)
-    with rig_in(folder, transport) as rig:
-        rig.place = Named(**vars(rig.place))
-        server = rig.server()
-        trainer = rig.trainer()
-        worker = rig.worker(1)
-        rig.wait_for_samples(trainer)
+    Place.dial = dial_by_name
+    with driving(folder, transport) as (rig, server, trainer, worker):
         HOSTS.write_text("127.0.0.1 localhost\n")
         server.close()
         wait_until(lambda: not worker.link.connected.is_set(), 60.0, "the worker is on its own")
@@ -38,7 +32,6 @@ def main(folder, transport):
         assert not server.workers(), "the name was not needed"
         HOSTS.write_text(known)
         rig.wait_for_samples(trainer, within_s=60.0)
-        assert_settled(rig, trainer)
 
 
 if __name__ == "__main__":

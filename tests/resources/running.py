@@ -4,8 +4,6 @@ import contextlib
 from contextlib import ExitStack
 
 from chaos.chaos_rig import Rig, wait_until
-from chaos.chaos_rig import link_of as link_now
-from kit.waiting import until
 
 
 @contextlib.contextmanager
@@ -26,23 +24,32 @@ def drives_on(rig, steps):
     wait_until(lambda: sum(rig.produced().values()) > made + steps, 60.0, "the worker drives on")
 
 
+def trains_on(trainer, updates):
+    """Wait until the trainer has made more than `updates` further updates."""
+    wanted = trainer.training.total_updates + updates
+    wait_until(lambda: trainer.training.total_updates > wanted, 60.0, "training goes on")
+
+
+def limit_memory(pid, size_bytes):
+    """Limit the memory of another process, on Linux; None: no more."""
+    import resource
+
+    limit = resource.RLIM_INFINITY if size_bytes is None else size_bytes
+    resource.prlimit(pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
 def all_is_stored(worker):
     wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
 
 
 @contextlib.contextmanager
-def driving(folder, **worker):
+def driving(folder, transport="zmq", **worker):
     """Run server, trainer and a worker; at the end, check that each sample has arrived once."""
-    with rig_in(folder) as rig:
+    with rig_in(folder, transport) as rig:
         server, made, driven = rig.server(), rig.trainer(), rig.worker(1, **worker)
         rig.wait_for_samples(made)
         yield rig, server, made, driven
         assert_settled(rig, made)
-
-
-def link_of(worker):
-    """Wait for a worker's link process, and return it."""
-    return until(lambda: link_now(worker), "the worker's link")
 
 
 def said(rig, part, text):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from chaos.chaos_rig import SMALL, wait_for_checkpoint, wait_until
 from kit.failing import failing
-from running import all_is_stored, assert_settled, rig_in
+from running import all_is_stored, assert_settled, drives_on, rig_in, trains_on
 
 from tmrl_like.base.files import Disk, disk
 from tmrl_like.delivery import folder as folders
@@ -33,8 +33,6 @@ def errors(caplog):
 
 def alarms(worker):
     """Return the present alarms of the control loop's files and of the link."""
-    assert worker.link is not None
-    assert worker.loop.samples is not None
     return [alarm for alarm in (worker.loop.samples.alarm, worker.link.status.alarm) if alarm]
 
 
@@ -72,10 +70,7 @@ def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(
             wait_until(
                 lambda: len(errors(caplog)) >= 3, 60.0, "log, policies and checkpoints say so"
             )
-            steps = trainer.training.total_updates
-            wait_until(
-                lambda: trainer.training.total_updates > steps + 20, 60.0, "training goes on"
-            )
+            trains_on(trainer, 20)
         wait_for_checkpoint(rig.place)
         worker.stop()
         all_is_stored(worker)
@@ -127,9 +122,8 @@ def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(
             60.0,
             "the trainer says so: log, checkpoint, and of the worker",
         )
-        made, steps = sum(rig.produced().values()), trainer.training.total_updates
-        wait_until(lambda: sum(rig.produced().values()) > made + 100, 60.0, "the worker drives on")
-        wait_until(lambda: trainer.training.total_updates > steps + 10, 60.0, "training goes on")
+        trains_on(trainer, 10)
+        drives_on(rig, 100)
         ballast.unlink()
         wait_until(lambda: not alarms(worker), 20.0, "the alarm is over")
         worker.stop()
@@ -169,9 +163,8 @@ def test_on_a_slow_disk_acknowledgements_wait_and_nothing_else(tmp_path, monkeyp
             monkeypatch.setattr(disk, name, slow)
         for _ in range(4):
             assert waiting.acquire(timeout=60.0)
-        made, steps = sum(rig.produced().values()), trainer.training.total_updates
-        wait_until(lambda: sum(rig.produced().values()) > made + 500, 60.0, "the worker drives on")
-        wait_until(lambda: trainer.training.total_updates > steps + 50, 60.0, "training goes on")
+        trains_on(trainer, 50)
+        drives_on(rig, 500)
         wait_until(lambda: "is slow: it takes more than" in caplog.text, 60.0, "one line says so")
         rig.wait_for_samples(trainer, 100, within_s=60.0)
         is_fast.set()

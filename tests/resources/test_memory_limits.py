@@ -6,8 +6,23 @@ import sys
 
 import psutil
 import pytest
-from chaos.chaos_rig import LedgerMemory, checkpoint_of, wait_for_checkpoint, wait_until
-from running import assert_settled, drives_on, driving, link_of, rig_in, run_in_processes, said
+from chaos.chaos_rig import (
+    LedgerMemory,
+    checkpoint_of,
+    link_of,
+    wait_for_checkpoint,
+    wait_until,
+)
+from kit.waiting import until
+from running import (
+    assert_settled,
+    drives_on,
+    driving,
+    limit_memory,
+    rig_in,
+    run_in_processes,
+    said,
+)
 
 from tmrl_like.delivery import receiver
 from tmrl_like.errors import ShortageError
@@ -59,14 +74,12 @@ def test_what_finds_no_memory_comes_again(tmp_path, monkeypatch, caplog, owner, 
     sys.platform != "linux", reason="limits of another process can be changed on Linux alone"
 )
 def test_samples_wait_for_a_link_that_has_no_memory(tmp_path, caplog):
-    import resource
-
     with driving(tmp_path, env={"ballast_bytes": 20_000}) as (rig, _, trainer, _):
-        link = link_of(psutil.Process()).pid
-        resource.prlimit(link, resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+        link = until(lambda: link_of(psutil.Process())).pid
+        limit_memory(link, 1 << 20)
         wait_until(lambda: "cannot read the samples" in caplog.text, 60.0, "a line says so")
         drives_on(rig, 50)
-        resource.prlimit(link, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        limit_memory(link, None)
         rig.wait_for_samples(trainer, 100, within_s=60.0)
     assert caplog.text.count("cannot read the samples") == 1
 
@@ -144,27 +157,22 @@ def test_a_trainer_whose_memory_cannot_grow_ends_in_one_line_and_loses_nothing(
 )
 @pytest.mark.parametrize("part", ["server", "trainer"])
 def test_a_part_that_may_not_grow_costs_no_sample(tmp_path, part):
-    import resource
-
     with rig_in(tmp_path) as rig:
         parts = {"server": rig.server_part(), "trainer": rig.trainer_part()}
         rig.worker(1, env={"ballast_bytes": 100_000})
         wait_for_checkpoint(rig.place)
         limited = parts[part]
-        resource.prlimit(limited.pid, resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+        limit_memory(limited.pid, 1 << 20)
         if part == "server":
             parts["trainer"].freeze()  # arriving packets wait at the server
         drives_on(rig, 600)
         if part == "server":
             parts["trainer"].thaw()
         if limited.alive:
-            resource.prlimit(
-                limited.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-            )
+            limit_memory(limited.pid, None)
         else:
-            assert (
-                said(rig, {"server": "serve", "trainer": "train"}[part], "no memory is left") == 1
-            )
+            log = {"server": "serve", "trainer": "train"}[part]
+            assert said(rig, log, "no memory is left") == 1
             limited.restart()
         wait_for_checkpoint(rig.place)
         assert_settled(rig, rig.succeed(parts["trainer"], 100, within_s=60.0))

@@ -1,5 +1,5 @@
 import pytest
-from relay_kit import Scene
+from kit.relays import Scene
 
 
 @pytest.fixture

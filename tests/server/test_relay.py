@@ -1,7 +1,7 @@
 """The relay's decisions, without threads or sockets."""
 
 import pytest
-from relay_kit import BOTH, OTHER_SPACES, OTHER_WORKER, TRAINER_ONLY, WORKER_ONLY, Scene, frame
+from kit.relays import BOTH, OTHER_SPACES, OTHER_WORKER, WORKER_ONLY, Scene, frame
 
 from tmrl_like.transport.base import REVOKED, Identity
 from tmrl_like.wire import messages as m
@@ -27,7 +27,7 @@ def worker(scene, trainer):
 
 def test_a_probe_comes_back_to_any_key_with_what_the_server_knows_and_not_without_limit(scene):
     greedy, other = scene.peer(WORKER_ONLY), scene.peer(OTHER_WORKER)
-    greedy.say(m.Probe(), m.Probe(), body=bytes(5 << 18))  # too large
+    greedy.say(m.Probe(), body=bytes(m.MAX_PROBE_BYTES + 1))
     assert greedy.got == []
     greedy.say(*[m.Probe()] * 9, body=bytes(m.MAX_PROBE_BYTES))
     assert len(greedy.got) == 7
@@ -47,9 +47,10 @@ def test_the_trainer_receives_nothing_until_enough_samples_wait():
 def test_large_samples_do_not_wait_for_more_than_a_worker_has_on_the_way():
     scene = Scene(min_samples_per_server_packet=100)
     trainer, worker = scene.trainer(), scene.worker()
-    for entry, arrived in ((1, []), (2, []), (3, []), (4, [1, 2, 3, 4])):
-        worker.send(entry, body=bytes(1 << 20))
-        assert trainer.entries == arrived
+    worker.send(1, 2, 3, body=bytes(1 << 20))
+    assert trainer.entries == []
+    worker.send(4, body=bytes(1 << 20))
+    assert trainer.entries == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -66,18 +67,17 @@ def test_without_a_trainer_nothing_is_held(scene):
     worker = scene.worker()
     worker.send(*range(1, 100))
     trainer = scene.trainer()
-    assert scene.relay.flush()
     worker.send(7, samples=12)
     assert trainer.entries == [7]
     assert scene.relay.counters.samples == 12
 
 
-@pytest.mark.parametrize("message", [m.Ack("w2", 2, 9, 9), m.Dismissal("w2", 5, "obs is float64")])
-def test_what_a_trainer_answers_goes_to_the_worker_that_it_names(scene, trainer, worker, message):
+def test_what_a_trainer_answers_goes_to_the_worker_that_it_names(scene, trainer, worker):
     """Also about earlier processes of the worker, because it sends what they left."""
-    named = scene.worker("w2", 2)
-    trainer.say(message)
-    assert [peer.heard(type(message)) for peer in (named, worker)] == [[message], []]
+    named, answers = scene.worker("w2", 2), [m.Ack("w2", 2, 9, 9), m.Dismissal("w2", 5, "no")]
+    trainer.say(*answers)
+    assert named.heard()[-2:] == answers
+    assert not worker.heard(m.Answer)
 
 
 # -- policies --------------------------------------------------------------------------------------
@@ -107,23 +107,15 @@ def test_a_worker_on_a_slow_link_gets_fewer_policies_and_so_newer_ones(scene, tr
     assert worker.policies == [1, 2, 3, 19]
 
 
-def test_a_newer_policy_replaces_the_one_on_its_way(scene, trainer, worker):
-    worker.full = True
-    trainer.say(*(frame(version, index, 2) for version in (1, 2) for index in range(2)))
-    worker.full = False
-    scene.relay.flush()
-    assert [(f.version, f.index) for f in worker.heard(m.PolicyFrame)] == [(2, 0), (2, 1)]
-
-
 def test_a_policy_larger_than_a_workers_queue_arrives_before_a_newer_one(scene, trainer, worker):
     """One that came while it is being sent; otherwise none would ever arrive."""
-    trainer.say(frame(1, 0, 3))
+    one, newer = ([frame(version, index, 3) for index in range(3)] for version in (1, 2))
+    trainer.say(one[0])
     worker.full = True
-    trainer.say(frame(1, 1, 3), frame(1, 2, 3), *(frame(2, index, 3) for index in range(3)))
+    trainer.say(*one[1:], *newer)
     worker.full = False
     scene.relay.flush()
-    sent = [(f.version, f.index) for f in worker.heard(m.PolicyFrame)]
-    assert sent == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]
+    assert worker.heard(m.PolicyFrame) == one + newer
 
 
 def test_policies_whose_upload_broke_off_do_not_count_as_on_their_way(scene, worker):
@@ -134,21 +126,14 @@ def test_policies_whose_upload_broke_off_do_not_count_as_on_their_way(scene, wor
     assert [f.index for f in worker.heard(m.PolicyFrame)] == [0, 0, 0, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("said", "versions"),
-    [
-        # an engine, whose trainer changes
-        ([frame(100), frame(101), frame(102), frame(1)], [100, 101, 102, 1]),
-        ([frame(3, 2, 4), frame(4)], [4]),
-    ],
-    ids=[
-        "one that counts from 1 again is taken",
-        "the rest of one whose beginning was lost is ignored",
-    ],
-)
-def test_policies_reach_a_worker(trainer, worker, said, versions):
-    trainer.say(*said)
-    assert worker.policies == versions
+def test_policies_of_a_trainer_that_counts_from_1_again_are_taken(trainer, worker):
+    trainer.say(*map(frame, (100, 101, 102, 1)))  # an engine, whose trainer changes
+    assert worker.policies == [100, 101, 102, 1]
+
+
+def test_the_rest_of_a_policy_whose_beginning_was_lost_is_ignored(trainer, worker):
+    trainer.say(frame(3, 2, 4), frame(4))
+    assert worker.policies == [4]
 
 
 def test_a_server_without_a_policy_asks_the_trainer_and_a_repeated_hello_changes_nothing_else(
@@ -159,12 +144,6 @@ def test_a_server_without_a_policy_asks_the_trainer_and_a_repeated_hello_changes
         assert trainer.heard(m.Welcome)[-1] == m.Welcome(feed, policy_wanted=wanted)
         trainer.say(frame())
         trainer.introduce("trainer", "t1")
-
-
-def test_a_policy_larger_than_the_limit_is_refused():
-    scene = Scene(max_policy_bytes=100)
-    assert scene.trainer().say(frame(1, 0, 2), body=b"x" * 200).refusal
-    assert scene.ranks == {}
 
 
 # -- the trainer's seat ----------------------------------------------------------------------------
@@ -181,8 +160,7 @@ def test_a_second_trainer_is_refused_with_cause_and_cure_until_the_first_is_sile
     scene.now = silent_s
     second = scene.trainer("t2", 2)
     assert scene.ranks == {0: second if is_taken else trainer}
-    if not is_taken:
-        assert "(t1): stop it" in second.refusal.reason
+    assert is_taken or "(t1): stop it" in second.refusal.reason
 
 
 def test_a_killed_trainers_seat_is_at_once_that_of_who_goes_on_with_its_run(scene):
@@ -222,24 +200,18 @@ def test_a_frozen_trainer_that_wakes_up_is_told_that_it_has_a_successor_and_chan
     assert scene.ranks == {0: successor}
 
 
-def test_the_seats_of_the_silent_are_freed(scene, trainer, worker):
-    scene.now = 4.0
+def test_the_seats_of_the_silent_are_freed_but_not_between_two_signs_of_life():
+    scene = Scene(silent_after_s=0.3)
+    trainer, worker = scene.trainer(), scene.worker()
+    scene.now = 1.0
     worker.say(m.Beat(worker="w1"))
-    scene.relay.tick(6.0)
-    assert scene.ranks == {}
-    assert scene.workers == [worker]
+    for scene.now, ranks in ((1.9, {0: trainer}), (2.1, {})):
+        scene.relay.tick(scene.now)
+        assert (scene.ranks, scene.workers) == (ranks, [worker])
     assert worker.feed == 0
 
 
 # -- keys, and what they may -----------------------------------------------------------------------
-
-
-def test_a_seat_stays_between_two_signs_of_life_however_short_the_silence_that_is_allowed():
-    scene = Scene(silent_after_s=0.3)
-    worker = scene.worker()
-    for scene.now, workers in ((1.9, [worker]), (2.1, [])):
-        scene.relay.tick(scene.now)
-        assert scene.workers == workers
 
 
 def test_a_revoked_key_ends_what_it_has_open_and_its_names_are_free(scene, trainer):
@@ -253,35 +225,36 @@ def test_a_revoked_key_ends_what_it_has_open_and_its_names_are_free(scene, train
     assert scene.workers == [heir]
 
 
-def test_the_names_of_a_key_that_was_revoked_while_its_worker_was_away_are_free(scene):
-    scene.worker("arm", key=WORKER_ONLY).say(m.Bye())
-    assert "belongs to" in scene.worker("arm", 2, OTHER_WORKER).refusal.reason
-    scene.revoked.add(WORKER_ONLY.name)
-    heir = scene.worker("arm", 3, OTHER_WORKER)
-    assert scene.workers == [heir]
-
-
 @pytest.mark.fault("peers", "a worker's key is used to play the trainer", "it is refused")
 @pytest.mark.parametrize(
-    "message",
-    [frame(), m.Ack("w2", 2, 5, 5), m.Dismissal("w2", 2, "no"), m.Report(), "packets of another"],
+    ("role", "message"),
+    [
+        ("worker", frame()),
+        ("worker", m.Ack("w2", 2, 5, 5)),
+        ("worker", m.Dismissal("w2", 2, "no")),
+        ("worker", m.Report()),
+        ("watcher", m.SamplePacket("w2", 2, 1, 5, 1, 0, 5, 0, False)),
+        ("watcher", frame()),
+    ],
 )
-def test_a_worker_that_plays_another_part_loses_its_seat_and_nobody_hears_it(
-    scene, trainer, worker, message
-):
-    other = scene.worker("w2", 2)
+def test_who_plays_another_part_loses_its_seat_and_nobody_hears_it(scene, trainer, role, message):
+    other, player = scene.worker("w2", 2), scene.peer(BOTH).introduce(role, "w1")
     before = other.heard(), trainer.heard()
-    if isinstance(message, str):
-        worker.send(1, worker="w2", incarnation=2)
-        what = "in the name of w2"
-    else:
-        worker.say(message)
-        what = f"a worker does not send {type(message).__name__}"
-    assert what in worker.refusal.reason
-    assert worker.refusal.retry_after_s < 0
+    player.say(message, body=b"{}")
+    assert f"a {role} does not send {type(message).__name__}" in player.refusal.reason
+    assert player.refusal.retry_after_s < 0
     assert (other.heard(), trainer.heard()) == before
     assert scene.workers == [other]
     assert (scene.relay.counters.malformed, scene.relay.counters.refused) == (1, 1)
+
+
+def test_samples_in_the_name_of_another_worker_cost_a_worker_its_seat(scene, trainer, worker):
+    other = scene.worker("w2", 2)
+    worker.send(1, worker="w2", incarnation=2)
+    assert "in the name of w2" in worker.refusal.reason
+    assert worker.refusal.retry_after_s < 0
+    assert trainer.entries == []
+    assert scene.workers == [other]
 
 
 def test_a_key_that_lost_its_role_loses_its_seat(scene, trainer):
@@ -291,16 +264,16 @@ def test_a_key_that_lost_its_role_loses_its_seat(scene, trainer):
     assert "not for a trainer" in trainer.introduce("trainer", "t1").refusal.reason
 
 
-def test_every_message_is_checked_against_the_key_that_its_connection_has_proved(scene):
+def test_every_message_is_checked_against_the_key_that_its_connection_has_proved(scene, worker):
     """A connection's id can be used again by a connection with another key; the seat stays with the
     first.
     """
-    worker, trainer = scene.worker(key=OTHER_WORKER), scene.trainer(key=TRAINER_ONLY)
-    trainer.key, before = Identity("another", ("trainer",)), worker.heard()
-    for message in (frame(), m.Ack("w1", 1, 5, 5), m.Dismissal("w1", 1, "no")):
-        assert trainer.say(message).heard()[-1] == m.HelloWanted()
+    (trainer,) = scene.ranks.values()
+    trainer.key = Identity("another", ("trainer",))
+    assert trainer.say(frame()).heard()[-1] == m.HelloWanted()
     assert scene.ranks == {}
-    assert worker.heard() == [*before, m.Welcome(0)]
+    assert worker.policies == []
+    assert worker.feed == 0
 
 
 def test_a_connection_that_introduces_itself_as_another_leaves_its_first_seat(scene, trainer):
@@ -343,27 +316,13 @@ def test_a_restarted_worker_whose_connection_is_gone_gets_its_seat_at_once(scene
 def test_the_seat_of_a_dead_process_is_its_successors_at_once_though_the_server_is_full():
     scene = Scene(max_workers=2)
     first, _ = scene.worker("w1"), scene.worker("w2", 2)
-    successor, late = scene.worker("w2", 9, takes_over=(2,)), scene.worker("w3", 10)
+    successor = scene.worker("w2", 9, takes_over=(2,))
     assert scene.workers == [first, successor]
     assert successor.refusal is None
+    late, namesake = scene.worker("w3", 10), scene.worker("w1", 11)
     assert "has its 2 workers" in late.refusal.reason
-
-
-@pytest.mark.parametrize(
-    "late",
-    [
-        lambda scene: scene.worker(session=2),
-        lambda scene: scene.worker("w2", 2),
-        lambda scene: scene.trainer("t2", 2),
-        lambda scene: scene.worker(spaces=OTHER_SPACES),
-    ],
-    ids=["of that name", "one too many", "trainer", "of other spaces"],
-)
-def test_what_another_peer_is_the_reason_of_is_tried_again(late):
-    scene = Scene(max_workers=1)
-    scene.trainer()
-    scene.worker()
-    assert all(late(scene).refusal.retry_after_s > 0 for _ in range(3))
+    assert "named w1 is connected already" in namesake.refusal.reason
+    assert min(late.refusal.retry_after_s, namesake.refusal.retry_after_s) > 0
 
 
 def test_other_spaces_are_refused_on_the_worker_whoever_came_first(scene):
@@ -371,6 +330,7 @@ def test_other_spaces_are_refused_on_the_worker_whoever_came_first(scene):
     scene.trainer()
     for worker in (before, scene.worker("w2", 2, spaces=OTHER_SPACES)):
         assert "observation space is Box(3), the trainer's is Box(4)" in worker.refusal.reason
+        assert worker.refusal.retry_after_s > 0
     assert scene.workers == []
 
 
@@ -400,11 +360,8 @@ def test_malformed_messages_are_counted_answered_once_and_end_in_dismissal(scene
 
 
 def test_what_waits_for_the_trainer_goes_out_in_turns_of_the_keys(scene, trainer):
-    one, two, good = (
-        scene.worker("b1", key=THIEF),
-        scene.worker("b2", key=THIEF),
-        scene.worker("g", key=WORKER_ONLY),
-    )
+    one, two = (scene.worker(name, key=THIEF) for name in ("b1", "b2"))
+    good = scene.worker("g", key=WORKER_ONLY)
     trainer.full = True
     for first in range(1, 21):
         one.send(first)
@@ -412,10 +369,10 @@ def test_what_waits_for_the_trainer_goes_out_in_turns_of_the_keys(scene, trainer
     good.send(1, 2, 3)
     trainer.full = False
     assert scene.relay.flush()
-    sent = trainer.heard(m.SamplePacket)
-    assert [i for i, packet in enumerate(sent) if packet.worker == "g"] == [1, 3, 5]
-    assert [packet.first for packet in sent if packet.worker == "b1"] == list(range(1, 21))
-    assert scene.relay.trainer.waiting.size_bytes == 0
+    sent = [(packet.worker, packet.first) for packet in trainer.heard(m.SamplePacket)]
+    assert sent[:6:2] == [("b1", 1), ("b2", 1), ("b1", 2)]
+    assert sent[1:6:2] == [("g", 1), ("g", 2), ("g", 3)]
+    assert [first for name, first in sent if name == "b1"] == list(range(1, 21))
 
 
 @pytest.mark.fault(
@@ -434,15 +391,23 @@ def test_a_key_that_fills_the_server_leaves_the_others_their_room():
     assert scene.relay.trainer.waiting.size_bytes <= 100_000
     trainer.full = False
     scene.relay.flush()
-    sent = {"good": [], "bad": []}
-    for packet in trainer.heard(m.SamplePacket):
-        sent[packet.worker].append(packet.first)
-    assert sent["good"] == [1, 2, 3, 4]
-    kept = len(sent["bad"])
-    assert sent["bad"] == list(range(1, kept + 1)), (
-        "the oldest stay, so that what comes again continues them"
-    )
-    assert scene.relay.counters.dropped == 199 - kept
+    packets = trainer.heard(m.SamplePacket)
+    assert [packet.first for packet in packets if packet.worker == "good"] == [1, 2, 3, 4]
+    kept = [packet.first for packet in packets if packet.worker == "bad"]
+    assert kept == list(range(1, len(kept) + 1)), "so that what comes again continues them"
+    assert scene.relay.counters.dropped == 199 - len(kept)
+
+
+def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept():
+    scene = Scene(max_waiting_bytes=100_000, max_policy_bytes=100_000)
+    trainer, worker = scene.trainer(), scene.worker()
+    trainer.full = True
+    worker.send(*range(1, 301))
+    assert scene.relay.counters.dropped >= 100
+    trainer.full = False
+    trainer.say(*(frame(1, index, 1000) for index in range(300)))
+    assert "its policy is larger than 100000 bytes" in trainer.refusal.reason
+    assert scene.ranks == {}
 
 
 def test_a_message_that_is_larger_than_a_ranks_share_of_the_room_arrives():

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 from kit.clocks import Clock
+from kit.relays import SPACES
 from kit.waiting import until
-from relay_kit import SPACES
 
 from tmrl_like.server.server import Server
 from tmrl_like.transport import KeyFolder, TransportOptions, connect

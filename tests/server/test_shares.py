@@ -3,7 +3,7 @@ threads or sockets.
 """
 
 import pytest
-from relay_kit import Scene, frame
+from kit.relays import Scene, frame
 
 from tmrl_like.wire import messages as m
 
@@ -26,13 +26,10 @@ class Group:
 
     def takers_of(self, worker):
         """Send a packet of a worker, and return the ranks that receive it."""
-        before = [len(rank.entries) for rank in self.ranks]
+        for rank in self.ranks:
+            rank.got.clear()
         worker.send(1)
-        return [
-            rank
-            for rank, count in zip(self.ranks, before, strict=True)
-            if len(rank.entries) > count
-        ]
+        return [rank for rank in self.ranks if rank.entries]
 
 
 @pytest.fixture
@@ -40,7 +37,7 @@ def group():
     return Group()
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 24])
+@pytest.mark.parametrize("size", [2, 24])
 def test_numbered_workers_take_turns(size):
     group = Group(size)
     workers = [group.worker(number) for number in range(1, size + 1)]
@@ -50,32 +47,32 @@ def test_numbered_workers_take_turns(size):
 
 
 def test_a_share_is_the_same_in_every_process_and_version():
-    names = ("worker-1", "worker-2", "worker-18", "arm", "x" * m.MAX_NAME, "9" * m.MAX_NAME, "")
-    assert [m.share_of(name, 16) for name in names] == [8, 9, 9, 15, 1, 1, 2]
+    names = ("worker-1", "worker-18", "arm", "9" * m.MAX_NAME, "")
+    assert [m.share_of(name, 16) for name in names] == [8, 9, 15, 1, 2]
 
 
 def test_without_its_rank_a_worker_keeps_its_samples_and_the_others_go_on(group):
     other, worker = group.worker(1), group.worker(2)
     before, before_other = worker.feed, other.feed
-    lost = group.rank_of(worker).say(m.Bye())
+    number = group.ranks.index(group.rank_of(worker))
+    group.ranks[number].say(m.Bye())
     assert (worker.feed, group.takers_of(worker)) == (0, [])
     assert group.takers_of(other) == [group.rank_of(other)]
-    number = group.ranks.index(lost)
     group.ranks[number] = group.rank(number)
     assert worker.feed not in (0, before), "it sends again what is not stored"
     assert other.feed == before_other
     assert group.takers_of(worker) == [group.ranks[number]]
 
 
-def test_a_worker_is_heard_by_rank_0_and_by_its_own_rank():
+def test_a_worker_is_heard_by_rank_0_and_its_own_rank_and_hears_its_own_alone():
     group = Group(size=3)
     worker = next(w for w in map(group.worker, (1, 2, 3)) if group.rank_of(w) is group.ranks[1])
-    worker.say(m.Beat(worker=worker.name, up_s=7.0))
-    assert [[beat.up_s for beat in rank.heard(m.Beat)] for rank in group.ranks] == [
-        [7.0],
-        [7.0],
-        [],
-    ]
+    worker.say(m.Beat(worker=worker.name))
+    assert [len(rank.heard(m.Beat)) for rank in group.ranks] == [1, 1, 0]
+    answers = [m.Ack(worker.name, 1, number, number) for number in range(3)]
+    for rank, answer in zip(group.ranks, answers, strict=True):
+        rank.say(answer)
+    assert worker.heard(m.Ack) == [answers[1]]
 
 
 def test_only_rank_0_publishes(group):
@@ -85,38 +82,12 @@ def test_only_rank_0_publishes(group):
     assert worker.policies == [1]
 
 
-def test_another_group_waits_until_this_one_is_silent(group):
-    scene, worker = group.scene, group.worker(1)
-    for scene.now in (1.0, 4.0):
-        others = [
-            scene.trainer(f"u{number}", 200 + number, rank=m.Rank(number, 3, 8))
-            for number in range(3)
-        ]
-        if scene.now == 1.0:
-            assert all("a trainer is connected already" in other.refusal.reason for other in others)
-    assert scene.ranks == dict(enumerate(others))
-    worker.send(1)
-    assert others[m.share_of("w1", 3)].entries == [1]
-
-
 def test_a_group_that_goes_on_with_the_run_takes_all_seats_at_once(scene):
-    first, *others = [
-        scene.trainer(
-            f"t{began_up_s}", 100 + began_up_s, rank=rank, run="5eed", began_up_s=float(began_up_s)
-        )
+    first, second, *successors = (
+        scene.trainer(f"t{began_up_s}", began_up_s, rank=rank, run="5eed", began_up_s=began_up_s)
         for began_up_s, rank in enumerate(
-            (m.Rank(0, 2, 7), m.Rank(1, 2, 7), m.Rank(1, 2, 8), m.Rank(0, 2, 8))
+            (m.Rank(0, 2, 7), m.Rank(1, 2, 7), m.Rank(1, 2, 8), m.Rank(0, 2, 8)), start=100
         )
-    ]
-    second, *successors = others
+    )
     assert scene.ranks == dict(enumerate(reversed(successors)))
     assert all(peer.refusal.retry_after_s < 0 for peer in (first, second))
-
-
-def test_a_worker_hears_its_own_rank_alone(group):
-    worker, ack = group.worker(1), m.Ack("w1", 1, 4, 4)
-    for rank in group.ranks:
-        rank.say(ack)
-        assert worker.heard(m.Ack) == [ack] * (
-            group.ranks.index(rank) >= group.ranks.index(group.rank_of(worker))
-        )

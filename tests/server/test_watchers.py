@@ -1,10 +1,8 @@
 """Watchers: what they see, and that they can do nothing else."""
 
-import math
-
 import msgspec
 import pytest
-from relay_kit import BOTH, WORKER_ONLY, frame
+from kit.relays import BOTH, WORKER_ONLY
 
 from tmrl_like.transport.base import Identity
 from tmrl_like.wire import messages as m
@@ -23,12 +21,8 @@ def views(peer):
     return [
         (message, msgspec.msgpack.decode(body, type=m.Sight))
         for message, body in peer.got
-        if is_view(message)
+        if isinstance(message, m.View)
     ]
-
-
-def is_view(message):
-    return isinstance(message, m.View)
 
 
 def look(watcher, view=m.View(0, 0)):  # noqa: B008 - no view was seen yet
@@ -38,24 +32,13 @@ def look(watcher, view=m.View(0, 0)):  # noqa: B008 - no view was seen yet
 
 def test_a_watcher_sees_each_workers_newest_beat_with_its_age_and_who_trains(scene, watcher):
     assert watcher.heard(m.Welcome)
-    worker, _ = scene.worker(), scene.trainer()
-    newest = m.Beat("w1", Condition(env_steps=2, returns=(1.5, 2.5)))
-    for scene.now, beat in ((1.0, m.Beat("w1", Condition(env_steps=1))), (2.0, newest)):
-        worker.say(beat)
-    scene.now = 2.25
-    _, sight = look(watcher)
-    assert sight.workers == [(0.25, newest)]
-    assert (sight.trainers, sight.counters["samples"]) == (["t1"], 0)
-
-
-def test_a_beat_with_a_number_that_is_not_finite_is_no_message(scene, watcher):
-    beats = [
-        m.Beat("w1", Condition(returns=returns))
-        for returns in ((1.0, math.nan), (math.inf,), (1.0,))
-    ]
+    beats = [m.Beat("w1", Condition(env_steps=steps)) for steps in (1, 2)]
     scene.worker().say(*beats)
-    assert look(watcher)[1].workers == [(0.0, beats[-1])]
-    assert scene.relay.counters.malformed == 2
+    scene.trainer()
+    scene.now = 0.25
+    _, sight = look(watcher)
+    assert sight.workers == [(0.25, beats[1])]
+    assert (sight.trainers, sight.counters["samples"]) == (["t1"], 0)
 
 
 def test_a_watcher_gets_each_report_once_and_one_that_comes_late_those_that_are_kept(
@@ -66,35 +49,13 @@ def test_a_watcher_gets_each_report_once_and_one_that_comes_late_those_that_are_
         trainer.say(m.Report(), body=body)
     view, sight = look(watcher)
     assert sight.reports == [b"0", b"1", b"2"]
-    trainer.say(m.Report(), body=b"3")
-    view, sight = look(watcher, view)
-    assert sight.reports == [b"3"]
     large = bytes(m.MAX_REPORT_BYTES)
     trainer.say(*[m.Report()] * 20, body=large)
     trainer.say(m.Report(), body=large + b"!")
     view, sight = look(watcher, view)
     assert set(sight.reports) == {large}
-    assert 0.9 * m.MAX_REPORTS_BYTES < sum(map(len, sight.reports)) <= m.MAX_REPORTS_BYTES
+    assert len(sight.reports) == 15  # and with what each takes beside its bytes, 1 MiB
     assert look(watcher, view)[1].reports == []
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        m.SamplePacket("w1", 1, 1, 5, 1, 0, 5, 0, False),
-        frame(),
-        m.Report(),
-        m.Ack("w1", 1, 9, 9),
-        m.Dismissal("w1", 1, "no"),
-    ],
-)
-def test_a_watcher_that_does_anything_but_look_loses_its_place(scene, watcher, message):
-    worker, trainer = scene.worker(), scene.trainer()
-    before = worker.heard(), trainer.heard()
-    refusal = watcher.say(message, body=b"{}").refusal
-    assert f"a watcher does not send {type(message).__name__}" in refusal.reason
-    assert (worker.heard(), trainer.heard()) == before
-    assert views(watcher.say(m.Look())) == []
 
 
 @pytest.mark.parametrize(
@@ -102,7 +63,6 @@ def test_a_watcher_that_does_anything_but_look_loses_its_place(scene, watcher, m
     [
         (WATCHER, "worker"),
         (WATCHER, "trainer"),
-        (WORKER_ONLY, "trainer"),
         (WORKER_ONLY, "watcher"),
     ],
 )
@@ -114,16 +74,13 @@ def test_a_key_takes_no_seat_of_another_role(scene, key, role):
     assert scene.peer(BOTH).introduce("watcher", "y").heard(m.Welcome)
 
 
-def test_a_watcher_that_does_not_read_or_asks_all_the_time_is_answered_no_more(scene, watcher):
+def test_a_watcher_that_does_not_read_is_answered_no_more(scene, watcher):
     watcher.say(*[m.Look()] * 10)
     assert [view.number for view, _ in views(watcher)] == [1]  # and it is not confirmed yet
-    scene.now = 1.0
-    watcher.say(*(m.Look(view=number) for number in range(1, 200)))
-    assert len(views(watcher)) == 1 + 80  # the most that are answered at once
-    scene.now, watcher.full = 100.0, True
-    watcher.say(m.Look(view=199))
-    scene.now, watcher.full = 101.0, False
-    assert look(watcher, m.View(199, 0))[0].number == 82
+    watcher.full = True
+    watcher.say(m.Look(view=1))
+    watcher.full = False
+    assert look(watcher, m.View(1, 0))[0].number == 2
 
 
 def test_there_are_few_watchers(scene, watcher):

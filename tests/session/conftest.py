@@ -1,3 +1,3 @@
-from transport.conftest import hasty, machines, machines_for
+from transport.conftest import machines, machines_for
 
-__all__ = ["hasty", "machines", "machines_for"]
+__all__ = ["machines", "machines_for"]

@@ -4,7 +4,7 @@ import pytest
 from kit.clocks import Clock
 from kit.rings import DeadLink, IdleRole
 
-from tmrl_like.errors import CredentialsError, RefusedError, TransportError
+from tmrl_like.errors import CredentialsError, RefusedError, ShortageError, TransportError
 from tmrl_like.session import conversation as module
 from tmrl_like.session.conversation import Conversation
 from tmrl_like.session.ring import Ring
@@ -17,13 +17,13 @@ NOT_KNOWN = CredentialsError("it refuses this machine's key")
 
 class Link(DeadLink):
     """A link to a server played by the test. `sent`: messages that it accepted; `refused`: how many
-    it did not.
+    it did not; `said`: messages of the server.
     """
 
-    def __init__(self) -> None:
-        self.is_open, self.error = True, None
-        self.sent, self.refused = [], 0
-        self.said = []  # messages of the server
+    is_open, is_closed, error = True, False, None
+
+    def __init__(self):
+        self.sent, self.refused, self.said = [], 0, []
 
     def send(self, data):
         if self.is_open:
@@ -37,17 +37,23 @@ class Link(DeadLink):
             raise self.error
         return self.said.pop(0) if self.said else None
 
+    def close(self):
+        self.is_closed = True
+
 
 class Scene:
     """A conversation with servers; `pass_s` lets time pass, with 100 turns a second."""
 
     def __init__(self, *addresses, is_quiet=False):
         self.links, self.dialled, self.clock = {}, [], Clock()
+        self.cannot_dial = None  # the error, if so
         self.ring = Ring(addresses, self._dial, is_quiet)
         self.role = IdleRole()
         self.conversation = Conversation(self.ring, self.role, HELLO, self.clock)
 
     def _dial(self, address):
+        if self.cannot_dial:
+            raise self.cannot_dial
         self.dialled.append(address)
         return self.links.setdefault(address, Link())
 
@@ -182,14 +188,6 @@ def test_a_server_that_is_silent_is_left_for_the_next_one(two, caplog):
     assert line.startswith("the server at a:1 has been silent for 2.")
 
 
-def test_a_connection_that_is_lost_is_not_waited_for(two):
-    two.say(WELCOME)
-    two.pass_s(1.0)
-    two.link.is_lost = True
-    two.pass_s(0.6)
-    assert two.ring.where == "b:2"
-
-
 def test_all_servers_are_dialled_in_turn_until_one_answers_and_that_is_said_once(two, caplog):
     two.pass_s(60.0)
     assert two.dialled[:4] == ["a:1", "b:2", "a:1", "b:2"]
@@ -221,25 +219,30 @@ def test_a_key_that_one_server_does_not_know_is_tried_with_the_others(two, caplo
         two.conversation.turn(0.0)
 
 
+@pytest.mark.fault(
+    "resources",
+    "no thread is left to dial the next server",
+    "the peer stays where it is, one line, and tries again",
+)
 @pytest.mark.parametrize(
     "error",
     [
+        ShortageError("the thread zmq cannot be started"),
         CredentialsError("cannot read peer.json: Stale file handle"),
         TransportError("bücher.example:7790 is not an address to connect to: Invalid argument"),
     ],
 )
-def test_a_server_that_cannot_be_dialled_now_ends_nothing(two, caplog, monkeypatch, error):
-    def fail(address):
-        raise error
-
+def test_a_server_that_cannot_be_dialled_now_ends_nothing(two, caplog, error):
     two.say(WELCOME)
-    with monkeypatch.context() as patch:
-        patch.setattr(two.ring, "_dial", fail)
-        two.pass_s(10.0)
+    first, two.cannot_dial = two.link, error
+    two.pass_s(10.0)
     assert two.ring.where == "a:1"
+    assert not first.is_closed
     assert caplog.text.count(f"another server is not dialled: {error}") == 1
+    two.cannot_dial = None
     two.pass_s(15.0)
     assert two.dialled[:2] == ["a:1", "b:2"]
+    assert first.is_closed
 
 
 def test_who_leaves_sends_what_waits_and_says_goodbye(alone, monkeypatch):

@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import closing
 
 import pytest
-from transport.exchange import receive_at, send_of, until
+from transport.exchange import receive_at, send_of
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.session.ring import connect_to_one, in_turn, unknown_host
@@ -25,14 +25,14 @@ from tmrl_like.transport.addresses import addresses_of, host_and_port
         ),
     ],
 )
-def test_an_address_has_the_port_of_all_or_its_own(hosts, addresses) -> None:
+def test_an_address_has_the_port_of_all_or_its_own(hosts, addresses):
     assert [*addresses_of(hosts, 7790)] == addresses
     for address in addresses:
         host, port = host_and_port(address)
         assert [*addresses_of(host, port)] == [address]
 
 
-def test_a_host_that_this_machine_does_not_know_is_named(monkeypatch) -> None:
+def test_a_host_that_this_machine_does_not_know_is_named(monkeypatch):
     def look_up(host, port):
         if host != "127.0.0.1":
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -51,12 +51,10 @@ def test_a_host_that_this_machine_does_not_know_is_named(monkeypatch) -> None:
         [],
         "0.0.0.0",
         "[::]:7790",
-        "a:b",
         "a:65536",
         "a b",
         "a..b",
         "a" * 64,
-        "[a..b]",
         "[::1",
         "a,",
         ":7790",
@@ -64,36 +62,29 @@ def test_a_host_that_this_machine_does_not_know_is_named(monkeypatch) -> None:
         ["a", "a:7790"],
     ],
 )
-def test_what_is_no_address_is_refused_in_one_line(hosts) -> None:
+def test_what_is_no_address_is_refused_in_one_line(hosts):
     with pytest.raises(ConfigError, match=r"host is .*; expected"):
         addresses_of(hosts, 7790)
 
 
-def test_peers_spread_evenly_and_those_of_a_server_that_is_gone_as_well() -> None:
+def test_peers_spread_evenly_and_those_of_a_server_that_is_gone_as_well():
     servers = ["a", "b", "c", "d"]
     orders = [in_turn(servers, f"worker-{i}") for i in range(400)]
     assert all(sorted(order) == servers for order in orders)
-    assert set(Counter(order[0] for order in orders).values()) == {100}
-    assert min(Counter(order[1] for order in orders if order[0] == "a").values()) > 20
-    assert len({in_turn(servers, name)[0] for name in ("arm", "crane", "drone", "car")}) > 1
+    firsts = Counter(order[0] for order in orders)
+    assert firsts == dict.fromkeys(servers, 100)
+    seconds = Counter(order[1] for order in orders if order[0] == "a")
+    assert min(seconds[server] for server in "bcd") > 20
 
 
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_ring_dials_one_server_after_the_other_and_the_only_one_again(machines, count) -> None:
-    listening = [machines.listen() for _ in range(count)]
+def test_a_ring_dials_one_server_after_the_other(machines):
+    listening = machines.listen(), machines.listen()
     servers = {f"127.0.0.1:{server.address[1]}": server for server in listening}
     with closing(connect_to_one(machines.transport, list(servers), "w", machines.keys)) as ring:
         for _ in range(3):
-            where = ring.where
+            left = servers[ring.where]
             send_of(ring.link, b"here")
-            assert bytes(receive_at(servers[where]).data) == b"here"
-            assert not ring.link.is_lost
+            assert receive_at(left).data == b"here"
             ring.move_on(b"bye")
-            if count == 1:
-                assert servers[where].receive(0.1) is None
-            else:
-                assert bytes(receive_at(servers[where]).data) == b"bye"
-                assert ring.where != where
-        servers[ring.where].close()
-        until(lambda: (ring.link.receive(0.01), ring.link.is_lost)[1], "the loss of a connection")
+            assert receive_at(left).data == b"bye"
+            assert servers[ring.where] is not left

@@ -21,9 +21,13 @@ class Link(DeadLink):
         self.is_closed = True
 
 
+def session_with(link):
+    return Session(ring_of(link), IdleRole(), m.Hello.of_this_process("worker", "w"))
+
+
 def test_a_session_is_connected_until_it_is_closed():
     link = Link(m.Welcome(1, False))
-    session = Session(ring_of(link), IdleRole(), m.Hello.of_this_process("worker", "w"))
+    session = session_with(link)
     assert session.wait_connected(60.0)
     session.close()
     session.close()
@@ -33,7 +37,7 @@ def test_a_session_is_connected_until_it_is_closed():
 
 def test_what_ends_a_session_surfaces_in_its_owner(until):
     link = Link(m.Refusal("a key for another role"))
-    session = Session(ring_of(link), IdleRole(), m.Hello.of_this_process("worker", "w"))
+    session = session_with(link)
     until(lambda: session.failed)
     with pytest.raises(RefusedError, match="a key for another role"):
         session.check()
@@ -47,5 +51,5 @@ def test_where_there_is_no_thread_the_link_is_closed(monkeypatch):
     monkeypatch.setattr("tmrl_like.session.session.start_thread", refuse)
     link = Link(m.Welcome(1, False))
     with pytest.raises(ShortageError):
-        Session(ring_of(link), IdleRole(), m.Hello.of_this_process("worker", "w"))
+        session_with(link)
     assert link.is_closed

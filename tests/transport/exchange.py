@@ -6,8 +6,6 @@ import random
 
 from kit.waiting import until
 
-DEADLINE_S = 60.0
-
 
 def receive_at(server):
     """Wait for the next message at the server, and return it."""
@@ -16,14 +14,12 @@ def receive_at(server):
 
 def receive_of(peer):
     """Wait for the next message at a peer, which may be empty, and return it."""
-    found = []
 
-    def look():
-        found.append(peer.receive(0.2))
-        return found[-1] is not None
+    def received():
+        message = peer.receive(0.2)
+        return None if message is None else [bytes(message)]
 
-    until(look, "a message to the peer")
-    return bytes(found[-1])
+    return until(received, "a message to the peer")[0]
 
 
 def send_of(peer, data):

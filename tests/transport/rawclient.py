@@ -7,18 +7,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import time
 
 import msgspec
+from kit.waiting import until
 
 from tmrl_like.transport.over_tlspyo import GROUP, password_of
-
-
-def trust_all():
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 class RawPeer:
@@ -27,7 +20,9 @@ class RawPeer:
     def __init__(self, service):
         keys = service.keys.peer_keys()
         self.password = password_of(keys.curve_public, keys.server_curve_public, keys.curve_secret)
-        self._socket = trust_all().wrap_socket(
+        trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        self._socket = trusting.wrap_socket(
             socket.create_connection(service.server.address, timeout=10)
         )
         self._stamp = 0
@@ -61,24 +56,24 @@ class RawPeer:
             pass
         return self
 
-    def closed(self, deadline_s=60.0):
-        """Whether the server closes the connection in time."""
-        return closes(self._socket, deadline_s)
+    def closed(self):
+        """Wait until the server closes the connection."""
+        return closes(self._socket)
 
     def close(self):
         self._socket.close()
 
 
-def closes(sock, deadline_s=60.0):
-    """Whether the other side closes `sock` in time, whatever it sends before."""
-    deadline = time.monotonic() + deadline_s
+def closes(sock, within_s=60.0):
+    """Wait until the other side closes `sock`, whatever it sends before."""
     sock.settimeout(0.2)
-    while time.monotonic() < deadline:
+
+    def is_closed():
         try:
-            if not sock.recv(65536):
-                return True
+            return not sock.recv(65536)
         except TimeoutError:
-            pass
+            return False
         except OSError:
             return True
-    return False
+
+    return until(is_closed, "the end of the connection", within_s)

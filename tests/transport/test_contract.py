@@ -10,11 +10,12 @@ from contextlib import ExitStack, closing, suppress
 from types import SimpleNamespace
 
 import pytest
+import zmq
 
 from tmrl_like.errors import AddressInUseError, ConfigError, OversizeError
-from tmrl_like.transport import TransportOptions, connect, listen
+from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
 
-from .exchange import DEADLINE_S, introduce, receive_at, receive_of, send_of, until
+from .exchange import introduce, receive_at, receive_of, send_of, until
 
 
 @pytest.fixture(params=["zmq", "tlspyo", "inproc"])
@@ -42,7 +43,7 @@ def send_to(server, connection, data):
 
 @pytest.mark.parametrize(
     "limits",
-    [{"silent_after_s": 600.0}, {"heartbeat_s": 0.02}, {"heartbeat_s": 4e4, "silent_after_s": 8e4}],
+    [{"heartbeat_s": 0.02}, {"heartbeat_s": 4e4, "silent_after_s": 8e4}],
     ids=str,
 )
 def test_a_connection_works_with_any_limits_of_time(pair, limits):
@@ -57,12 +58,10 @@ def test_messages_of_all_sizes_arrive_unchanged_and_in_order_both_ways(pair):
         (lambda data: send_of(peer, data), lambda: bytes(receive_at(server).data)),
         (lambda data: send_to(server, connection, data), lambda: receive_of(peer)),
     ):
-        for message in messages[:5]:
-            send(message)
-            assert receive() == message
-        for message in messages[5:]:
-            send(message)
-        assert [receive() for _ in messages[5:]] == messages[5:]
+        for some in (*([message] for message in messages[:5]), messages[5:]):
+            for message in some:
+                send(message)
+            assert [receive() for _ in some] == some
 
 
 def test_many_peers_are_told_apart(machines):
@@ -70,24 +69,21 @@ def test_many_peers_are_told_apart(machines):
     peers = {bytes([i]): machines.connect(server) for i in range(4)}
     for name, peer in peers.items():
         send_of(peer, name)
-    arrived = {bytes(message.data): message.peer for message in (receive_at(server) for _ in peers)}
-    assert arrived.keys() == peers.keys()
-    for name, connection in arrived.items():
-        send_to(server, connection, b"for " + name)
-    assert [receive_of(peer) for peer in peers.values()] == [b"for " + name for name in peers]
+    for _ in peers:
+        message = receive_at(server)
+        send_to(server, message.peer, b"for " + message.data)
+    for name, peer in peers.items():
+        assert receive_of(peer) == b"for " + name
 
 
 def test_receive_waits_as_long_as_asked_or_until_it_is_woken(pair):
     for link in pair()[:2]:
-        for timeout_s in (0.0, 0.2):
-            start = time.monotonic()
-            assert link.receive(timeout_s) is None
-            assert timeout_s - 0.05 <= time.monotonic() - start < DEADLINE_S / 2
+        began_at = time.monotonic()
+        assert link.receive(0.2) is None
+        assert time.monotonic() - began_at > 0.15
         waker = threading.Timer(0.1, link.wake)
         waker.start()
-        start = time.monotonic()
-        assert link.receive(DEADLINE_S) is None
-        assert time.monotonic() - start < DEADLINE_S / 2
+        assert link.receive(600.0) is None
         waker.join()
 
 
@@ -98,34 +94,19 @@ def test_a_message_to_nobody_is_not_taken(pair):
     until(lambda: not server.send(connection, b"data"), "the server's `send` saying no")
 
 
-@pytest.mark.parametrize(
-    ("port", "expected"),
-    [
-        (-1, "0 to 65535"),
-        (65536, "0 to 65535"),
-        (80.5, "a whole number"),
-        ("80", "a number, 0 to 65535"),
-    ],
-)
+@pytest.mark.parametrize("port", [-1, 65536, "80"])
 @pytest.mark.parametrize("side", [listen, connect])
-def test_a_port_that_does_not_exist_is_refused(machines, side, port, expected):
-    with pytest.raises(ConfigError, match=f"port is {port!r}; expected {expected}"):
-        side(machines.transport, "127.0.0.1", port, machines.keys).close()
+def test_a_port_that_does_not_exist_is_refused(tmp_path, side, port):
+    with pytest.raises(ConfigError, match=f"port is {port!r}; expected .*0 to 65535"):
+        side("inproc", "127.0.0.1", port, KeyFolder(tmp_path))
 
 
 @pytest.mark.parametrize(
-    "limit",
-    [
-        {"queue_messages": 2**31},
-        {"handshake_timeout_s": 1e7},
-        {"heartbeat_s": math.inf},
-        {"silent_after_s": math.inf},
-    ],
-    ids=lambda limit: next(iter(limit)),
+    ("limit", "value"), [("queue_messages", 2**31), ("silent_after_s", math.inf)]
 )
-def test_a_limit_that_no_transport_can_keep_is_refused(limit):
-    with pytest.raises(ConfigError, match=f"{next(iter(limit))} is .*; expected .* to "):
-        TransportOptions(**limit)
+def test_a_limit_that_no_transport_can_keep_is_refused(limit, value):
+    with pytest.raises(ConfigError, match=f"{limit} is .*; expected .* to "):
+        TransportOptions(**{limit: value})
 
 
 def test_a_forgotten_peer_that_speaks_again_is_answered(pair):
@@ -138,53 +119,44 @@ def test_a_forgotten_peer_that_speaks_again_is_answered(pair):
 
 def test_a_full_queue_says_no_and_loses_nothing_that_it_took(pair):
     server, peer, connection = pair(queue_messages=10)
-    directions = [
+    body = bytes(200_000)  # large, so that the system's own buffers fill soon
+    for send, receive in (
         (peer.send, lambda: receive_at(server).data),
         (lambda data: server.send(connection, data), lambda: receive_of(peer)),
-    ]
-    body = bytes(200_000)  # large, so that the system's own buffers fill soon
-    for send, receive in directions:
+    ):
         taken = 0
-        while taken < 2000 and send(taken.to_bytes(4, "big") + body):
+        while send(taken.to_bytes(4, "big") + body):
             taken += 1
-        assert taken < 2000
+            assert taken < 2000
         for i in range(taken):
-            assert bytes(receive()[:4]) == i.to_bytes(4, "big")
+            assert receive()[:4] == i.to_bytes(4, "big")
 
 
-def test_a_message_above_the_limit_is_refused_by_the_sender(pair):
-    server, peer, connection = pair(max_message_bytes=1000)
+@pytest.mark.parametrize("limit", [1000, 3 << 20], ids=["in one frame", "in several frames"])
+def test_a_message_above_the_limit_is_refused_by_the_sender(pair, limit):
+    server, peer, connection = pair(max_message_bytes=limit)
     with pytest.raises(OversizeError):
-        peer.send(bytes(1001))
+        peer.send(bytes(limit + 1))
     with pytest.raises(OversizeError):
-        server.send(connection, bytes(1001))
-    send_of(peer, bytes(1000))
-    assert len(receive_at(server).data) == 1000
+        server.send(connection, bytes(limit + 1))
+    send_of(peer, bytes(limit))
+    assert len(receive_at(server).data) == limit
+    send_to(server, connection, bytes(limit))
+    assert len(receive_of(peer)) == limit
 
 
-def test_a_message_above_the_limit_is_refused_by_the_receiver(machines, pair):
-    server, polite, connection = pair(max_message_bytes=100_000)
+@pytest.mark.parametrize("limit", [100_000, 3 << 20], ids=["in one frame", "in several frames"])
+def test_a_message_above_the_limit_is_refused_by_the_receiver(machines, pair, limit):
+    server, polite, connection = pair(max_message_bytes=limit)
     rude = machines.connect(server)
     introduce(server, rude)
-    with suppress(OversizeError):
-        rude.send(bytes(1_000_000))
+    with suppress(OversizeError):  # of inproc, which has the limits of the server
+        rude.send(bytes(limit + (1 << 20)))
     send_of(polite, b"polite")
-    assert bytes(receive_at(server).data) == b"polite"
+    assert receive_at(server).data == b"polite"
     assert server.send(connection, b"well")
     assert receive_of(polite) == b"well"
     assert server.receive(0.3) is None
-
-
-def test_peers_find_a_server_that_comes_later_or_again(machines):
-    server = machines.listen()
-    server.close()
-    peers = [machines.connect(server) for _ in range(2)]
-    assert peers[0].receive(0.3) is None
-    for _ in range(2):
-        server = machines.listen(server.address[1])
-        for peer in peers:
-            introduce(server, peer)
-        server.close()
 
 
 def hears_nothing(peer):
@@ -192,14 +164,19 @@ def hears_nothing(peer):
     return peer.is_lost
 
 
-def test_a_peer_whose_server_is_away_knows_that_it_has_no_connection(machines):
+def test_peers_find_a_server_that_comes_later_or_again_and_know_when_it_is_away(machines):
     server = machines.listen()
     assert not machines.connect(server).is_lost
     server.close()
-    peer = machines.connect(server)
-    until(lambda: hears_nothing(peer), "the peer noticing that nobody listens")
-    introduce(machines.listen(server.address[1]), peer)
-    until(lambda: not hears_nothing(peer), "the connection")
+    peers = [machines.connect(server) for _ in range(2)]
+    for _ in range(2):
+        for peer in peers:
+            until(lambda: hears_nothing(peer), "the loss of the connection")  # noqa: B023
+        server = machines.listen(server.address[1])
+        for peer in peers:
+            introduce(server, peer)
+            until(lambda: not hears_nothing(peer), "the connection")  # noqa: B023
+        server.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others answer a dial that they cannot accept")
@@ -218,15 +195,22 @@ def test_an_address_that_does_not_answer_is_dialled_again_and_again(machines_for
         until(lambda: hears_nothing(peer), "the peer noticing that nobody answers")
 
 
-def test_the_ipv4_and_ipv6_addresses_of_a_name_are_dialled_in_turn(machines_for):
-    machines = machines_for("zmq")
+def test_the_ipv4_and_ipv6_addresses_of_a_name_are_dialled_in_turn(machines_for, monkeypatch):
+    machines, dialled, connect = machines_for("zmq"), [], zmq.Socket.connect
     server = machines.listen()
     server.close()
+
+    def dial(sock, where):
+        if where.startswith("tcp"):
+            dialled.append((sock.ipv6, time.monotonic()))
+        connect(sock, where)
+
+    monkeypatch.setattr(zmq.Socket, "connect", dial)
     peer = machines.connect(SimpleNamespace(address=("localhost", server.address[1])))
-    began_at = time.monotonic()
-    for is_ipv6 in (False, True, False, True):
-        until(lambda: hears_nothing(peer) and peer._socket.ipv6 == is_ipv6)  # noqa: B023
-    assert time.monotonic() - began_at > 0.8, "each dial may ask a name server"
+    until(lambda: hears_nothing(peer) and len(dialled) == 4)
+    are_ipv6, times = zip(*dialled, strict=True)
+    assert are_ipv6 == (False, True, False, True)
+    assert times[-1] - times[0] > 0.8, "each dial may ask a name server"
 
 
 def test_closing_twice_is_fine_and_frees_the_port_at_once(machines, pair):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 import msgspec
@@ -37,8 +38,7 @@ def plain(kind, forged=None):
             tag = [kind.tag] if kind.tag else []
             return [*tag, *fields.values()] if kind.array_like else fields
         case msgspec.inspect.UnionType():
-            inner = (each for each in kind.types if not isinstance(each, msgspec.inspect.NoneType))
-            return plain(next(inner), forged)
+            return plain(kind.types[0], forged)
         case msgspec.inspect.VarTupleType():
             return [plain(kind.item_type, forged)]
         case msgspec.inspect.TupleType():
@@ -101,17 +101,13 @@ def test_too_few_bytes_are_refused(data):
     [
         ["NoSuchMessage"],
         ["Hello"],
-        ["Hello", "worker", "name"],
         ["Hello", "robot", "name", 1, "0.1"],
         ["Hello", "worker", "n" * 201, 1, "0.1"],
         ["Hello", "worker", "name", -1, "0.1"],
-        ["Hello", "worker", "name", 2**63, "0.1"],
         ["Hello", "worker", "name", 1, "0.1", None, "", [1] * (MAX_TAKEN_OVER + 1)],
         ["SamplePacket", "w", 1, 1, 1, 1, 0, 1, 0, False, 1e12],
         ["SamplePacket", "w", 1, 1, 1, 1, 0, 1, 0, False, float("nan")],
-        {"type": "Hello"},
         None,
-        [["Hello"]],
     ],
     ids=str,
 )
@@ -152,22 +148,30 @@ def test_a_text_is_the_same_on_both_sides():
     assert decode(encode(Hello("worker", "Röbot 1/ä", 1, "0")))[0].name == "Röbot 1/ä"
 
 
-def test_a_packet_may_not_announce_more_than_its_limits():
-    packet = example_of(messages.SamplePacket)
-    assert isinstance(packet, messages.SamplePacket)
-    episode = packet.episodes[0]
-    for changes in ({"body_bytes": 2**40}, {"episodes": (episode,) * (messages.MAX_EPISODES + 1)}):
-        with pytest.raises(DecodingError):
-            decode(encode(msgspec.structs.replace(packet, **changes)))
+@pytest.mark.parametrize(
+    "changes",
+    [{"body_bytes": 2**40}, {"episodes": ((1, episode()),) * (messages.MAX_EPISODES + 1)}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_packet_may_not_announce_more_than_its_limits(changes):
+    packet = msgspec.structs.replace(example_of(messages.SamplePacket), **changes)
+    with pytest.raises(DecodingError, match="not a message"):
+        decode(encode(packet))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_condition_has_no_number_that_is_not_finite(number):
+    with pytest.raises(DecodingError, match="not a message"):
+        decode(encode(messages.Beat("w", Condition(returns=(1.0, number)))))
 
 
 def test_the_longest_reports_of_faults_fit_a_packet():
     name, most = "\N{ROBOT FACE}" * MAX_NAME, 2**63 - 1
     counts = dict.fromkeys(("steps", "policy_version", "overruns"), most)
     report = episode(worker=name, fault="x" * 2000, **counts)
-    packet = messages.SamplePacket(
-        *(name, most, most, most, most, most, 0, 0, False),
-        policy_version=most,
+    packet = msgspec.structs.replace(
+        example_of(messages.SamplePacket),
+        worker=name,
         episodes=((most, report),) * messages.MAX_EPISODES,
     )
     assert decode(encode(packet))[0] == packet

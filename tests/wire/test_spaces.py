@@ -11,16 +11,13 @@ from tmrl_like.wire.spaces import SpaceSpec, describe_spaces, make_space, spec_o
 BOUNDS = np.array([-np.inf, 0.1], np.float32), np.array([1.1, np.inf], np.float32)
 SPACES = [
     spaces.Box(*BOUNDS),
-    spaces.Box(0, 255, (84, 84, 3), np.uint8),
     spaces.Box(0, 1, (3,), np.bool_),
     spaces.Box(-1.0, 1.0, (), np.float64),
-    spaces.Box(-1.0, 1.0, (0,)),
     spaces.Box(np.int64(-(2**62)), np.int64(2**62 + 1), (2,), np.int64),
     spaces.Discrete(3, start=-1),
     spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, 3]]),
-    spaces.MultiDiscrete([3]),
     spaces.MultiBinary((2, 3)),
-    spaces.Tuple((spaces.Discrete(2), spaces.Tuple((spaces.Box(*BOUNDS),)))),
+    spaces.Tuple((spaces.Discrete(2), spaces.Tuple(()))),
     spaces.Dict([("b", spaces.Discrete(2)), ("a", spaces.Dict({"c": spaces.MultiBinary(2)}))]),
 ]
 
@@ -68,12 +65,12 @@ def described(*leaves):
 
 
 def test_two_spaces_differ_in_a_leaf_that_is_named_with_its_bounds():
-    speed, arm = spaces.Box(0.0, 10.0, (1,)), spaces.Box(np.float32([-1, -2]), np.float32([1, 2]))
-    longer = spaces.Box(np.float32([-1, -2.5]), np.float32([1, 2]))
+    speed, arm = spaces.Box(0.0, 10.0, (1,)), spaces.Box(-1.0, np.float32([1, 2]))
+    longer = spaces.Box(-1.0, np.float32([1, 2.5]))
     assert described(speed, arm).difference(described(speed, longer)) == (
         "observation",
-        "[1] Box([-1.0, -2.0], [1.0, 2.0], (2,), float32)",
-        "[1] Box([-1.0, -2.5], [1.0, 2.0], (2,), float32)",
+        "[1] Box(-1.0, [1.0, 2.0], (2,), float32)",
+        "[1] Box(-1.0, [1.0, 2.5], (2,), float32)",
     )
     assert described(speed).difference(described(speed, arm))[1] == "without this part"
     other = describe_spaces(spaces.Tuple([speed]), spaces.Discrete(4))
@@ -90,8 +87,7 @@ def test_many_bounds_are_a_range_and_a_hash_and_many_leaves_end_with_one():
     assert crowds[0] != crowds[1]
 
 
-@pytest.mark.parametrize("step", [np.float32(1e-6), -np.float32(1e-6)])
-def test_no_difference_is_too_small_to_be_seen(step):
-    assert described(spaces.Box(-1.0, 1.0, (1,))) != described(
-        spaces.Box(-1.0, np.float32(1.0) + step, (1,))
-    )
+def test_no_difference_is_too_small_to_be_seen():
+    most = np.float32(1.0)
+    wider = np.nextafter(most, np.float32(2.0))
+    assert described(spaces.Box(-1.0, most, (1,))) != described(spaces.Box(-1.0, wider, (1,)))

@@ -9,7 +9,6 @@ from tmrl_like.wire import messages as m
 BOTH = Identity("local", ("worker", "trainer"))
 WORKER_ONLY = Identity("lab", ("worker",))
 OTHER_WORKER = Identity("car", ("worker",))
-TRAINER_ONLY = Identity("gpu", ("trainer",))
 SPACES, OTHER_SPACES = m.Spaces("Box(4)", "Box(2)"), m.Spaces("Box(3)", "Box(2)")
 
 
@@ -77,13 +76,13 @@ class Scene:
     def __init__(self, **options):
         self.now = 0.0
         self.relay = Relay(self, **options)
-        self._peers = {}
+        self.peers = {}
         self.revoked = set()  # names of keys
 
     def send(self, peer, data):
-        if self._peers[peer].full:
+        if self.peers[peer].full:
             return False
-        self._peers[peer].got.append(m.decode(data))
+        self.peers[peer].got.append(m.decode(data))
         return True
 
     def is_valid(self, key):
@@ -93,8 +92,8 @@ class Scene:
         """Do nothing: nothing is kept about peers."""
 
     def peer(self, key=BOTH):
-        peer = Peer(self, len(self._peers), key)
-        self._peers[peer.id] = peer
+        peer = Peer(self, len(self.peers), key)
+        self.peers[peer.id] = peer
         return peer
 
     def worker(self, name="w1", session=1, key=BOTH, **fields):
@@ -106,12 +105,12 @@ class Scene:
     @property
     def workers(self):
         """The workers that have a seat."""
-        return [self._peers[seat.peer] for seat in self.relay.workers.values()]
+        return [self.peers[seat.peer] for seat in self.relay.workers.values()]
 
     @property
     def ranks(self):
         """The trainers that have a seat, by rank."""
-        return {rank: self._peers[seat.peer] for rank, seat in self.relay.ranks.items()}
+        return {rank: self.peers[seat.peer] for rank, seat in self.relay.ranks.items()}
 
 
 def frame(version=1, index=0, frames=1):

@@ -149,7 +149,7 @@ class LinkProcess(Process):
         )
         if self.outbox.takes_over:
             world.count("entries of dead processes were taken over")
-        servers = [server.name for server in world.servers.values()]
+        servers = [server.name for server in world.servers]
         ring = Ring(world.rng.sample(servers, len(servers)), self._dial)
         condition = Condition(awaits=worker.is_in_lockstep)
         self.role = WorkerRole(self.outbox, NO_GATE, None, NO_FILES, condition, self._tell)

@@ -178,7 +178,6 @@ class LinkProcess(Process):
             self.orphan_until = self.clock() + ORPHAN_S
             self.outbox.hasten()
         self.session.conversation.turn(0.0)
-        self.world.auditor.look_at_link(self)
         if self.orphan_until is not None and (
             not self.role.pending() or self.clock() > self.orphan_until
         ):

@@ -182,3 +182,21 @@ def let_clocks_jump(world):
     for trainer in world.trainers:
         if trainer.is_alive:  # it has the age limit that was drawn
             trainer.die()
+
+
+def kill_groups(world):
+    """Silence all trainers of a group, kill them with their unsent messages, and restart them in
+    another number.
+    """
+
+    def silence_or_kill(world):
+        peers = [rank.peer for rank in world.trainers if rank.session is not None]
+        own = [connection for connection in world.network.connections if connection.link in peers]
+        if any(connection.held_until[0] > world.now for connection in own):
+            kill_trainer(world)
+        for connection in own:
+            connection.held_until[0] = world.now + 300.0
+
+    for training in world.trainings:
+        training.sizes = (1, 2, 3)
+    world.only(silence_or_kill, 0.02)

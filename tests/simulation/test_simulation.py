@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from breaks import BREAKS, ROOT, seed_that_notices
 from histories import live
-from simulated_faults import let_clocks_jump
+from simulated_faults import kill_groups, let_clocks_jump
 
 SEEDS, STEPS = 25, 800
 HAPPENED = (
@@ -113,6 +113,11 @@ def test_every_promise_holds_in_a_million_steps(figure):
 def test_while_clocks_jump_only_old_samples_are_dropped():
     worlds = [live(seed, STEPS, change=let_clocks_jump) for seed in range(4)]
     assert all(world.counts["a clock jumped"] > 20 for world in worlds)
+
+
+def test_groups_that_change_their_size_have_each_sample_once():
+    counts = sum((live(seed, STEPS, change=kill_groups).counts for seed in range(4)), Counter())
+    assert counts["a group changed its size"] > 5
 
 
 def test_a_seed_is_a_history_to_the_byte():

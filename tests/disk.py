@@ -109,25 +109,30 @@ class State:
             folder = found
         return folder
 
-    def apply(self, operation):
-        match operation:
-            case "open", path, number:
-                self.files[number] = File()
-                self._change([(*self._place(path), self.files[number])])
-            case "write", number, at, data:
-                self.files[number].pending.append((at, data))
-            case "sync", number:
-                self.files[number].sync()
-            case "sync_folder", path:
-                self._sync_folder(self._folder(Path(path)))
-            case "make_folder", path:
-                self._change([(*self._place(path), Folder())])
-            case "link", source, path:
-                self._change([(*self._place(path), self._at(source))])
-            case "rename", source, path:
-                self._change([(*self._place(source), None), (*self._place(path), self._at(source))])
-            case "remove", path:
-                self._change([(*self._place(path), None)])
+    def open(self, path, number):
+        self.files[number] = File()
+        self._put(path, self.files[number])
+
+    def write(self, number, at, data):
+        self.files[number].pending.append((at, data))
+
+    def sync(self, number):
+        self.files[number].sync()
+
+    def make_folder(self, path):
+        self._put(path, Folder())
+
+    def link(self, source, path):
+        self._put(path, self._at(source))
+
+    def rename(self, source, path):
+        self._change([(*self._place(source), None), (*self._place(path), self._at(source))])
+
+    def remove(self, path):
+        self._put(path, None)
+
+    def _put(self, path, node):
+        self._change([(*self._place(path), node)])
 
     def _place(self, path):
         """Return the folder that contains a path, and the name in it."""
@@ -143,7 +148,8 @@ class State:
             _put(folder.names, name, node)
         self._pending.append(changes)
 
-    def _sync_folder(self, folder):
+    def sync_folder(self, path):
+        folder = self._folder(Path(path))
         pending, self._pending = self._pending, []
         for changes in pending:
             if any(changed is folder for changed, _, _ in changes):
@@ -293,7 +299,8 @@ class PowerDisk:
 
     def _note(self, operation):
         self.operations.append(operation)
-        self.state.apply(operation)
+        name, *targets = operation
+        getattr(self.state, name)(*targets)
 
     def _open(self, path, private=False):
         ours = self._path(path)

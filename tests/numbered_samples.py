@@ -38,11 +38,8 @@ class NumberedEnv(gymnasium.Env):
         ballast_bytes=0,
     ):
         self.observation_space, self.action_space = NUMBERED_SPACES
-        self._tally = Path(tally)
-        self._worker = worker
-        self._period_s = period_s
-        self._episode_steps = episode_steps
-        self._ballast_bytes = ballast_bytes
+        self._tally, self._worker, self._period_s = Path(tally), worker, period_s
+        self._episode_steps, self._ballast_bytes = episode_steps, ballast_bytes
         self._counter = None
         self._incarnation = self._number = self._step = 0
         self._due = 0.0
@@ -65,13 +62,11 @@ class NumberedEnv(gymnasium.Env):
         return obs, 0.0, self._step >= self._episode_steps, False, info
 
     def _next(self):
-        assert self._counter is not None
         obs = np.array([self._worker, self._incarnation, self._number], np.float32)
         self._number += 1
         self._counter[:] = self._number.to_bytes(8, "little")
-        return obs, {
-            "ballast": self.np_random.bytes(self._ballast_bytes)
-        } if self._ballast_bytes else {}
+        ballast = self.np_random.bytes(self._ballast_bytes)
+        return obs, {"ballast": ballast} if ballast else {}
 
 
 def counter(path):
@@ -145,11 +140,7 @@ class Audit:
             f"{len(self.doubled)} doubled, {len(self.out_of_order)} out of order"
         )
         wrong = (*self.lost, *self.doubled, *self.out_of_order)
-        return (
-            f"{text}: {', '.join(map(str, wrong[:5]))}{', …' if wrong[5:] else ''}"
-            if wrong
-            else text
-        )
+        return ": ".join([text, *filter(None, [", ".join(map(str, wrong[:5]))])])
 
 
 def audit(rows, counts):

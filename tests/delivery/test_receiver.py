@@ -87,7 +87,7 @@ REPORTS = tuple(episode(return_=k) for k in range(3))
 
 @pytest.mark.parametrize(
     ("known", "samples", "reports"),
-    [(1, [2, 3], [0, 1, 2]), (2, [3], [0, 1, 2]), (3, [], [0, 1, 2]), (4, [], [1, 2]), (6, [], [])],
+    [(1, [2, 3], [0, 1, 2]), (2, [3], [0, 1, 2]), (4, [], [1, 2]), (6, [], [])],
 )
 def test_breaks_samples_and_reports_are_cut_off_alike(trainer, known, samples, reports):
     """Entry 1 is a break, entries 2 and 3 are samples, 4 to 6 are reports."""

@@ -5,7 +5,6 @@ damage.
 import errno
 import threading
 from collections import deque
-from contextlib import closing
 from itertools import count
 from types import SimpleNamespace
 
@@ -17,8 +16,6 @@ from kit.failing import failing
 
 import tmrl_like.delivery
 from tmrl_like.delivery import sample_log, segments
-from tmrl_like.delivery.folder import open_folder
-from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.delivery.segments import END, HEAD_BYTES, NUMBER, RECORD_BYTES, ROW, SUFFIX, Segment
 from tmrl_like.errors import EncodingError
 from tmrl_like.wire import messages as m
@@ -26,7 +23,7 @@ from tmrl_like.wire.packet import columns_in, decode_body
 
 
 def files_of(box):
-    return sorted(box.folder.path.glob(f"*{SUFFIX}"))
+    return sorted(box.path.glob(f"*{SUFFIX}"))
 
 
 def test_files_are_filled_again_when_all_that_is_in_them_is_stored(spool, small_files):
@@ -39,27 +36,23 @@ def test_files_are_filled_again_when_all_that_is_in_them_is_stored(spool, small_
             box.pump(taker.send, True)
             taker.acknowledge(box)
     assert len(files_of(box)) < 10
-    assert (box.pumped(awaits=True).all_numbers, taker.rows[1]) == (
+    assert (box.emptied().all_numbers, taker.rows[1]) == (
         list(range(1981, 2000)),
         list(range(1981)),
     )
 
 
-def test_some_room_on_a_disk_is_left_to_others(tmp_path, monkeypatch):
+def test_some_room_on_a_disk_is_left_to_others(spool, monkeypatch):
     """Otherwise a trainer that stores on the same disk would have no room, and nothing would be
     freed.
     """
-    disk = SimpleNamespace(total=100 << 20, free=100 << 20)
+    disk = SimpleNamespace(total=100 << 20, free=5 << 20)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: disk)
-    with closing(open_folder(tmp_path, "w")) as folder, closing(SampleLog(folder)) as log:
-        assert not log.alarm
-        log._spare.clear()
-        disk.free = 5 << 20
-        log.refill()
-        assert "No space left" in log.alarm
-        disk.free = 20 << 20
-        log.refill()
-        assert not log.alarm
+    log = spool().log
+    assert "No space left" in log.alarm
+    disk.free = 20 << 20
+    log.refill()
+    assert not log.alarm
 
 
 def test_files_that_nobody_reads_become_larger_and_not_many(spool, small_files):
@@ -69,7 +62,7 @@ def test_files_that_nobody_reads_become_larger_and_not_many(spool, small_files):
         if i % 20 == 0:
             box.log.refill()
     assert len(files_of(box)) < 40
-    assert box.pumped(awaits=True).all_numbers == list(range(20_000))
+    assert box.emptied().all_numbers == list(range(20_000))
 
 
 def test_the_control_thread_makes_no_file_where_they_are_made_in_time(
@@ -108,7 +101,7 @@ def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(spool, small_fil
         box.log.refill()
     assert len(files_of(box)) == 2
     assert not box.log.lost_samples
-    newest = box.pumped(awaits=True).packets[-1].last
+    newest = box.emptied().packets[-1].last
     box.ack(newest, newest)
     box.log.refill()
     assert box.log.alarm == ""
@@ -132,7 +125,7 @@ def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(
     box.log.refill()
     assert box.log.alarm == ""
     box.fill(2000)
-    wire = box.pumped(awaits=True)
+    wire = box.emptied()
     assert wire.all_numbers == [*range(2000 - lost), 2000]
     assert wire.packets[-1].breaks == 1
 
@@ -149,7 +142,7 @@ def test_a_worker_starts_although_the_disk_is_full(spool, monkeypatch):
         box.pump(nothing, True)
     box.log.refill()
     box.fill(1)
-    assert box.pumped(awaits=True).all_numbers == [1]
+    assert box.emptied().all_numbers == [1]
     assert box.lost_samples == 1
 
 
@@ -159,7 +152,7 @@ def test_a_sample_of_any_size_gets_a_file(spool, elements):
     for i in range(3):
         box.append(sample(i))
         box.append(sample(i, elements))
-    assert box.pumped(awaits=True).all_numbers == [0, 0, 1, 1, 2, 2]
+    assert box.emptied().all_numbers == [0, 0, 1, 1, 2, 2]
 
 
 def test_arrays_of_any_layout_are_stored_by_value(spool):
@@ -187,7 +180,7 @@ def test_what_cannot_be_sent_is_refused_by_name(spool):
     with pytest.raises(EncodingError, match=r"info\['car'\] is a builtins.object"):
         box.append((0, 0, 0.0, False, False, {"car": object()}))
     box.fill(1)
-    assert box.pumped(awaits=True).spans == [(1, 1)]
+    assert box.emptied().spans == [(1, 1)]
 
 
 def rows_in(segment):
@@ -196,7 +189,7 @@ def rows_in(segment):
 
 
 def fill_after_a_break(box):
-    box.add_break()
+    box.log.add_break()
     box.fill(2)
 
 
@@ -216,7 +209,7 @@ def test_an_entry_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_a
         segment.map[end : end + end - at] = segment.map[at:end]  # former content of the file
         segment.close()
         is_killed = kill_after(lines, lambda box=box: what(box), tmrl_like.delivery)
-        wire = box.pumped(awaits=True)
+        wire = box.emptied()
         assert 2 <= wire.packets[-1].last <= 2 + entries
         assert wire.all_numbers in ([1, 1], [1, 1, 2])
         if not is_killed:
@@ -237,7 +230,7 @@ def test_of_a_file_that_a_power_cut_damaged_what_comes_before_the_damage_is_ther
     segment.map[rows_in(segment)[damaged] + RECORD_BYTES + 40] ^= 1
     segment.close()
     box.kill()
-    assert spool(2).pumped(awaits=True).all_numbers == list(range(damaged))
+    assert spool(2).emptied().all_numbers == list(range(damaged))
 
 
 @pytest.mark.parametrize(
@@ -250,19 +243,19 @@ def test_a_record_of_what_a_file_held_before_is_none_after_a_power_cut(spool, wh
     segment.words[NUMBER] += 4  # the head is on the disk, the entries it refers to are not
     segment.close()
     box.kill()
-    assert spool(2).pumped(awaits=True).packets == []
+    assert spool(2).emptied().packets == []
 
 
 def test_files_that_were_never_filled_go_with_the_next_process(spool):
     box = spool()
     box.fill(1)
-    (box.folder.path / f"{1:016x}-000099{SUFFIX}").touch()
+    (box.path / f"{1:016x}-000099{SUFFIX}").touch()
     before = files_of(box)
     box.kill()
     box = spool(2)
     assert len(before) == 3 + 1
     assert [path for path in before if path.exists()] == [before[0], before[3]]
-    taker = box.pumped(Taker(), awaits=True)
+    taker = box.emptied()
     assert taker.all_numbers == [1]
     taker.acknowledge(box)
     assert not any(path.exists() for path in before)
@@ -280,7 +273,7 @@ def test_files_that_cannot_be_looked_at_stay(spool, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(segments, "map_file", failing(errno.EMFILE))
         spool(2).kill()
-    assert spool(3).pumped(awaits=True).all_numbers == [1]
+    assert spool(3).emptied().all_numbers == [1]
 
 
 def test_a_sample_log_that_was_closed_takes_nothing_and_does_not_fail(spool):
@@ -302,7 +295,6 @@ def test_the_control_thread_makes_a_file_if_the_last_spare_one_is_just_being_rem
 
     box = spool()
     box.log._spare = Taken(box.log._spare)
-    box.fill(1)
-    box.begin_file()
-    box.fill(2)
-    assert box.pumped(awaits=True).all_numbers == [1, 2]
+    for number in (1, 2):
+        box.fill(number, size=200_000)  # two of them are too large for a file
+    assert box.emptied().all_numbers == [1, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 
+from tmrl_like.delivery.source import Source
 from tmrl_like.wire import messages as m
 
 
@@ -235,12 +236,6 @@ class Auditor:
         self.note_steps_made((*process, last))  # training need not wait for what is given up
         self.count("samples were dropped")
 
-    def look_at_link(self, link):
-        """Check a worker's link after each of its turns."""
-        limit = self._world.options.outbox.window_bytes + (128 << 10)
-        in_flight = link.outbox._in_flight_bytes
-        assert in_flight <= limit, f"{in_flight} bytes of {link.name} on their way"
-
     def note_write_back(self, worker):
         """Note that all files of a worker's folder were written to its disk."""
         for life in self.lives.values():
@@ -335,7 +330,10 @@ class Auditor:
         assert not (worker.is_in_lockstep and life.holds_still), (
             f"{life.process} waits for training, which is done"
         )
-        said = worker.link.outbox._senders[life.incarnation].source.lost_samples
+        source = Source(worker.root, worker.name, life.incarnation)
+        source.ends_at(0)  # it looks at all files
+        said = source.lost_samples
+        source.close()
         assert said == life.counted, (
             f"{life.process} has lost {life.counted} samples, and says {said}"
         )

@@ -20,9 +20,16 @@ from settling import settle
 from world import World
 
 from tmrl_like.base import clocks
-from tmrl_like.base.files import disk
-from tmrl_like.delivery import receiver, sample_log, sample_store, source
-from tmrl_like.delivery.folder import shared_memory
+from tmrl_like.base.files import disk, lock_folder
+from tmrl_like.delivery import (
+    folder,
+    outbox,
+    receiver,
+    sample_log,
+    sample_store,
+    segments,
+    source,
+)
 from tmrl_like.session import conversation, session
 from tmrl_like.trainer import checkpoints, fleet, sample_ages, trainer_link
 from tmrl_like.worker import link as worker_link
@@ -35,8 +42,8 @@ class Broken(AssertionError):
 @contextlib.contextmanager
 def world(seed):
     """Yield the world of a seed, in a folder in memory."""
-    folder = Path(tempfile.mkdtemp(prefix="simulation.", dir=shared_memory()))
-    made = World(seed, folder)
+    root = Path(tempfile.mkdtemp(prefix="simulation.", dir=folder.shared_memory()))
+    made = World(seed, root)
     try:
         with _quiet(), contextlib.ExitStack() as patches:
             _put_under(made, patches)
@@ -47,7 +54,7 @@ def world(seed):
                 made.close()
                 gc.collect()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(root, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -96,6 +103,22 @@ def _put_under(made, patches):
     patch(receiver, "_GROUP_BYTES", 20_000)
     patch(sample_store, "wait", lambda futures: made.running.beside.work())
     patch(checkpoints, "share", lambda training, ranks: None)
+
+    def held(make, let_go):
+        """Have a process that dies let go of what it has made."""
+
+        def make_one(*arguments, **options):
+            one = make(*arguments, **options)
+            if one is not None and made.running is not None:
+                made.running.let_go.append(getattr(one, let_go))
+            return one
+
+        return make_one
+
+    for module in (sample_log, source):
+        patch(module, "Segment", held(segments.Segment, "close"))
+    patch(outbox, "lock_for_reading", held(folder.lock_for_reading, "release"))
+    patch(checkpoints, "lock_folder", held(lock_folder, "release"))
     drop_oldest = source.Source.drop_oldest
 
     def note_dropped(self, max_bytes, received):

@@ -69,9 +69,9 @@ def _round(world):
     for parts, turns in (
         (world.robots, ("refill",)),
         (world.links, ("turn",)),
-        (world.servers.values(), ("turn",)),
+        (world.servers, ("turn",)),
         (world.trainers, ("turn", "train", "turn", "store", "turn")),
-        (world.servers.values(), ("turn",)),
+        (world.servers, ("turn",)),
     ):
         for process in parts:
             for turn in turns:

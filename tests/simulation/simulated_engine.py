@@ -128,7 +128,7 @@ class Reader:
 
     def receive(self, timeout_s):
         self._read()
-        for server in self._process.world.servers.values():
+        for server in self._process.world.servers:
             if server.is_alive:
                 server.gateway.on_training(self._training)
         return self.arrived.popleft() if self.arrived else None
@@ -158,7 +158,7 @@ class Reader:
         return True
 
     def _say(self, ack):
-        for server in self._process.world.servers.values():
+        for server in self._process.world.servers:
             if server.is_alive:
                 server.gateway.words.append(ack)
 

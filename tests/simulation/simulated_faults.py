@@ -18,7 +18,7 @@ def _kill(world, processes, what):
 
 
 def kill_server(world):
-    server = world.one(world.servers.values())
+    server = world.one(world.servers)
     if server is not None:
         world.count("a server was killed")
         server.die()

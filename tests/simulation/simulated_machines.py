@@ -16,13 +16,6 @@ PAGE_BYTES = 512  # small like the files of a simulation; a real page has 4 KiB
 MOMENTS = 10
 
 
-def unmap(segments):
-    """Unmap files, as the system does for a killed process."""
-    for segment in segments:
-        with contextlib.suppress(BufferError, ValueError):  # it is already closed, or in use
-            segment.close()
-
-
 class Machine:
     """A machine with its disk and its clock.
 
@@ -96,6 +89,7 @@ class Process:
         dies_in_write: whether it is killed in its next write.
         frozen_until: until then it is stopped (SIGSTOP) or waits for its disk.
         start_at: when it may be restarted.
+        let_go: lets go of each file that it has mapped and each lock that it holds.
     """
 
     def __init__(self, world, name, machine):
@@ -114,6 +108,7 @@ class Process:
         self._clock_from = self.world.rng.random() * 1e5
         self.epoch_s = self.wall() - self.up()
         self.spare()
+        self.let_go = []
         self.is_alive = True
 
     def wall(self):
@@ -164,8 +159,11 @@ class Process:
         self.die()
 
     def die(self):
-        """Die as if killed."""
+        """Die as if killed: the system unmaps its files and releases its locks."""
         self.is_alive = False
+        for let_go in self.let_go:
+            with contextlib.suppress(BufferError, ValueError):  # it is already closed, or in use
+                let_go()
         self.start_at = self.world.now + self.world.rng.choice((0.0, 0.1, 1.0, 8.0))
         self.world.trace(f"{self.name} dies")
 

@@ -54,7 +54,7 @@ class SimulatedNetwork:
 
     def connect(self, link):
         """Give a dialling peer a connection."""
-        server = self._world.servers[link.address]
+        server = self._world.server_at(link.address)
         self._made += 1
         connection = link.connection = Connection(b"%d" % self._made, link, server)
         connection.up.extend(link.waiting)
@@ -158,7 +158,7 @@ class SimulatedPeerLink:
     @property
     def may_dial(self):
         """Whether this side knows of no connection and a server listens."""
-        return self.is_lost and self._world.servers[self.address].is_alive
+        return self.is_lost and self._world.server_at(self.address).is_alive
 
     @property
     def is_lost(self):

@@ -182,8 +182,6 @@ class TrainerProcess(Process):
         elif self.peer is not None:
             self.world.network.drop_peer(self.peer)
         self.session = None
-        for store in self.checkpoints._stores:
-            store._lock.release()
         self.training.note_death()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
-from simulated_machines import Machine, MappedDisk, Process, unmap
+from simulated_machines import Machine, MappedDisk, Process
 from simulated_network import SimulatedPeerLink
 
 from tmrl_like.base.files import lock_folder
@@ -53,8 +53,9 @@ class RobotProcess(Process):
         """
         self.begin()
         world, worker = self.world, self.worker
-        self.lanes, self._lock = [], lock_folder(worker.folder(), name="worker.lock")
-        self.folder = WorkerFolder(worker.root, worker.name, self._lock)
+        self.lanes, lock = [], lock_folder(worker.folder(), name="worker.lock")
+        self.let_go.append(lock.release)
+        self.folder = WorkerFolder(worker.root, worker.name, lock)
         for _ in range(world.rng.choice(world.options.lanes)):
             life = world.auditor.begin_life(worker)
             log = SampleLog(
@@ -114,9 +115,6 @@ class RobotProcess(Process):
 
     def die(self):
         super().die()
-        self._lock.release()
-        for lane in self.lanes:
-            unmap((*lane.log._used, *lane.log._spare))
         self.worker.note_death()
 
 
@@ -149,7 +147,7 @@ class LinkProcess(Process):
         )
         if self.outbox.takes_over:
             world.count("entries of dead processes were taken over")
-        servers = [server.name for server in world.servers.values()]
+        servers = [server.name for server in world.servers]
         ring = Ring(world.rng.sample(servers, len(servers)), self._dial)
         condition = Condition(awaits=worker.is_in_lockstep)
         self.role = WorkerRole(self.outbox, NO_GATE, None, NO_FILES, condition, self._tell)
@@ -178,7 +176,6 @@ class LinkProcess(Process):
             self.orphan_until = self.clock() + ORPHAN_S
             self.outbox.hasten()
         self.session.conversation.turn(0.0)
-        self.world.auditor.look_at_link(self)
         if self.orphan_until is not None and (
             not self.role.pending() or self.clock() > self.orphan_until
         ):
@@ -198,10 +195,6 @@ class LinkProcess(Process):
         super().die()
         if self.peer is not None:
             self.world.network.drop_peer(self.peer)
-        if self.outbox is not None:
-            self.outbox._lock.release()
-            for sender in self.outbox._senders.values():
-                unmap(sender.source._mapped.values())
         self.worker.note_death()
 
 

@@ -20,7 +20,7 @@ import itertools
 import random
 import zlib
 from collections import Counter
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import simulated_faults as faults
 from auditor import Auditor
@@ -32,14 +32,23 @@ from simulated_worker import Worker
 
 from tmrl_like.delivery.options import OutboxOptions
 
-WORK = {  # methods of `World`, and their relative frequencies
-    "append": 16,  # a robot appends samples, perhaps a report or a break
-    "refill": 1,  # a robot's other thread prepares files
+TURNS = {  # of which processes one does what
+    "append": "robots",  # it appends samples, perhaps a report or a break
+    "refill": "tended_robots",  # its other thread prepares files
+    "link_turn": "links",
+    "server_turn": "servers",
+    "trainer_turn": "trainers",
+    "train": "trainers",  # its training thread takes arrived samples, and makes training steps
+    "store": "trainers",  # its other thread writes to its store
+}
+WORK = {  # turns and methods of `World`, and their relative frequencies
+    "append": 16,
+    "refill": 1,
     "link_turn": 16,
     "server_turn": 12,
     "trainer_turn": 10,
-    "train": 6,  # a training thread takes arrived samples, and makes training steps
-    "store": 6,  # a trainer's other thread writes to its store
+    "train": 6,
+    "store": 6,
     "deliver": 30,  # messages of one connection and direction arrive
     "dial": 4,  # a peer gets a connection
     "start": 3,  # dead processes restart; a group of trainers perhaps with another size
@@ -72,17 +81,6 @@ FAULTS = {  # relative frequencies among the faults drawn for a world
 }
 
 
-@dataclass
-class Options:
-    """The options drawn for one world."""
-
-    outbox: OutboxOptions
-    log_bytes: int
-    relay_bytes: int
-    lanes: tuple[int, ...]
-    max_age_s: float
-
-
 class World:
     """All parts of one simulation, and the scheduler."""
 
@@ -101,7 +99,7 @@ class World:
         self.boots = itertools.count(1e5, 1e5)
         self.auditor = Auditor(self)
         is_small = rng.random() < 0.3
-        self.options = Options(
+        self.options = SimpleNamespace(
             outbox=OutboxOptions(
                 max_samples=rng.choice((1, 5, 20)),
                 max_packet_bytes=rng.choice((300, 1 << 18)),
@@ -118,7 +116,7 @@ class World:
         self.network = SimulatedNetwork(self, rng.choice((8, 1000)), rng.random() < 0.5)
         self.workers = [Worker(self, number) for number in range(rng.choice((1, 1, 2, 3)))]
         names = ["a:1", "b:2"][: rng.choice((1, 1, 1, 2))]
-        self.servers = {name: ServerProcess(self, name) for name in names}
+        self.servers = [ServerProcess(self, name) for name in names]
         # of the engine between servers and trainer, if there is one
         self.stream = Stream(self) if rng.random() < 0.25 else None
         seats = names + names[:1] * (rng.random() < 0.2)  # perhaps two for the first seat
@@ -126,18 +124,13 @@ class World:
         if self.stream is not None:
             seats, sizes = names[:1], (1,)
         self.trainings = [Training(self, number, name, sizes) for number, name in enumerate(seats)]
-        chosen = {fault: weight for fault, weight in FAULTS.items() if rng.random() < 0.6}
-        self._work, self._weights = list(WORK), list(itertools.accumulate(WORK.values()))
-        self._faults, self._fault_weights = (
-            list(chosen),
-            list(itertools.accumulate(chosen.values())),
-        )
+        self._faults = {fault: weight for fault, weight in FAULTS.items() if rng.random() < 0.6}
         fewest, most = rng.choice(((0.0, 0.01), (0.01, 0.05), (0.03, 0.1)))
         self._troubles = rng.uniform(fewest, most)  # the share of steps that are faults
 
     def only(self, fault, share):
         """Allow only one kind of fault, in a `share` of all steps."""
-        self._faults, self._fault_weights, self._troubles = [fault], [1.0], share
+        self._faults, self._troubles = {fault: 1.0}, share
 
     # -- what happened -----------------------------------------------------------------------------
 
@@ -159,9 +152,16 @@ class World:
 
     # -- the parts ---------------------------------------------------------------------------------
 
+    def server_at(self, address):
+        return next(server for server in self.servers if server.name == address)
+
     @property
     def robots(self):
         return [worker.robot for worker in self.workers]
+
+    @property
+    def tended_robots(self):
+        return [worker.robot for worker in self.workers if worker.link.is_alive]
 
     @property
     def links(self):
@@ -173,7 +173,7 @@ class World:
 
     @property
     def processes(self):
-        return [*self.robots, *self.links, *self.trainers, *self.servers.values()]
+        return [*self.robots, *self.links, *self.trainers, *self.servers]
 
     @property
     def machines(self):
@@ -186,43 +186,28 @@ class World:
         rng = self.rng
         self.now += rng.random() * 0.02
         if self._faults and rng.random() < self._troubles:
-            fault = rng.choices(self._faults, cum_weights=self._fault_weights)[0]
+            fault = self._draw(self._faults)
             self.trace(fault.__name__)
             fault(self)
         else:
-            kind = rng.choices(self._work, cum_weights=self._weights)[0]
+            kind = self._draw(WORK)
             self.trace(kind)
-            getattr(self, kind)()
+            if kind in TURNS:
+                self._give_turn(getattr(self, TURNS[kind]), kind.rpartition("_")[2])
+            else:
+                getattr(self, kind)()
+
+    def _draw(self, weights):
+        return self.rng.choices(list(weights), weights.values())[0]
 
     def one(self, processes):
         processes = [process for process in processes if process.may_run]
         return self.rng.choice(processes) if processes else None
 
-    def _have_one(self, processes, what):
+    def _give_turn(self, processes, what):
         process = self.one(processes)
         if process is not None:
             process.run(getattr(process, what))
-
-    def append(self):
-        self._have_one(self.robots, "append")
-
-    def refill(self):
-        self._have_one([worker.robot for worker in self.workers if worker.link.is_alive], "refill")
-
-    def link_turn(self):
-        self._have_one(self.links, "turn")
-
-    def server_turn(self):
-        self._have_one(self.servers.values(), "turn")
-
-    def trainer_turn(self):
-        self._have_one(self.trainers, "turn")
-
-    def train(self):
-        self._have_one(self.trainers, "train")
-
-    def store(self):
-        self._have_one(self.trainers, "store")
 
     def wait(self):
         self.now += self.rng.random() * 0.5
@@ -254,7 +239,7 @@ class World:
 
     def start(self):
         """Restart dead processes that are due."""
-        for server in self.servers.values():
+        for server in self.servers:
             if not server.is_alive and self.now >= server.start_at:
                 server.run(server.start)
         parts = [*self.workers, *self.trainings]

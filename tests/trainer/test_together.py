@@ -12,6 +12,7 @@ from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.types import Receipt
+from tmrl_like.wire.messages import share_of
 
 # -- training --------------------------------------------------------------------------------------
 
@@ -193,6 +194,18 @@ def test_each_rank_has_its_samples_again_and_all_what_rank_0_has_learnt(together
         (5, 5, 40)
     ] * 2
     assert [t.kept.version for t in group.trainings] == [3, 3]
+
+
+def test_the_rank_of_a_worker_knows_what_another_has_stored_of_it_in_a_group_of_another_size(
+    together,
+):
+    alone, workers = together(1), [f"w{number}" for number in range(4)]
+    for worker in workers:
+        alone.take(0, worker, 1)
+    alone.close()
+    known = [{r.worker for r in run.receiver.receipts} for run in together(2).runs]
+    assert known[1] == {worker for worker in workers if share_of(worker, 2) == 1}
+    assert len(known[1]) == 2
 
 
 def test_ranks_begin_alike_and_draw_differently(together):

@@ -19,7 +19,7 @@ from tmrl_like.worker.options import WorkerOptions
     "one of several servers is gone for good",
     "its workers take all that they have to the next one",
 )
-@pytest.mark.parametrize("transport", ["zmq", "tlspyo", "inproc"])
+@pytest.mark.parametrize("transport", ["zmq", "tlspyo"])
 def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(
     transport, until, caplog
 ):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kit.environments import acting
 from kit.episodes import episode
 from kit.fakes import CountingEnv
-from kit.samples import AppendedSamples
+from kit.samples import appended_by
 
 from tmrl_like import load_experiment
 from tmrl_like.base.functional import partial
@@ -248,11 +248,11 @@ one_chain = partial(ActionChain, [RateLimit(4.0)])
 def test_environment_and_samples_hold_what_came_out_also_of_the_safe_action():
     """Each episode begins at rest."""
     with alone(Held, MadAtLast, action_chain=one_chain, safe_action=[1.0]) as worker:
-        worker.loop.samples = samples = AppendedSamples()
+        appended = appended_by(worker)
         worker.run(nb_episodes=2, verbose=False)
         got = np.concatenate(worker.env.unwrapped.got)
     assert got == pytest.approx([0.2, 0.4, 0.6, 0.8] * 2)
-    sampled = np.concatenate([act for (act, *_), *_ in samples.taken])
+    sampled = np.concatenate([act for (act, *_), *_ in appended])
     assert np.array_equal(sampled[sampled > 0.0], got)  # a reset's action is 0
 
 

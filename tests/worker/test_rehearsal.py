@@ -110,9 +110,8 @@ def test_an_observation_that_the_policy_cannot_take_is_one_fault():
     def grown(obs, *others):
         return np.zeros(3, np.float32) if obs.tolist() == [1, 2] else obs, *others
 
-    grows = partial(returning(grown, Waiting), 1, episode_steps=4)
     actor = partial(SquashedGaussianActor, hidden_sizes=(8,))
-    with alone(grows, actor) as worker:
+    with alone(partial(returning(grown, Waiting), 1), actor) as worker:
         worker.run(nb_episodes=1, verbose=False)
         worker.run_episode(1)
         assert worker.condition().env_faults == 1

@@ -138,10 +138,11 @@ def test_the_control_threads_lines_are_written_by_who_waits_for_it(caplog):
     env_cls.time_step_s = 1e-9
     caplog.handler.addFilter(lambda _: not written_by.append(threading.current_thread()))
     with alone(partial(env_cls, episode_steps=3)) as worker:
-        worker.run(nb_episodes=2, verbose=False)
+        assert [stats.overruns for stats in worker.run_episodes(nb_episodes=2)] == [3, 3]
+        assert worker.condition().overruns == 6
+        assert worker.run_env_benchmark(3, verbose=False)["overruns"] == 3
     assert set(written_by) == {threading.current_thread()}
-    assert len(caplog.records) == 6
-    assert "time-step overrun: " in caplog.text
+    assert caplog.text.count("time-step overrun: ") == 9
 
 
 class Telling(LinearActor):

@@ -66,16 +66,9 @@ def test_an_action_that_is_not_finite_is_never_sent_and_an_incident_is_logged_on
     ]
 
 
-@pytest.mark.parametrize(
-    ("value", "space"),
-    [
-        ([0, 1], BOX),
-        ([1, 0], spaces.MultiDiscrete([2, 2])),
-        ({"arm": [0.5, 0], "gripper": 1}, spaces.Dict(arm=BOX, gripper=spaces.Discrete(2))),
-    ],
-)
-def test_a_configured_action_takes_the_form_of_its_space(value, space):
-    assert space.contains(to_action(value, space))
+def test_a_configured_action_takes_the_form_of_its_space():
+    space = spaces.Dict(arm=BOX, gripper=spaces.Discrete(2))
+    assert space.contains(to_action({"arm": [0.5, 0], "gripper": 1}, space))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +208,9 @@ def test_a_worker_that_waits_raises_what_it_is_refused_for(inproc_house, hardwar
     trainer = inproc_house.trainer(model_path=tmp_path / "model")
     assert trainer.link.session.wait_connected(60)
     worker = inproc_house.worker(hardware, wait_for_policy=True, model_path=tmp_path / "model")
-    with pytest.raises(RefusedError, match="keep"):
+    with pytest.raises(
+        RefusedError, match=r"this worker and the trainer keep .* give each its own model_path"
+    ):
         worker.run()
 
 

@@ -54,10 +54,8 @@ def test_a_lane_that_fails_for_good_ends_the_others():
 def test_ctrl_c_ends_the_other_environments_when_the_first_one_is_done(signals_stay):
     at_work, interrupt = threading.Event(), threading.Event()
 
-    class First(CountingEnv):
-        def reset(self, **options):
-            at_work.wait(20.0)  # so that each environment has one episode
-            return super().reset(**options)
+    def of_first(env):
+        at_work.wait(20.0)  # so that each environment has one episode
 
     def of_second(env):
         at_work.set()
@@ -68,7 +66,7 @@ def test_ctrl_c_ends_the_other_environments_when_the_first_one_is_done(signals_s
 
     # SIGINT is ignored if tests run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    makes = iter([First, partial(calling(of_second), 10**6, 0.001)])
+    makes = iter([calling(of_first), partial(calling(of_second), 10**6, 0.001)])
     with alone(lambda: next(makes)(), envs=2) as worker:
         worker.run(nb_episodes=2)
         steps = worker.condition().env_steps

@@ -56,10 +56,9 @@ class House:
             RolloutWorker(
                 env_cls,
                 actor_cls,
-                server_ip="127.0.0.1",
                 server_port=self.port,
                 transport=self.transport,
-                **options,
+                **{"server_ip": "127.0.0.1"} | options,
             )
         )
         if worker.link is not None:

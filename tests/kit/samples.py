@@ -14,3 +14,9 @@ class AppendedSamples:
 
     def end_episode(self, stats):
         """Do nothing."""
+
+
+def appended_by(worker):
+    """Return the list of what a worker alone appends from now on, see `AppendedSamples`."""
+    worker.loop.samples = AppendedSamples()
+    return worker.loop.samples.taken

@@ -38,19 +38,19 @@ class Memory(ReplayMemory):
     "a worker's samples do not fit",
     "that worker is refused in one line; the others and the trainer go on",
 )
-def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, tmp_path, until, caplog):
-    is_durable = house.transport == "zmq"  # half of the cases have a store
-    server = house.server(limits=TransportOptions(silent_after_s=2.0))
-    checkpoint = {"checkpoint_path": tmp_path / "checkpoint"} if is_durable else {}
-    trainer = house.trainer(Memory, EPOCHS, **checkpoint)
+def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(
+    inproc_house, tmp_path, own_home, until, caplog
+):
+    server = inproc_house.server(limits=TransportOptions(silent_after_s=0.5))
+    trainer = inproc_house.trainer(Memory, EPOCHS, checkpoint_path=tmp_path)
     training = trainer.training
-    thread = house.start(trainer.run)
-    good = house.worker(ENV, name="good", outbox=SOON)
-    house.start(good.run)
+    inproc_house.start(trainer.run)
+    good = inproc_house.worker(ENV, name="good", outbox=SOON)
+    inproc_house.start(good.run)
     until(lambda: training.total_updates > 20)
 
-    spool = {"name": "bad", "outbox": SOON, "spool": tmp_path / "spool"}
-    bad = house.worker(ENV, sample_compressor=in_float64, **spool)
+    spool = {"name": "bad", "outbox": SOON, "spool": "~/spool"}
+    bad = inproc_house.worker(ENV, sample_compressor=in_float64, **spool)
     with pytest.raises(
         RefusedError,
         match=r"obs began as float32 \(2,\) and is now float64 \(2,\)(.|\n)*start both",
@@ -60,21 +60,19 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, tmp_pat
     bad.close()
     log = bad.loop.samples
 
-    successor = house.worker(ENV, **spool)
-    house.start(successor.run)
+    successor = inproc_house.worker(ENV, **spool)
+    inproc_house.start(successor.run)
     processes = {f"{w.name}/{w.loop.samples.incarnation}" for w in (good, successor)}
     until(lambda: training.memory.processes == processes)
     until(lambda: "an earlier process of this worker left on disk do not fit" in caplog.text)
-    assert thread.is_alive()
     assert trainer.link.fleet()["rejected_workers_total"] == 1
     assert len([r for r in caplog.records if "worker bad is rejected" in r.message]) == 1
     successor.close()
-    left = Source(tmp_path / "spool" / "bad", "bad", log.incarnation)
+    left = Source(own_home / "spool" / "bad", "bad", log.incarnation)
     assert (left.stored, left.newest) == (0, log.entries)
     left.close()
-    trainer.stop()
-    thread.join(60)
-    if is_durable:
-        trainer.close()
-        resumed = house.trainer(Memory, EPOCHS, **checkpoint)
-        assert resumed.training.memory.processes == processes
+    updates = training.total_updates
+    until(lambda: training.total_updates > updates)
+    trainer.close()
+    resumed = inproc_house.trainer(Memory, EPOCHS, checkpoint_path=tmp_path)
+    assert resumed.training.memory.processes == processes

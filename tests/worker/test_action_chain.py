@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from kit.environments import acting
 from kit.episodes import episode
 from kit.fakes import CountingEnv
-from kit.samples import AppendedSamples
+from kit.samples import appended_by
 
+from tmrl_like import load_experiment
 from tmrl_like.base.functional import partial
-from tmrl_like.cli.places import TO_DRIVE
 from tmrl_like.config.document import find_experiment
-from tmrl_like.config.loading import open_kept
 from tmrl_like.errors import ConfigError
-from tmrl_like.experiment import experiment_of
 from tmrl_like.worker.action_chain import (
     AccelerationLimit,
     ActionChain,
@@ -54,33 +52,28 @@ def answers(part, actions, rest=0.0):
 
 def test_a_low_pass_answers_a_jump_as_a_first_order_lag_of_its_frequency():
     times_s = STEP_S * np.arange(1, 21)
-    assert answers(LowPass(2.0), np.ones(20)) == pytest.approx(
-        1.0 - np.exp(-2.0 * np.pi * 2.0 * times_s)
-    )
+    expected = 1.0 - np.exp(-2.0 * np.pi * 2.0 * times_s)
+    assert answers(LowPass(2.0), np.ones(20)) == pytest.approx(expected)
 
 
 def test_the_one_euro_filter_is_that_of_its_authors():
     """Algorithm 1 of the paper, with its exponential smoothing alpha = 1 / (1 + tau / Te); at rest
     before.
     """
-    x = np.concatenate(
-        (np.zeros(3), np.linspace(0.0, 0.8, 10), np.full(5, 0.8), 0.3 * np.sin(np.arange(10)))
-    )
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, 20)
 
     def alpha(cutoff_hz):
         return 1.0 / (1.0 + (1.0 / (2.0 * math.pi * cutoff_hz)) / STEP_S)
 
     expected, before, smooth, speed = [], 0.0, 0.0, 0.0
-    for value in x:
-        rate = (value - before) / STEP_S
-        speed = alpha(1.5) * rate + (1.0 - alpha(1.5)) * speed
-        share = alpha(0.7 + 0.4 * abs(speed))
-        smooth = share * value + (1.0 - share) * smooth
+    for action in actions:
+        rate = (action - before) / STEP_S
+        speed += alpha(1.5) * (rate - speed)
+        smooth += alpha(0.7 + 0.4 * abs(speed)) * (action - smooth)
         expected.append(smooth)
-        before = value
-    assert answers(OneEuroFilter(0.7, beta=0.4, speed_cutoff_hz=1.5), x) == pytest.approx(
-        np.array(expected)
-    )
+        before = action
+    found = answers(OneEuroFilter(0.7, beta=0.4, speed_cutoff_hz=1.5), actions)
+    assert found == pytest.approx(np.array(expected))
 
 
 ACTIONS = st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=40)
@@ -113,27 +106,21 @@ def test_an_accelerated_number_arrives_and_never_goes_beyond(goal, per_s2):
 
 def test_a_number_whose_acceleration_has_no_limit_passes_unchanged():
     chain = chain_of(AccelerationLimit([math.inf, 20.0]))
-    found = [chain(np.array(action, np.float32)) for action in ((0.5, -0.5), (-1.0, 0.5))]
-    assert np.array(found) == pytest.approx(np.array([[0.5, -0.5], [-1.0, -0.45]]))
+    assert chain([0.5, -0.5]).tolist() == pytest.approx([0.5, -0.5])
+    assert chain([-1.0, 0.5]).tolist() == pytest.approx([-1.0, -0.45])
 
 
 def test_what_is_within_the_dead_zone_of_the_default_action_becomes_it():
-    found = [
-        chain_of(DeadZone([0.1, 0.2]))(np.array(a, np.float32))
-        for a in ((0.05, -0.4), (0.2, -0.29))
-    ]
-    assert found[0].tolist() == REST.tolist()
-    assert found[1].tolist() == pytest.approx([0.2, -0.29])
+    chain = chain_of(DeadZone([0.1, 0.2]))
+    assert chain([0.05, -0.4]).tolist() == REST.tolist()
+    assert chain([0.2, -0.29]).tolist() == pytest.approx([0.2, -0.29])
 
 
 def test_a_range_grows_with_steps_from_the_default_action_to_the_bounds_over_the_episodes():
     chain = chain_of(GrowingRange(0.2, steps=4))
-    far = np.array([1.0, -1.0], np.float32)
-    found = [chain(far) for _ in range(2)]
-    chain.begin()
-    found += [chain(far) for _ in range(3)]
-    shares = np.array([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert np.array(found) == pytest.approx(np.stack((shares, -0.5 - 0.5 * shares), 1))
+    for share in (0.2, 0.4, 0.6, 0.8, 1.0, 1.0):
+        chain.begin()
+        assert chain([1.0, -1.0]).tolist() == pytest.approx([share, -0.5 - 0.5 * share])
 
 
 def test_a_range_grows_with_episodes_that_went_well():
@@ -158,20 +145,15 @@ class Twice(ActionPart):
 
 
 def test_parts_follow_each_other_and_what_comes_out_fits_bounds_and_dtype_of_the_space():
-    first = chain_of(Twice(), RateLimit(4.0))(np.array([0.9, 0.0], np.float32))
-    second = chain_of(RateLimit(4.0), Twice())(np.array([0.9, 0.0], np.float32))
-    assert first.tolist() == pytest.approx([0.2, -0.3])
-    assert second.tolist() == pytest.approx([0.4, -0.6])
-    beyond = chain_of(Twice())(np.array([0.9, -0.9], np.float32))
+    assert chain_of(Twice(), RateLimit(4.0))([0.9, 0.0]).tolist() == pytest.approx([0.2, -0.3])
+    assert chain_of(RateLimit(4.0), Twice())([0.9, 0.0]).tolist() == pytest.approx([0.4, -0.6])
+    beyond = chain_of(Twice())([0.9, -0.9])
     assert (beyond.tolist(), beyond.dtype) == ([1.0, -1.0], np.float32)
 
 
-@pytest.mark.parametrize(
-    "part",
-    [LowPass(1.0), OneEuroFilter(1.0, 0.5), RateLimit(np.float32(3.0)), AccelerationLimit(50.0)],
-)
-def test_an_action_beyond_the_bounds_acts_as_one_at_the_bound(part):
+def test_an_action_beyond_the_bounds_acts_as_one_at_the_bound():
     goals = np.repeat([1.0, -1.0, 1.0], 20)
+    part = OneEuroFilter(1.0, 0.5)
     assert answers(part, 5.0 * goals) == pytest.approx(answers(part, goals))
 
 
@@ -182,9 +164,9 @@ class Undefined(ActionPart):
 
 def test_what_is_not_finite_never_gets_to_the_environment():
     with pytest.raises(ConfigError, match=r"an action of LowPass is not finite: \[nan, "):
-        chain_of(LowPass(1.0))(np.array([math.nan, 0.0], np.float32))
+        chain_of(LowPass(1.0))([math.nan, 0.0])
     with pytest.raises(ConfigError, match=r"an action of Undefined is not finite: \[0\.0, nan\]"):
-        chain_of(Undefined())(np.zeros(2, np.float32))
+        chain_of(Undefined())([0.0, 0.0])
 
 
 class AsAFunction(ActionPart):
@@ -225,15 +207,11 @@ def test_each_episode_begins_at_rest():
             lambda: chain_of(AsAFunction())(REST),
             "AsAFunction returns an action; expected a part that changes, in place",
         ),
-        (lambda: chain_of(RateLimit(None)), "per_s is None; expected one number, or 2"),
         (lambda: chain_of(RateLimit([[1.0], [2.0]])), "per_s is [[1.0], [2.0]]; expected one"),
         (lambda: chain_of(AccelerationLimit(0.0)), "per_s2 is 0.0; expected more than 0"),
         (lambda: chain_of(DeadZone([0.1, -0.1])), "width is [0.1, -0.1]; expected 0 or more"),
-        (lambda: chain_of(DeadZone(math.nan)), "width is nan; expected 0 or more"),
         (lambda: LowPass(0.0), "cutoff_hz is 0.0"),
-        (lambda: OneEuroFilter(beta=-1.0), "beta is -1.0"),
         (lambda: OneEuroFilter(beta=math.inf), "beta is inf; expected 0 to 1000000.0"),
-        (lambda: ActionChain([], time_step_s=math.inf), "time_step_s is inf"),
         (lambda: GrowingRange(0.0, steps=1), "first is 0.0"),
         (lambda: GrowingRange(0.5), "expected one of them at least"),
     ],
@@ -270,11 +248,11 @@ one_chain = partial(ActionChain, [RateLimit(4.0)])
 def test_environment_and_samples_hold_what_came_out_also_of_the_safe_action():
     """Each episode begins at rest."""
     with alone(Held, MadAtLast, action_chain=one_chain, safe_action=[1.0]) as worker:
-        worker.loop.samples = samples = AppendedSamples()
+        appended = appended_by(worker)
         worker.run(nb_episodes=2, verbose=False)
         got = np.concatenate(worker.env.unwrapped.got)
     assert got == pytest.approx([0.2, 0.4, 0.6, 0.8] * 2)
-    sampled = np.concatenate([act for (act, *_), *_ in samples.taken])
+    sampled = np.concatenate([act for (act, *_), *_ in appended])
     assert np.array_equal(sampled[sampled > 0.0], got)  # a reset's action is 0
 
 
@@ -297,13 +275,9 @@ action_chain:
 """
 
 
-def of_drone(chain):
-    drone = find_experiment("drone").read_text() + chain
-    return experiment_of(open_kept(drone, "drone.yaml"))
-
-
-def test_an_experiment_names_its_parts():
-    with of_drone(IN_YAML).with_code(TO_DRIVE).make_standalone() as worker:
-        chain = worker.loop.chain
-        found = [chain(np.ones(2, np.float32)).tolist() for _ in range(3)]
-    assert found == [pytest.approx(answer) for answer in ([0.0, 0.2], [0.0, 0.4], [0.6, 0.6])]
+def test_an_experiment_names_its_parts(tmp_path):
+    drone = find_experiment("drone").read_text()
+    (tmp_path / "drone.yaml").write_text(drone + IN_YAML)
+    with load_experiment(tmp_path / "drone.yaml").make_standalone() as worker:
+        for expected in ([0.0, 0.2], [0.0, 0.4], [0.6, 0.6]):
+            assert worker.loop.chain([1.0, 1.0]).tolist() == pytest.approx(expected)

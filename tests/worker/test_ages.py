@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from delivery.both_ends import Ends
 from house import alone
+from kit.samples import appended_by
 
 from tmrl_like.base import clocks
 from tmrl_like.wire import messages as m
@@ -15,16 +16,8 @@ from tmrl_like.worker.link import WorkerRole
 NO_GATE = SimpleNamespace(verdicts=SimpleNamespace(alarm=""))
 
 
-def said(outbox, condition=None):
-    """Return the messages that a link sends when a trainer arrives."""
-    role = WorkerRole(outbox, NO_GATE, None, None, condition or Condition(), lambda message: None)
-    role.on_welcome(m.Welcome(7), is_new=True)
-    sent = []
-    role.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
-    return sent
-
-
 def test_a_beat_goes_first_and_packets_say_by_whose_clock(tmp_path):
+    """The beat says what the loop measured, and what the link knows."""
     dead = Ends(tmp_path, incarnation=1)
     dead.fill(1)
     dead.kill()
@@ -33,19 +26,15 @@ def test_a_beat_goes_first_and_packets_say_by_whose_clock(tmp_path):
     ends.fill(2)
     ends.outbox = ends.reader(epoch_s=1.6e9)
     ends.hasten()
-    beat, *packets = said(ends.outbox)
-    assert isinstance(beat, m.Beat)
+    sent, condition = [], Condition(policy_age_s=10.0, alarm="hot")
+    role = WorkerRole(ends.outbox, NO_GATE, None, None, condition, print)
+    role.on_welcome(m.Welcome(7), is_new=True)
+    role.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
+    beat, *packets = sent
+    assert beat.condition == Condition(policy_age_s=10.0, alarm="hot", unacknowledged_samples=2)
     assert 0.0 <= clocks.up_s() - beat.up_s < 60.0
     assert abs(time.time() - beat.at_s) < 60.0
     assert {packet.incarnation: packet.epoch_s for packet in packets} == {1: 0.0, 2: 1.6e9}
-    ends.close()
-
-
-def test_a_beat_says_what_the_loop_measured_and_what_the_link_knows(tmp_path):
-    ends = Ends(tmp_path)
-    ends.fill(1)
-    condition = said(ends.outbox, Condition(policy_age_s=10.0, alarm="hot"))[0].condition
-    assert condition == Condition(policy_age_s=10.0, alarm="hot", unacknowledged_samples=1)
     ends.close()
 
 
@@ -65,14 +54,12 @@ def test_a_policy_is_as_old_as_it_has_been_here(is_read, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
 def test_the_times_of_samples_do_not_jump_with_the_clock(monkeypatch, jump_s):
-    real = time.time
+    now_s = time.time()
     with alone() as worker:
-        times = []
-        worker.loop.samples = SimpleNamespace(append=lambda sample, at_s, *rest: times.append(at_s))
-        obs, _ = worker.loop.reset(collect_samples=True)
-        monkeypatch.setattr(time, "time", lambda: real() + jump_s)
-        worker.loop.step(obs, test=False, collect_samples=True)
-        worker.loop.samples = None
-    assert len(times) == 2
-    assert 0.0 <= times[1] - times[0] < 60.0
-    assert abs(times[0] - real()) < 600.0
+        appended = appended_by(worker)
+        obs, _ = worker.reset(collect_samples=True)
+        monkeypatch.setattr(time, "time", lambda: now_s + jump_s)
+        worker.step(obs, test=False, collect_samples=True)
+    (_, before, *_), (_, after, *_) = appended
+    assert abs(before - now_s) < 600.0
+    assert 0.0 <= after - before < 60.0

@@ -4,6 +4,7 @@ move.
 
 import threading
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from house import alone, buffers_of
 from kit.clocks import LoopTime
 from kit.environments import acting, calling, returning
 from kit.fakes import CountingEnv, LinearActor
-from kit.samples import AppendedSamples
+from kit.samples import appended_by
 from kit.waiting import until
 
 from tmrl_like.agents import SquashedGaussianActor
@@ -30,15 +31,12 @@ STEP_S = 0.05
 
 def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_reset():
     with alone() as worker:
-        samples = AppendedSamples()
-        worker.loop.samples = samples
+        appended = appended_by(worker)
         worker.run_episode(3, train=False)
         for _ in range(101):
-            worker.collect_train_episode(2)
-    marks = [arguments[6] for arguments in samples.taken]
-    assert marks == [
-        mark for episode in (*range(100), 0) for mark in (RESET + episode, episode, episode)
-    ]
+            worker.collect_train_episode(1)
+    marks = [arguments[6] for arguments in appended]
+    assert marks == [mark for n in (*range(100), 0) for mark in (RESET + n, n)]
 
 
 def test_the_actor_hears_of_each_episode_before_the_environment_is_reset():
@@ -75,27 +73,22 @@ def test_timing_of_a_sample_is_that_of_the_decision_and_what_the_period_missed_t
             clock.now += PERIODS_S[self.total_steps] - INFERENCE_S[self.total_steps]
             return super().step(action)
 
-    class Actor(LinearActor):
-        def act(self, obs, test=False):
-            clock.now += INFERENCE_S[int(obs[0, 1])]
-            return super().act(obs, test)
+    def act(obs):
+        clock.now += INFERENCE_S[int(obs[0, 1])]
+        return np.zeros(1, np.float32)
 
     monkeypatch.setattr(control_loop, "time", clock)
     monkeypatch.setattr(clocks, "unix_s", clock.time)
-    with alone(Env, Actor, max_samples_per_episode=3) as worker:
-        samples = AppendedSamples()
-        worker.loop.samples = samples
+    with alone(Env, acting(act), max_samples_per_episode=3) as worker:
+        appended = appended_by(worker)
         stats = worker.collect_train_episode()
-    taken = [StepTiming(*arguments[1:6]) for arguments in samples.taken]
-    reset, *steps = taken
-    assert (reset.inference_s, reset.period_error_s) == (0.0, 0.0)
-    assert [t.inference_s for t in steps] == pytest.approx(INFERENCE_S)
-    assert [t.period_error_s for t in steps] == pytest.approx([0.0, 0.0125, -0.01], abs=1e-9)
-    ends = [1e9 + 1000.0 + sum(PERIODS_S[:k]) for k in range(4)]
-    assert [t.observed_at_s for t in taken] == pytest.approx(ends, abs=1e-6)
+    timings = [StepTiming(*arguments[1:6]) for arguments in appended]
+    assert [t.inference_s for t in timings] == pytest.approx([0.0, *INFERENCE_S])
+    assert [t.period_error_s for t in timings] == pytest.approx([0.0, 0.0, 0.0125, -0.01], abs=1e-9)
+    ends = 1e9 + 1000.0 + np.cumsum([0.0, *PERIODS_S])
+    assert [t.observed_at_s for t in timings] == pytest.approx(ends, abs=1e-6)
     said = worker.condition()
-    assert said.overruns == 0
-    assert said.late_steps == (2, 0, 0, 0, 0, 1, 0, 0)
+    assert (said.overruns, said.late_steps) == (0, (2, 0, 0, 0, 0, 1, 0, 0))
     assert said.action_delay_s == pytest.approx(INFERENCE_S[-1])
     assert said.returns == (stats.return_,)
     assert stats.duration_s == pytest.approx(sum(PERIODS_S))
@@ -106,27 +99,23 @@ def test_timing_of_a_sample_is_that_of_the_decision_and_what_the_period_missed_t
 )
 def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_it(type_, of_reset):
     with alone(returning(lambda obs, rew, *rest: (obs, type_(rew), *rest))) as worker:
-        samples = AppendedSamples()
-        worker.loop.samples = samples
+        appended = appended_by(worker)
         worker.collect_train_episode()
         worker.collect_train_episode()
-    rewards = [sample[2] for sample, *timing in samples.taken if timing[5] >= RESET]
+    rewards = [sample[2] for sample, *timing in appended if timing[5] >= RESET]
     assert rewards == [0.0, 0.0]
     assert [type(rew) for rew in rewards] == [float, of_reset]
 
 
-@pytest.mark.parametrize("is_collected", [False, True])
-@pytest.mark.parametrize("is_last", [False, True])
-def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last(
-    is_collected, is_last
-):
+def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last():
     with alone() as worker:
+        appended = appended_by(worker)
         obs, _ = worker.reset(collect_samples=False)
-        samples = AppendedSamples()
-        worker.loop.samples = samples
-        truncated = worker.step(obs, test=False, collect_samples=is_collected, last_step=is_last)[3]
-    assert truncated is is_last
-    assert [sample[4] for sample, *_ in samples.taken] == [is_last] * is_collected
+        worker.step(obs, test=False, collect_samples=False)
+        assert not appended
+        truncated = worker.step(obs, test=False, collect_samples=True, last_step=True)[3]
+    ((sample, *_),) = appended
+    assert (truncated, sample[4]) == (True, True)
 
 
 def test_an_observation_of_another_dtype_than_its_space_is_reported_once(caplog):
@@ -149,39 +138,34 @@ def test_the_control_threads_lines_are_written_by_who_waits_for_it(caplog):
     env_cls.time_step_s = 1e-9
     caplog.handler.addFilter(lambda _: not written_by.append(threading.current_thread()))
     with alone(partial(env_cls, episode_steps=3)) as worker:
-        worker.run(nb_episodes=2, verbose=False)
+        assert [stats.overruns for stats in worker.run_episodes(nb_episodes=2)] == [3, 3]
+        assert worker.condition().overruns == 6
+        assert worker.run_env_benchmark(3, verbose=False)["overruns"] == 3
     assert set(written_by) == {threading.current_thread()}
-    assert len(caplog.records) == 6
-    assert "time-step overrun: " in caplog.text
+    assert caplog.text.count("time-step overrun: ") == 9
 
 
 class Telling(LinearActor):
-    """An actor with extras about its choice, whose action is not finite in each fourth step."""
+    """An actor with extras about its choice, whose action is not finite in the fourth step."""
 
-    def __init__(self, observation_space, action_space):
-        super().__init__(observation_space, action_space)
-        self.extras = self.say(0)
-
-    def say(self, n):
-        return {"is_odd": np.bool_(n % 2), "values": np.full(3, n, np.float32), "step": n}
+    extras: ClassVar = {"is_odd": np.False_, "values": np.zeros(2), "step": 0}
 
     def act(self, obs, test=False):
-        step = int(obs[0, 1])
-        self.extras = self.say(step)
-        return np.array([np.nan if step % 4 == 3 else 0.0], np.float32)
+        n = int(obs[0, 1])
+        self.extras = {"is_odd": np.bool_(n % 2), "values": np.full(2, float(n)), "step": n}
+        return np.array([np.nan if n == 3 else 0.0], np.float32)
 
 
 def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
-    with alone(CountingEnv, Telling) as worker, taken(worker) as take:
-        for _ in range(2):
-            worker.collect_train_episode()
-        buffers = buffers_of(take())
-    assert {len(block.segments) for buffer in buffers for block in buffer.blocks} == {1}
-    infos = [sample.info for buffer in buffers for sample in buffer]
-    # 0 at a reset, and where the action was not finite
-    said = 2 * [0, 0, 1, 2, 0, 4, 5, 6, 0, 8, 9]
-    assert [(info["is_odd"], info["step"]) for info in infos] == [(n % 2 == 1, n) for n in said]
-    assert [info["values"].tolist() for info in infos] == [[n, n, n] for n in said]
+    with alone(partial(CountingEnv, 5), Telling) as worker, taken(worker) as take:
+        worker.collect_train_episode()
+        (buffer,) = buffers_of(take())
+    assert [len(block.segments) for block in buffer.blocks] == [1]
+    infos = [sample.info for sample in buffer]
+    # 0 at the reset, and where the action was not finite
+    assert [info["step"] for info in infos] == [0, 0, 1, 2, 0, 4]
+    assert [info["is_odd"] for info in infos] == [False, False, True, False, False, False]
+    assert [info["values"].tolist() for info in infos] == [[info["step"]] * 2 for info in infos]
 
 
 def test_a_compressor_that_would_drop_more_than_the_action_buffer_is_refused():

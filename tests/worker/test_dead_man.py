@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from house import alone, linear_actor, publish, take
+from kit.environments import acting
 from kit.fakes import CountingEnv, LinearActor
 
 from tmrl_like.base.functional import partial
@@ -20,14 +21,19 @@ from tmrl_like.worker.takeover import to_action
 
 SOON = OutboxOptions(max_age_s=0.0)
 BRAKE = [-1.0]
-INCIDENT = "the safe action drives: the policy's action is not finite: array([nan], dtype=float32)"
+BOX = spaces.Box(-1, 1, (2,))
+INCIDENT = (
+    "the safe action drives: the policy's action is not finite: "
+    "array([nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan"
+)
 
 
 class RecordingEnv(CountingEnv):
     """An environment that records the actions it receives, and then changes them in place."""
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(-1, 1, (30,))
         self.sent = []
 
     def step(self, action):
@@ -36,18 +42,12 @@ class RecordingEnv(CountingEnv):
         return super().step(action)
 
 
-class Wavering(LinearActor):
-    """An actor whose actions are alternately 0.25 and not finite."""
-
-    calls = 0
-
-    def act(self, obs, test=False):
-        self.calls += 1
-        return np.full(1, 0.25 if self.calls % 2 else np.nan, np.float32)
+# in every second step, many numbers that are not finite
+Wavering = acting(lambda obs: np.full(30, np.nan if obs[0, 1] % 2 else 0.25, np.float32))
 
 
 @pytest.mark.fault("robots", "a policy gives NaN", "the safe action is sent instead")
-@pytest.mark.parametrize(("safe_action", "safe"), [(None, 0.0), (BRAKE, -1.0)])
+@pytest.mark.parametrize(("safe_action", "safe"), [(None, 0.0), (30 * [-1.0], -1.0)])
 def test_an_action_that_is_not_finite_is_never_sent_and_an_incident_is_logged_once(
     safe_action, safe, caplog
 ):
@@ -55,12 +55,10 @@ def test_an_action_that_is_not_finite_is_never_sent_and_an_incident_is_logged_on
     caplog.set_level(logging.INFO)
     with alone(RecordingEnv, Wavering, safe_action=safe_action) as worker:
         worker.run_episodes(nb_episodes=12)
-        sent, driver, obs = worker.env.sent, worker.loop.driver, np.zeros(2, np.float32)
-        assert sent == [0.25, safe] * 60
+        assert worker.env.sent == [0.25, safe] * 60
         assert worker.condition().alarm == INCIDENT
-        assert driver.choose(obs, False, time.perf_counter() + 2.0)[1] is ActionSource.POLICY
-        assert worker.condition().alarm == ""
-        assert worker.condition().safe_steps == 60
+        worker.loop.driver.choose(np.zeros(2, np.float32), False, time.perf_counter() + 2.0)
+        assert (worker.condition().alarm, worker.condition().safe_steps) == ("", 60)
         worker.run_in_control_thread(lambda: None)
     assert [r.message for r in caplog.records if "drives" in r.message] == [
         INCIDENT,
@@ -68,38 +66,18 @@ def test_an_action_that_is_not_finite_is_never_sent_and_an_incident_is_logged_on
     ]
 
 
-def test_a_long_action_that_is_not_finite_is_one_line():
-    with alone() as worker:
-        driver = worker.loop.driver
-        driver.actor.act_ = lambda obs, test: np.full(30, np.nan)
-        driver.choose(np.zeros(2, np.float32), False, time.perf_counter())
-        alarm = driver.counts.alarm
-    assert alarm.startswith("the safe action drives: the policy's action is not finite: array(")
-    assert "\n" not in alarm
+def test_a_configured_action_takes_the_form_of_its_space():
+    space = spaces.Dict(arm=BOX, gripper=spaces.Discrete(2))
+    assert space.contains(to_action({"arm": [0.5, 0], "gripper": 1}, space))
 
 
 @pytest.mark.parametrize(
     ("value", "space"),
     [
-        ([0, 1], spaces.Box(-1, 1, (2,), np.float32)),
-        (2, spaces.Discrete(3)),
-        ([1, 0], spaces.MultiDiscrete([2, 2])),
-        ([[0.5], 1], spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Discrete(2)))),
-        ({"a": [0.5]}, spaces.Dict(a=spaces.Box(-1, 1, (1,)))),
-    ],
-)
-def test_a_configured_action_takes_the_form_of_its_space(value, space):
-    assert space.contains(to_action(value, space))
-
-
-@pytest.mark.parametrize(
-    ("value", "space"),
-    [
-        ([2.0], spaces.Box(-1, 1, (1,))),
-        ([[0.0], [0.0, 1.0]], spaces.Box(-1, 1, (1,))),
-        ("stop", spaces.Box(-1, 1, (1,))),
+        ([2.0, 0.0], BOX),
+        ([[0.0], [0.0, 1.0]], BOX),
+        ("stop", BOX),
         (1.5, spaces.Discrete(3)),  # not a whole number
-        ([0.5, 1], spaces.MultiDiscrete([2, 2])),
     ],
 )
 def test_an_action_outside_of_its_space_is_refused_before_anything_moves(value, space):
@@ -109,54 +87,35 @@ def test_an_action_outside_of_its_space_is_refused_before_anything_moves(value, 
         alone(lambda: env, safe_action=value)
 
 
-def steps_until(trainer, source, before_each=lambda: None):
-    """Return the samples of steps up to the first one driven by a source."""
-    steps = []
-
-    def enough(taken):
-        before_each()
-        steps[:] = [sample for sample in taken.samples if not sample.info.is_reset]
-        return steps and steps[-1].info.timing.source is source
-
-    take(trainer, enough)
-    return steps
-
-
-def assert_safe_actions_are_marked(steps):
-    for sample in steps:
-        assert (float(sample.act[0]) == -1.0) == (sample.info.timing.source is ActionSource.SAFE)
-
-
-def test_without_any_policy_the_safe_action_drives_and_samples_say_so(inproc_house, until):
-    trainer = inproc_house.trainer()
-    slow = partial(CountingEnv, step_s=0.001)
-    worker = inproc_house.worker(slow, max_policy_age_s=60.0, safe_action=BRAKE, outbox=SOON)
-    inproc_house.start(worker.run)
-    steps = steps_until(trainer, ActionSource.SAFE)
-    until(lambda: trainer.link.fleet()["workers_with_alarm"] == 1)
-    publish(trainer)
-    assert_safe_actions_are_marked(steps + steps_until(trainer, ActionSource.POLICY))
-    until(lambda: trainer.link.fleet()["workers_with_alarm"] == 0)
-    assert trainer.link.fleet()["safe_steps_total"] == worker.condition().safe_steps > 0
-
-
 @pytest.mark.fault(
     "robots",
     "the trainer falls silent while a robot moves",
     "the safe action drives until it is back",
 )
-def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_back(
-    inproc_house,
+def test_before_the_first_policy_and_while_the_trainer_is_silent_the_safe_action_drives(
+    inproc_house, until
 ):
     trainer = inproc_house.trainer()
     env = partial(CountingEnv, step_s=0.002, episode_steps=10**6)
     worker = inproc_house.worker(env, max_policy_age_s=0.3, safe_action=BRAKE, outbox=SOON)
+
+    def drives(source):
+        """Take samples up to one that this drove; the safe action, and no other, is -1."""
+        *_, newest = samples = take(trainer, lambda taken: taken.samples).samples
+        for sample in samples:
+            is_safe = sample.info.timing.source is ActionSource.SAFE
+            assert is_safe == (float(sample.act[0]) == -1.0)
+        return newest.info.timing.source is source
+
+    def has_alarm():
+        return trainer.link.fleet()["workers_with_alarm"]
+
     inproc_house.start(worker.run)
-    steps = []
-    for _ in range(2):
-        steps += steps_until(trainer, ActionSource.POLICY, lambda: publish(trainer))
-        steps += steps_until(trainer, ActionSource.SAFE)
-    assert_safe_actions_are_marked(steps)
+    until(lambda: drives(ActionSource.SAFE) and has_alarm())
+    until(lambda: publish(trainer) and drives(ActionSource.POLICY))
+    until(lambda: drives(ActionSource.SAFE))
+    until(lambda: publish(trainer) and drives(ActionSource.POLICY) and not has_alarm())
+    assert trainer.link.fleet()["safe_steps_total"] == worker.condition().safe_steps > 0
 
 
 def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(inproc_house):
@@ -190,7 +149,6 @@ def hardware(caplog):
     ("how", "arguments"),
     [
         ("run", {"nb_episodes": 1}),
-        ("run_episodes", {"nb_episodes": 1}),
         ("reset", {"collect_samples": True}),
         ("run_env_benchmark", {"nb_steps": 1}),
     ],
@@ -211,17 +169,17 @@ def test_a_worker_that_waits_for_a_policy_touches_nothing_before_it_has_one(
 
 
 def test_a_worker_that_waits_has_a_policy_in_every_environment_before_it_moves_any(
-    inproc_house, until, monkeypatch
+    inproc_house, until
 ):
-    loaded = threading.Event()
-    made = itertools.count()
+    loading = itertools.count()
+    may_load = threading.Event()
 
     class Slow(LinearActor):
         """Only the first environment's actor loads at once."""
 
         def load_weights(self, weights):
-            if next(made):
-                loaded.wait()
+            if next(loading):
+                may_load.wait()
             super().load_weights(weights)
 
     trainer = inproc_house.trainer()
@@ -229,14 +187,11 @@ def test_a_worker_that_waits_has_a_policy_in_every_environment_before_it_moves_a
     running = inproc_house.start(worker.run, nb_episodes=2)
     publish(trainer)
     until(lambda: worker.lanes[0].loop.driver.has_policy)
-    looks = []
-    monkeypatch.setattr(worker.link, "check", lambda: looks.append("look"))
-    until(lambda: looks or not running.is_alive())
+    running.join(0.1)
     assert worker.condition().env_steps == 0
-    loaded.set()
+    may_load.set()
     running.join(20.0)
     assert [lane.loop.counts.policy_version for lane in worker.lanes] == [1, 1]
-    assert worker.condition().env_steps == 20
 
 
 def test_a_worker_that_waits_can_be_stopped(inproc_house, until, hardware, caplog):
@@ -253,7 +208,9 @@ def test_a_worker_that_waits_raises_what_it_is_refused_for(inproc_house, hardwar
     trainer = inproc_house.trainer(model_path=tmp_path / "model")
     assert trainer.link.session.wait_connected(60)
     worker = inproc_house.worker(hardware, wait_for_policy=True, model_path=tmp_path / "model")
-    with pytest.raises(RefusedError, match="keep"):
+    with pytest.raises(
+        RefusedError, match=r"this worker and the trainer keep .* give each its own model_path"
+    ):
         worker.run()
 
 
@@ -263,24 +220,14 @@ def test_experts_standalone_workers_and_those_with_weights_need_no_policy(
     linear_actor().save(tmp_path / "p")
     limits = {"wait_for_policy": True, "max_policy_age_s": 60.0}
     expert = inproc_house.worker(hardware, **limits)
-    expert.run(nb_episodes=1, expert=True)
     with_weights = inproc_house.worker(hardware, model_path=tmp_path / "p", **limits)
+    by_itself = alone(hardware, **limits)
+    expert.run(nb_episodes=1, expert=True)
     with_weights.run(nb_episodes=1)
     assert "hardware" not in caplog.text
-    by_itself = alone(hardware, **limits)
-    by_itself.run_episodes(nb_episodes=1)
-    assert len(hardware.resets) == 3
-    assert {worker.condition().safe_steps for worker in (expert, with_weights, by_itself)} == {0}
-
-
-def test_a_trainer_and_a_worker_that_waits_for_its_first_policy_do_not_wait_for_each_other(
-    inproc_house, hardware
-):
-    trainer = inproc_house.trainer(training={"start_training": 20})
-    worker = inproc_house.worker(hardware, wait_for_policy=True)
-    inproc_house.start(worker.run)
-    trainer.run()
-    assert trainer.training.total_updates == 20
+    by_itself.run(nb_episodes=1)
+    for worker in (expert, with_weights, by_itself):
+        assert (worker.condition().env_steps, worker.condition().safe_steps) == (10, 0)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 training.
 """
 
-import itertools
 import random
 import signal
 import threading
@@ -12,58 +11,42 @@ from types import SimpleNamespace
 import pytest
 from house import alone, publish
 from kit.environments import calling
-from kit.episodes import episode
+from kit.episodes import of_episodes
 from kit.fakes import CountingAgent, CountingEnv
 
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.errors import EnvironmentFaultError, RefusedError
+from tmrl_like.errors import ConfigError, RefusedError
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.link import WorkerRole
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6, "start_training": 7}
+SLOW = partial(CountingEnv, step_s=0.001)
 
 
-def whole_episodes(count):
-    """Return the (episode, step) pairs of `count` episodes of ten steps, resets included."""
-    return [(episode, step) for episode in range(1, count + 1) for step in range(11)]
-
-
-def envs(*arguments):
-    """Return a factory of environments: the nth gets the nth dict of options, further ones get the
-    last.
-    """
-    numbers = itertools.count()
-    return lambda: CountingEnv(10, **arguments[min(next(numbers), len(arguments) - 1)])
-
-
-SLOW, FAULTY = {"step_s": 0.001}, {"raise_at": 5}
-
-
-def test_a_fault_in_one_environment_is_that_ones(inproc_house, rows, until, monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
+def test_a_fault_in_one_environment_is_that_ones(inproc_house, rows, until):
+    made = iter([SLOW, partial(CountingEnv, raise_at=5), SLOW])
     trainer = inproc_house.trainer(rows, training=ENDLESS)
-    worker = inproc_house.worker(envs(SLOW, FAULTY, SLOW), envs=2)
+    worker = inproc_house.worker(lambda: next(made)(), envs=2)
     inproc_house.start(trainer.run)
     worker.run(nb_episodes=20)
     first, second = worker.lanes
     assert (first.env.faults, second.env.faults, second.env.rebuilds) == (0, 1, 1)
-    steps = [lane.loop.counts.env_steps for lane in worker.lanes]
-    # plus the resets of 19 whole episodes and of the broken one, which has four steps
-    until(lambda: sum(map(len, rows.arrived.values())) == sum(steps) + 20)
+    until(lambda: sum(map(len, rows.arrived.values())) == worker.condition().env_steps + 20)
     broken, *whole = sorted(rows.arrived.values(), key=len)
-    assert len(broken) == 5
-    assert all(arrived == whole_episodes(len(arrived) // 11) for arrived in whole)
+    assert broken == of_episodes(4, 10)
+    assert all(arrived == of_episodes(len(arrived) // 11 * 10, 10) for arrived in whole)
 
 
-def test_a_lane_that_fails_for_good_ends_the_others(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_FAULTS_IN_A_ROW", 1)
+def test_a_lane_that_fails_for_good_ends_the_others():
+    def fail(env):
+        raise ConfigError("there is no motor")
+
+    made = iter([SLOW, calling(fail), SLOW])
     with (
-        alone(envs(SLOW, FAULTY, SLOW), envs=3) as worker,
-        pytest.raises(EnvironmentFaultError, match=r"the motor is on fire.*giving up"),
+        alone(lambda: next(made)(), envs=3) as worker,
+        pytest.raises(ConfigError, match="there is no motor"),
     ):
         worker.run()
 
@@ -71,10 +54,8 @@ def test_a_lane_that_fails_for_good_ends_the_others(monkeypatch):
 def test_ctrl_c_ends_the_other_environments_when_the_first_one_is_done(signals_stay):
     at_work, interrupt = threading.Event(), threading.Event()
 
-    class First(CountingEnv):
-        def reset(self, **options):
-            at_work.wait(20.0)  # so that each environment has one episode
-            return super().reset(**options)
+    def of_first(env):
+        at_work.wait(20.0)  # so that each environment has one episode
 
     def of_second(env):
         at_work.set()
@@ -85,7 +66,7 @@ def test_ctrl_c_ends_the_other_environments_when_the_first_one_is_done(signals_s
 
     # SIGINT is ignored if tests run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    makes = iter([First, partial(calling(of_second), 10**6, 0.001)])
+    makes = iter([calling(of_first), partial(calling(of_second), 10**6, 0.001)])
     with alone(lambda: next(makes)(), envs=2) as worker:
         worker.run(nb_episodes=2)
         steps = worker.condition().env_steps
@@ -106,42 +87,20 @@ def test_test_episodes_are_the_first_lanes():
 
 def test_a_policy_drives_all_lanes_which_share_no_parameters(inproc_house, until):
     trainer = inproc_house.trainer()
-    worker = inproc_house.worker(partial(CountingEnv, 5, 0.001), envs=2)
+    worker = inproc_house.worker(SLOW, envs=2)
     actors = [lane.loop.driver.actor for lane in worker.lanes]
-    thread = inproc_house.start(worker.run, verbose=False)
-    version = publish(trainer)
-    until(lambda: all(lane.loop.counts.policy_version == version for lane in worker.lanes))
-    assert worker.condition().policy_version == version
+    inproc_house.start(worker.run, verbose=False)
+    publish(trainer)
+    until(lambda: [lane.loop.counts.policy_version for lane in worker.lanes] == [1, 1])
+    assert worker.condition().policy_version == 1
     actors += [lane.loop.driver.actor for lane in worker.lanes]
     parameters = [p.data_ptr() for actor in actors for p in actor.parameters()]
     assert len(parameters) == len(set(parameters)) == 8
-    worker.stop()
-    thread.join(20)
-
-
-def test_lanes_leave_room_for_all_dead_processes_that_a_hello_may_name(
-    inproc_house, until, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(m, "MAX_TAKEN_OVER", 2)
-    folder = open_folder(tmp_path, "w")
-    for incarnation in (1, 2, 3):
-        dead = SampleLog(folder, 1 << 20, incarnation)
-        dead.end_episode(episode())
-        dead.close()
-    folder.close()
-    seats = inproc_house.server()._relay.workers
-    inproc_house.worker(name="w", envs=2, spool=tmp_path)
-    until(lambda: seats)
-    assert len(seats["w"].hello.takes_over) == 2
 
 
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
-    """Samples of an earlier run are set aside instead."""
-    aside = []
-    outbox = SimpleNamespace(incarnations=(1, 2), set_aside=lambda *said: aside.append(said))
+    outbox = SimpleNamespace(incarnations=(1, 2))
     role = WorkerRole(outbox, None, None, None, Condition(), print)
-    role.on_message(m.Dismissal("w", 3, "old"), memoryview(b""), b"")
-    assert aside == [(3, "old")]
     with pytest.raises(RefusedError, match="do not fit those in the trainer's memory: too long"):
         role.on_message(m.Dismissal("w", 2, "too long"), memoryview(b""), b"")
 
@@ -170,7 +129,7 @@ def collected(worker):
     return sum(lane.loop.collected_steps for lane in worker.lanes)
 
 
-@pytest.mark.parametrize(("lanes", "ratio"), [(1, 1.0), (1, 0.5), (3, 2.0)])
+@pytest.mark.parametrize(("lanes", "ratio"), [(1, 0.5), (3, 2.0)])
 def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(
     inproc_house, until, tickets, lanes, ratio
 ):

@@ -13,7 +13,6 @@ from tmrl_like.delivery.source import Source
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.server.relay import Relay
 from tmrl_like.trainer.trainer_link import TrainerLink
-from tmrl_like.wire.packet import PacketWriter
 from tmrl_like.worker import policy_gate
 
 STEPS = 30  # three episodes
@@ -154,7 +153,6 @@ def test_steps_go_on_while_weights_are_written_to_the_disk(
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        pytest.param(PacketWriter, "message", id="packets are encoded"),
         pytest.param(Source, "packet_after", id="the link stands still"),
         pytest.param(Relay, "handle", id="the server stands still"),
         pytest.param(TrainerLink, "on_message", id="the trainer stands still"),

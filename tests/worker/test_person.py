@@ -3,7 +3,6 @@ for the person.
 """
 
 import contextlib
-import math
 import threading
 import time
 from types import SimpleNamespace
@@ -87,7 +86,6 @@ def make(clock):
     [
         ("success", 1.0, 0.04, 7),
         ("success", 1.0, 0.06, 6),
-        ("success", 1.0, 0.34, 4),
         ("success", 1.0, 0.64, 1),
         ("failure", -5.0, 0.16, 5),
         (0.25, 0.25, 0.16, 5),
@@ -208,15 +206,14 @@ def test_crc_debugging_rebuilds_what_a_person_and_a_chain_have_changed(make):
             memory.append_buffer(buffer)
     rebuilt = [memory.get_transition(item) for item in range(len(memory))]
     assert [float(t.rew) for t in rebuilt] == [1, 2, 3, 4, 6, 1, 2, 3.5, 4, 5, 6, 7, 8, 9, 10]
-    assert [bool(t.terminated) for t in rebuilt] == [n in (4, 14) for n in range(15)]
+    assert [n for n, t in enumerate(rebuilt) if t.terminated] == [4, 14]
     assert {float(t.act[0]) for t in rebuilt} == {0.25}
 
 
 def test_a_stop_loses_no_step_that_was_held_back(make):
     worker = make({}, reaction_s=10.0)
     with taken(worker) as take:
-        worker.env.says = {4: [(0.05, 0.5)]}
-        worker.env.say = lambda said: worker.stop()
+        worker.env.says, worker.env.say = {4: [(0.05, "stop")]}, lambda said: worker.stop()
         worker.run(nb_episodes=1)
         assert len(steps_in(take())) == 4
 
@@ -236,14 +233,12 @@ def test_a_reset_waits_for_a_person_while_nothing_moves_and_can_be_stopped(caplo
     with alone(Arm, person=options) as worker:
         thread = threading.Thread(target=worker.run_episodes)
         thread.start()
-        for episode in (1, 2):
-            until(lambda: worker.condition().alarm.startswith(prompt))
-            assert braked.is_set() == (episode == 2)
-            worker.person.say("success")  # not an answer to this prompt
-            assert worker.env.total_steps == 10 * (episode - 1)
-            worker.person.say("reset-done")
-            until(lambda steps=10 * episode: worker.env.total_steps == steps)
-        until(lambda: worker.condition().alarm)
+        until(lambda: worker.condition().alarm.startswith(prompt))
+        worker.person.say("success")  # no answer to this prompt
+        assert (worker.env.total_steps, braked.is_set()) == (0, False)
+        worker.person.say("reset-done")
+        until(lambda: worker.env.total_steps == 10 and worker.condition().alarm)
+        assert braked.is_set()
         assert worker.condition().overruns == 0
         worker.stop()
         thread.join()
@@ -329,15 +324,11 @@ MEANT = "expected success, failure, reset-done, or a number"
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        *(
-            ({"keys": {"enter": said}}, MEANT)
-            for said in ("succes", "nan", "1e39", -1000001, None, [1])
-        ),
+        *(({"keys": {"enter": said}}, MEANT) for said in ("succes", "nan", -1000001, None)),
         *(
             ({"keys": {"enter": "failure", key: "success"}}, f"a key is {key!r}; .* button 0")
-            for key in (1, "button", "button a", "button -1")
+            for key in (1, "button a")
         ),
-        ({"success_reward": math.nan}, "success_reward is nan; expected -1000000.0 to 1000000.0"),
         ({"failure_reward": 1e39}, "failure_reward is 1e.39; expected -1000000.0 to 1000000.0"),
     ],
 )

@@ -1,12 +1,9 @@
 """The statistics of how well a loop keeps its time-step."""
 
-import math
-
 import numpy as np
 import pytest
 from house import alone
 from kit.environments import calling
-from kit.fakes import CountingEnv
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.worker.timing import StepTimes
@@ -33,8 +30,8 @@ def test_a_measurement_that_is_stopped_keeps_what_there_is():
 
 
 def test_a_benchmark_has_a_whole_number_of_steps():
-    with alone(CountingEnv) as worker:
+    with alone() as worker:
         assert worker.run_env_benchmark(1e1, verbose=False)["steps"] == 10
-        for steps in (0, 2.5, math.inf):
+        for steps in (0, 2.5):
             with pytest.raises(ConfigError, match=r"nb_steps is .*; expected"):
                 worker.run_env_benchmark(steps)

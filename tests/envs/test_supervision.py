@@ -352,13 +352,14 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
     def forked(sleeps_s):
         process = multiprocessing.get_context(method).Process(target=time.sleep, args=(sleeps_s,))
         process.start()
-        return psutil.Process(process.pid)
+        return process
 
     class WithChildren(CountingEnv):
         def __init__(self):
             super().__init__(raise_at=2 if not made else 0)
             made.append(self)
-            self.forked, self.children = forked(3600), [stubborn_child()]
+            self.forked = psutil.Process(forked(3600).pid)
+            self.children = [stubborn_child()]
 
         def reset(self, **options):
             self.children.append(stubborn_child())
@@ -368,7 +369,7 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
             return is_alive(self.forked) + sum(child.poll() is None for child in self.children)
 
     made = []
-    forked(0).wait()  # so that the fork server is not the environment's
+    forked(0).join()  # so that the fork server is not the environment's
     strangers = [stubborn_child()]
     try:
         with make_worker(WithChildren, hang_timeout_s=30.0) as worker:

@@ -112,7 +112,8 @@ def load_policy(
         observation_space, action_space = map(make_space, spaces)
         if actor is None:
             code = _described(card.actor, "actor")
-            _refuse_wider(code, weights)
+            if _ships(code.class_path):
+                _refuse_wider(code, weights)
             actor = _actor_of(code, allow)
         if obs_preprocessor is None and card.obs_preprocessor is not None:
             obs_preprocessor = _preprocessor_of(
@@ -136,8 +137,8 @@ def _described(part: Any, name: str) -> Any:
 
 
 def _refuse_wider(code: Code, weights: Weights) -> None:
-    """Raise PolicyError for hidden layers that have more parameters than the file, before they take
-    memory.
+    """Raise PolicyError for hidden layers of a built-in actor that have more parameters than the
+    file, before they take memory.
     """
     widths = code.init_args.get("hidden_sizes", ())
     if isinstance(widths, list) and all(isinstance(width, int) for width in widths):

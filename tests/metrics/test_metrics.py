@@ -131,6 +131,19 @@ def test_tensorboard_that_cannot_write_is_reported_once_and_ends_no_training(
     assert line.startswith("TensorBoard: No space left on device; training goes on")
 
 
+def test_tensorboard_writes_again_a_minute_after_a_full_disk(tmp_path, monkeypatch):
+    full = OSError("No space left on device")
+    with_room, without = Mock(), Mock(**{"flush.side_effect": full, "close.side_effect": full})
+    opened = Mock(side_effect=[without, with_room])
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", opened)
+    with contextlib.closing(TensorBoardSink(tmp_path)) as sink:
+        for time_s in (100.0, 159.0, 160.0):
+            sink.write(ROUND | {"time_s": time_s, "training_steps_total": int(time_s)})
+    assert opened.call_args.kwargs == {"purge_step": 160}
+    steps = {call.args[2] for call in with_room.add_scalar.mock_calls}
+    assert (steps, opened.call_count, with_room.close.call_count) == ({160}, 2, 1)
+
+
 NO_KEY = RuntimeError("no API key configured")
 
 

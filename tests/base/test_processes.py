@@ -130,9 +130,7 @@ def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_pro
     "call",
     [
         "os.getpid",
-        os.getpid,
         ("os.getpit",),
-        ("no_such_module.stop",),
         ("__main__.stop",),
         ("os.name",),
         (os.getpid,),

@@ -8,6 +8,7 @@ import threading
 
 import psutil
 import pytest
+from kit.failing import failing
 from kit.pythons import stubborn_child
 
 from tmrl_like.base.children import start_script
@@ -15,7 +16,6 @@ from tmrl_like.base.processes import (
     ProcessGuard,
     cores_to_train_with,
     end_processes,
-    end_with_parent,
     family_of,
     is_alive,
 )
@@ -32,6 +32,7 @@ time.sleep(3600)
 PARENT = """
 import subprocess, sys, time
 from pathlib import Path
+from kit.failing import failing
 from kit.pythons import stubborn_child
 from tmrl_like.base.children import start_script
 from tmrl_like.base.processes import ProcessGuard
@@ -97,22 +98,9 @@ def test_a_parent_that_the_kernel_does_not_watch_is_watched_all_the_same(tmp_pat
     assert said.split() == [b"alive"]
 
 
-def test_a_parent_lives_as_long_as_the_system_has_no_descriptor_to_look_with(monkeypatch):
-    looks, ended = iter([OSError(errno.ENFILE, "too many open files"), True, False]), []
-
-    def look(process):
-        match next(looks):
-            case OSError() as error:
-                raise error
-            case is_alive:
-                return is_alive
-
-    monkeypatch.setattr("psutil.Process.is_running", look)
-    monkeypatch.setattr("tmrl_like.base.processes.start_thread", lambda watch, name: watch())
-    monkeypatch.delattr("os.pidfd_open", raising=False)
-    monkeypatch.setattr("sys.argv", ["", str(os.getpid())])
-    end_with_parent(lambda: ended.append(list(looks)))
-    assert ended == [[]]
+def test_a_process_lives_as_long_as_the_system_has_no_descriptor_to_look_with(monkeypatch):
+    monkeypatch.setattr("psutil.Process.is_running", failing(errno.ENFILE))
+    assert is_alive(psutil.Process())
 
 
 def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_process(stubborn):

@@ -14,7 +14,6 @@ from kit.pythons import stubborn_child
 from tmrl_like.base.children import start_script
 from tmrl_like.base.processes import (
     ProcessGuard,
-    cores_to_train_with,
     end_processes,
     family_of,
     is_alive,
@@ -168,14 +167,6 @@ def test_a_process_has_ended_although_its_parent_takes_no_note_of_it():
         child = psutil.Process(int(careless.stdout.readline()))
         assert end_processes([child], 5.0, 0.1) == []
         careless.kill()
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be limited here")
-def test_training_leaves_one_of_the_cores_that_it_may_use(monkeypatch):
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {8, 9, 10})
-    assert cores_to_train_with() == 2
 
 
 def test_a_script_imports_what_its_parent_can(tmp_path, monkeypatch):

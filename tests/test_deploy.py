@@ -105,16 +105,12 @@ def test_what_kubernetes_is_to_start_names_what_is_there():
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-@pytest.mark.parametrize(
-    "path", sorted((DOCS / "deploy").glob("*.sbatch")), ids=lambda path: path.name
-)
+@each_of((DOCS / "deploy").glob("*.sbatch"))
 def test_a_script_for_slurm_is_a_script(path):
     subprocess.run(["bash", "-n", path], check=True)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((DOCS / "deploy").glob("*.conf")), ids=lambda path: path.name
-)
+@each_of((DOCS / "deploy").glob("*.conf"))
 def test_a_nodes_configuration_is_one(path, tmp_path):
     certificate(tmp_path)
     shutil.copy(tmp_path / "node.crt", tmp_path / "ca.crt")

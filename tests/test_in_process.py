@@ -5,7 +5,6 @@ can follow everything.
 import math
 import signal
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from tmrl_like.metrics.reading import read_records
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.worker.options import WorkerOptions
 
-TINY = Path(__file__).parent / "cli" / "tiny.yaml"
 UNSAVED = {"model_path": None, "sinks": []}
 
 
@@ -173,8 +171,7 @@ def test_each_environment_has_a_seed_for_its_first_reset(tmp_path):
     assert len(set(given)) == len(given) == 6 < len(Seeds.seeds)
 
 
-def test_an_environment_that_raises_is_made_again_and_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
+def test_an_environment_that_raises_is_made_again_and_counted(tmp_path):
     assert run(tmp_path, partial(CountingEnv, raise_at=15)).total_updates == 40
     assert rounds_in(tmp_path)[-1]["env_faults_total"] > 0
 
@@ -206,12 +203,3 @@ def test_an_environment_in_real_time_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Seeds, "time_step_s", 0.05, raising=False)
     with pytest.raises(ConfigError, match="runs in real time"):
         run(tmp_path)
-
-
-def test_an_experiment_runs_in_process(command_line, capsys, tmp_path):
-    assert (
-        command_line("run", str(TINY), "--in-process", "--trainer.rounds", "1", "--seed", "1") == 0
-    )
-    assert "policy" in capsys.readouterr().err
-    assert command_line("run", str(TINY), "--in-process", "--workers", "2") == 2
-    assert "--in-process goes with none" in capsys.readouterr().err

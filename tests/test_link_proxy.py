@@ -1,44 +1,32 @@
 """The proxy alone, without a pipeline."""
 
+import contextlib
 import math
 import socket
+import socketserver
 import threading
 import time
-from contextlib import closing, contextmanager
 
 import pytest
 from link_proxy import LinkProxy
 
 
-@contextmanager
-def echo_server():
-    """Run a server that returns all data, and closes when the other side closes."""
+class Echo(socketserver.BaseRequestHandler):
+    """Returns all data, and closes when the other side closes."""
 
-    def serve():
-        while True:
-            try:
-                sock, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=answer, args=(sock,), daemon=True).start()
-
-    def answer(sock):
-        with sock:
-            try:
-                while data := sock.recv(1 << 16):
-                    sock.sendall(data)
-            except OSError:
-                pass
-
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        threading.Thread(target=serve, daemon=True).start()
-        yield listener.getsockname()
+    def handle(self):
+        with contextlib.suppress(OSError):
+            while data := self.request.recv(1 << 16):
+                self.request.sendall(data)
 
 
 @pytest.fixture
 def proxy():
-    with echo_server() as address, LinkProxy(*address) as proxy:
-        yield proxy
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with LinkProxy(*server.server_address) as proxy:
+            yield proxy
+        server.shutdown()
 
 
 @pytest.fixture

@@ -67,12 +67,7 @@ def test_a_data_set_of_lerobot_becomes_one_that_a_memory_begins_with(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = {
         "observation.state": [
-            [0.0, 0.0],
-            [0.0, 1.0],
-            [0.0, 2.0],
-            [1.0, 0.0],
-            [1.0, 1.0],
-            [1.0, 2.0],
+            [episode, step] for episode in (0.0, 1.0) for step in (0.0, 1.0, 2.0)
         ],
         "action": [[0.0]] * 6,
         "next.reward": [0.0, 1.0, 2.0] * 2,

@@ -10,7 +10,6 @@ from tmrl_like.base.factories import (
     Elsewhere,
     argument_of,
     completed,
-    fitted,
     known_from_env,
 )
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
@@ -19,7 +18,6 @@ from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.envs.generic import GenericGymEnv
 from tmrl_like.envs.real_time import ClockedGym
 from tmrl_like.errors import ConfigError
-from tmrl_like.replay import ReplayMemory, WithDemonstrations, compressor_of
 
 
 class Game:
@@ -41,10 +39,6 @@ class Silent:
 
 def rtgym(**more):
     return partial(GenericGymEnv, "real-time-gym-ts-v1", {"config": RTGYM | more})
-
-
-class Agent:
-    def __init__(self, gamma=0.9): ...
 
 
 def test_an_argument_is_what_was_given_or_the_default():
@@ -101,20 +95,3 @@ def test_what_an_environments_class_needs_to_say_it_and_was_not_given_is_named()
     needed = "^OwnGameEnv.memory_arguments needs the argument interface: give it, or override"
     with pytest.raises(ConfigError, match=needed):
         known_from_env(OwnGameEnv)
-
-
-def test_a_memory_is_fitted_to_environment_and_agent_and_so_is_the_one_in_it():
-    known = {"act_buf_len": 2, "frame_stack": {0: 4}, "gamma": 0.5}
-    agent = partial(Agent, gamma=0.5)
-    assert fitted(ReplayMemory, Env, agent).keywords == known
-    assert (
-        fitted(partial(ReplayMemory, gamma=0.9, frame_stack=0), Env, agent).keywords["gamma"] == 0.9
-    )
-    for inner in (
-        partial(WithDemonstrations, memory=ReplayMemory),
-        partial(WithDemonstrations, ReplayMemory),
-    ):
-        both = fitted(inner, Env, agent)
-        assert both.keywords["memory"].keywords == known
-        assert compressor_of(both) == compressor_of(fitted(ReplayMemory, Env))
-        assert both().own.gamma == 0.5

@@ -24,7 +24,7 @@ def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(tmp_path, monke
         replace(source, target)
 
     monkeypatch.setattr("os.replace", busy)
-    monkeypatch.setattr("tmrl_like.base.files._ATTEMPTS", 3)
+    monkeypatch.setattr("tmrl_like.base.files.ATTEMPTS", 3)
     write_atomically(tmp_path / "f", b"new")
     link_atomically(tmp_path / "f", tmp_path / "g")
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {

@@ -25,9 +25,9 @@ def look(typed, monkeypatch):
     """Return a function that runs `doctor` on a machine without problems, apart from the test's,
     and returns its output.
     """
-    monkeypatch.setattr(doctor, "_WAIT_S", 250.0)  # sufficient on a busy machine
-    monkeypatch.setattr(doctor, "_HANGS_AFTER_S", 250.0)
-    monkeypatch.setattr(doctor, "_LATE_SHARE", 1.0)
+    monkeypatch.setattr(doctor, "WAIT_S", 250.0)  # sufficient on a busy machine
+    monkeypatch.setattr(doctor, "HANGS_AFTER_S", 250.0)
+    monkeypatch.setattr(doctor, "LATE_SHARE", 1.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1 << 40))
     return lambda *words, code=1: typed("doctor", *words, code=code).out
 
@@ -105,7 +105,7 @@ def test_a_key_that_the_server_does_not_know(look, tmp_path):
 
 
 def test_something_else_on_the_servers_port(look, monkeypatch):
-    monkeypatch.setattr(doctor, "_WAIT_S", 0.2)
+    monkeypatch.setattr(doctor, "WAIT_S", 0.2)
     KeyFolder(default_keys_folder()).server_keys()
     with socket.create_server(("127.0.0.1", 0)) as other:
         out = look(QUICK, other.getsockname()[1])
@@ -122,18 +122,18 @@ def test_something_else_on_the_servers_port(look, monkeypatch):
 )
 def test_a_server_that_is_slow_or_has_another_clock_or_version(strange, state, said):
     load = doctor.Load(sample_bytes=1 << 40, samples_per_s=1e6)
-    findings = [*doctor._talk(Link(**strange), load)]
+    findings = [*doctor.talk(Link(**strange), load)]
     assert [line for found, line in findings if found == state and said in line]
 
 
 def test_a_server_of_another_wire_version():
     with pytest.raises(RefusedError, match="upgrade the older of the two"):
-        [*doctor._talk(Link(wire_version=m.WIRE_VERSION + 1), doctor.Load())]
+        [*doctor.talk(Link(wire_version=m.WIRE_VERSION + 1), doctor.Load())]
 
 
 def test_an_environment_that_raises_or_is_late(look, free_port, monkeypatch):
     assert "problem  environment: " in look(QUICK, free_port, "--env tiny.NoSuchEnv")
-    monkeypatch.setattr(doctor, "_LATE_SHARE", -1.0)
+    monkeypatch.setattr(doctor, "LATE_SHARE", -1.0)
     assert "warning  environment: " in look(QUICK, free_port, code=0)
 
 
@@ -145,17 +145,15 @@ def test_code_of_the_experiment_that_ends_its_process_is_a_problem(look, tmp_pat
 
 def test_a_check_that_hangs_holds_up_no_other(look, monkeypatch):
     released = threading.Event()
-
-    def hang():
-        released.wait()
-        yield from ()
-
-    monkeypatch.setattr(doctor, "_HANGS_AFTER_S", 0.2)
-    monkeypatch.setattr(doctor, "_device", lambda settings: hang())
+    monkeypatch.setattr(doctor, "HANGS_AFTER_S", 0.2)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: released.wait())
     out = look()
-    released.set()
-    assert "problem  device: hangs: nothing after" in out
+    assert "problem  disk: hangs: nothing after" in out
     assert " keys: " in out  # this check comes after it
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name == "tmrl-doctor":
+            thread.join()
 
 
 def test_a_disk_that_is_full_or_closed(look, monkeypatch):

@@ -49,16 +49,9 @@ def test_its_own_test_passes_under_the_name_that_the_templates_have_too(typed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes_trains_at_once(kind, typed, free_port):
     typed("init my_own --kind", kind)
-    run = [
-        "tmrl_like",
-        "run",
-        "my_own",
-        "--trainer.max_minutes",
-        "0.3",
-        f"--server.port={free_port}",
-    ]
-    for module in (run, ["pytest", "-q", "-p", "no:cacheprovider"]):
-        run_python("-m", *module, cwd="my_own")
+    run = f"tmrl_like run my_own --trainer.max_minutes 0.3 --server.port {free_port}"
+    for module in (run, "pytest -q -p no:cacheprovider"):
+        run_python("-m", *module.split(), cwd="my_own")
 
 
 @pytest.mark.parametrize(
@@ -70,9 +63,7 @@ def test_what_it_writes_trains_at_once(kind, typed, free_port):
         ("class", "gym", "NAME is 'class'; expected"),
         ("device", "robot", "a robot has another class named Device: take another name"),
         ("game", "game", "a game has another class named Game"),
-        ("history", "game", "a game has another class named History"),
         ("real_time", "game", "a game has another class named RealTimeEnv"),
-        ("simulator", "gym", "a gym has another class named Simulator"),
     ],
 )
 def test_a_name_that_will_not_do_is_one_line(name, kind, problem, refused, monkeypatch):

@@ -2,121 +2,106 @@
 set.
 """
 
-import numpy as np
 import pytest
-from kit import episodes
+from kit.episodes import episode
 from kit.packets import TIMING, numbered, packet_of
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.replay.data_sets import read_data_set, write_data_set, write_log
-from tmrl_like.types import Buffer, Info, Sample
+from tmrl_like.replay.data_sets import read_data_set, write_log
 from tmrl_like.wire import messages as m
 
 
-def episode(number, steps, is_whole=True):
-    """Return the samples of a reset and `steps` steps; obs is (episode, step), rew the step's
-    number.
-    """
-    samples = []
-    for k in range(steps + 1):
-        terminated = is_whole and k == steps
-        samples.append(
-            Sample(
-                np.float32([k]),
-                np.float32([number, k]),
-                float(k),
-                terminated,
-                False,
-                Info({}, k == 0),
-            )
-        )
-    return samples
-
-
-def append(log, samples):
-    for sample in samples:
-        log.append((*sample[:5], {}), *TIMING)
+def packet(first, *returns, worker="arm"):
+    """Return a packet of two samples and reports of episodes, and its number of samples."""
+    reports = [episode(return_=return_) for return_ in returns]
+    samples = numbered(1), numbered(2)
+    return packet_of(first, *samples, worker=worker, incarnation=0xAB, reports=reports), 2
 
 
 @pytest.fixture
-def log_folder(tmp_path):
-    """A store with samples of two processes in turn; the second one ends within an episode."""
-    first = episode(1, 3)
-    buffers = [
-        Buffer(first[:2], "one"),
-        Buffer(episode(7, 2), "two"),
-        Buffer(first[2:], "one"),
-        Buffer(episode(8, 4, is_whole=False), "two"),
-    ]
-    write_data_set(tmp_path / "log", buffers)
-    return tmp_path / "log"
+def rows(typed):
+    """Return a function that returns the rows shown of a log, in words."""
 
+    def show(path):
+        return [line.split() for line in typed("log", path).out.splitlines() if ", ab " in line]
 
-def packet(first, returns):
-    """Return a packet of two samples and reports of episodes, and its number of samples."""
-    reports = [episodes.episode(return_=return_) for return_ in returns]
-    samples = numbered(1), numbered(2)
-    return packet_of(first, *samples, worker="arm", incarnation=0xAB, reports=reports), 2
+    return show
 
 
 def observations(folder):
-    return [[sample.obs.tolist() for sample in buffer.memory] for buffer in read_data_set(folder)]
+    return [[float(sample.obs) for sample in buffer.memory] for buffer in read_data_set(folder)]
 
 
-def test_a_log_and_one_file_of_it_are_shown_by_process(log_folder, typed):
-    for path in (log_folder, *log_folder.glob("*.log")):
-        rows = [line.split() for line in typed("log", path).out.splitlines() if "data set," in line]
-        assert [row[:3] for row in rows] == [["data", "set,", "1"], ["data", "set,", "2"]]
+def test_a_log_and_one_file_of_it_are_shown_by_process(tmp_path, rows):
+    others = packet(1, worker="leg"), packet(3, worker="leg")
+    write_log(tmp_path / "log", [[packet(1), *others]])
+    for path in (tmp_path / "log", *tmp_path.glob("log/*.log")):
         # packets, missing, samples
-        assert [row[4:7] for row in rows] == [["2", "0", "4"], ["2", "0", "8"]]
+        assert [(row[0], *row[4:7]) for row in rows(path)] == [
+            ("arm,", "1", "0", "2"),
+            ("leg,", "2", "0", "4"),
+        ]
 
 
-def test_gaps_and_returns_are_in_the_table(tmp_path, typed):
-    known = packet(1, [1.0])  # after a kill, a packet may be in two files
-    write_log(tmp_path, [[known], [known, packet(7, [3.0, 5.0])], [packet(11, [])]])
-    (row,) = [line.split() for line in typed("log", tmp_path).out.splitlines() if "arm," in line]
-    assert row[:2] + row[4:] == ["arm,", "ab", "3", "3", "6", "0.0", "3", "3", "±", "2"]
+def test_gaps_and_returns_are_in_the_table(tmp_path, rows):
+    known = packet(1, 1.0)  # after a kill, a packet may be in two files
+    write_log(tmp_path, [[known], [known, packet(7, 3.0, 5.0)], [packet(11)]])
+    ((worker, process, *_, packets, missing, samples, _, episodes, mean, _, spread),) = rows(
+        tmp_path
+    )
+    assert (worker, process) == ("arm,", "ab")
+    assert (packets, missing, samples) == ("3", "3", "6")
+    assert (episodes, mean, spread) == ("3", "3", "2")
 
 
-def test_the_samples_of_all_ranks_are_shown_and_read(tmp_path, typed):
-    write_log(tmp_path / "log", [[packet(1, [1.0]), packet(7, [])]])
-    write_log(tmp_path / "rank-1" / "log", [[packet(4, [3.0])]])
-    rows = [line.split() for line in typed("log", tmp_path).out.splitlines() if "arm," in line]
-    assert [row[6] for row in rows] == ["4", "2"]
+def test_the_samples_of_all_ranks_are_shown_and_read(tmp_path, rows):
+    write_log(tmp_path / "log", [[packet(1), packet(3)]])
+    write_log(tmp_path / "rank-1" / "log", [[packet(5)]])
+    assert [row[6] for row in rows(tmp_path)] == ["4", "2"]
     assert sum(map(len, observations(tmp_path))) == 6
 
 
 @pytest.mark.parametrize("lives", [False, True], ids=["dead", "living"])
-def test_what_a_worker_has_in_its_spool_is_shown_and_read_and_left_as_it_is(tmp_path, typed, lives):
-    folder = open_folder(tmp_path, "my arm")
+def test_what_a_worker_has_in_its_spool_is_shown_and_read_and_left_as_it_is(tmp_path, rows, lives):
+    folder = open_folder(tmp_path, "arm")
     log = SampleLog(folder, incarnation=0xAB)
-    append(log, episode(1, 3))
-    log.end_episode(episodes.episode("my arm", return_=6.0))
+    for number in (1, 2):
+        log.append(numbered(number), *TIMING)
+    log.end_episode(episode(return_=6.0))
     log.add_break()
-    append(log, episode(2, 1))
+    log.append(numbered(3), *TIMING)
     if not lives:
         log.close()
         folder.close()
     before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
-    (row,) = [
-        line.split() for line in typed("log", folder.path).out.splitlines() if "my arm," in line
-    ]
-    assert row[:3] == ["my", "arm,", "ab"]
-    assert row[5:8] == ["2", "0", "6"]  # packets, missing, samples
-    assert row[-2:] == ["±", "0"]
-    assert observations(folder.path) == [[[1, 0], [1, 1], [1, 2], [1, 3]], [[2, 0], [2, 1]]]
+    (row,) = rows(folder.path)
+    assert row[4:7] == ["2", "0", "3"]  # packets, missing, samples
+    assert row[-3:] == ["6", "±", "0"]
+    assert observations(folder.path) == [[1, 2], [3]]
     assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
     log.close()
     folder.close()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_whole_episodes_are_written_as_a_minari_data_set(tmp_path, log_folder, typed):
-    target = tmp_path / "tiny-v3"
-    out = typed("log", log_folder, "--minari", target).out
-    assert f"{target}: 5 steps of 2 whole episodes" in out
-    assert observations(target) == [[[7, 0], [7, 1], [7, 2]], [[1, 0], [1, 1], [1, 2], [1, 3]]]
+def test_the_whole_episodes_are_written_as_a_minari_data_set_which_replaces_nothing(
+    tmp_path, typed, refused
+):
+    data, target = tmp_path / "data", tmp_path / "tiny-v3"
+    typed("record TINY --random --episodes 2 --out", data)
+    samples = sum(map(len, read_data_set(data)))
+    out = typed("log", data, "--minari", target).out
+    assert f"{target}: {samples - 2} steps of 2 whole episodes" in out
+    assert sum(map(len, read_data_set(target))) == samples
+    (tmp_path / "file").touch()
+    for taken, said in (
+        (target, "tiny-v3 exists: choose another folder"),
+        (tmp_path / "file", "file exists: choose another folder"),
+        (tmp_path / "file" / "mine", "file/mine: "),
+    ):
+        assert said in refused("log", data, "--minari", taken)
+    assert (tmp_path / "file").read_bytes() == b""
 
 
 @pytest.mark.parametrize("name", ["log", "gone", "data.pkl"])
@@ -126,24 +111,7 @@ def test_where_no_log_can_be_read_is_one_line(tmp_path, refused, name):
     assert str(tmp_path / name) in refused("log", tmp_path / name)
 
 
-def test_a_log_of_another_version_is_one_line(log_folder, refused, monkeypatch):
+def test_a_log_of_another_version_is_one_line(tmp_path, refused, monkeypatch):
+    write_log(tmp_path, [[packet(1)]])
     monkeypatch.setattr(m, "WIRE_VERSION", m.WIRE_VERSION + 1)
-    assert f"wire version {m.WIRE_VERSION - 1}" in refused("log", log_folder, code=1)
-
-
-@pytest.mark.parametrize(
-    ("in_the_way", "target", "said"),
-    [
-        ("mine", "mine", "exists: choose another folder"),
-        ("mine/file", "mine", "exists: choose another folder"),
-        ("file", "file/mine", "file/mine: "),
-    ],
-)
-def test_a_minari_data_set_replaces_nothing(
-    tmp_path, log_folder, refused, in_the_way, target, said
-):
-    file = tmp_path / in_the_way
-    file.parent.mkdir(exist_ok=True)
-    file.touch()
-    assert said in refused("log", log_folder, "--minari", tmp_path / target)
-    assert file.is_file()
+    assert f"wire version {m.WIRE_VERSION - 1}" in refused("log", tmp_path, code=1)

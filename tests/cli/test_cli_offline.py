@@ -1,11 +1,10 @@
 """`tmrl-like trainer --offline` makes a policy from a recording, without server and worker."""
 
 import pytest
-from cli_commands import HERE, TINY
+from cli_commands import TINY
 
 from tmrl_like.cli.arguments import to_type
 
-PENDULUM = HERE.parents[1] / "config" / "pendulum.yaml"
 HAS_DONE_ITS_EPOCH = (
     "this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another "
     "run_name, or start over with resume none (--trainer.resume none; of `run`: --fresh)"
@@ -103,14 +102,14 @@ def test_a_run_without_samples_is_one_line(refused):
 @pytest.mark.learn
 def test_the_pendulum_is_learnt_from_what_a_random_policy_did(recorded, typed, mean_return):
     steps = ("--trainer.epochs=1", "--trainer.rounds=6", "--trainer.steps=500")
-    typed("trainer", PENDULUM, "--offline", recorded(PENDULUM, 50), *steps)
-    assert mean_return(PENDULUM, "--episodes", "10") > -400
+    typed("trainer pendulum --offline", recorded("pendulum", 50), *steps)
+    assert mean_return("pendulum", "--episodes", "10") > -400
 
 
 def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
     tmp_path, recorded, typed, refused, monkeypatch
 ):
-    monkeypatch.setattr("tmrl_like.cli.train._ENCODER_STEPS", 20)
+    monkeypatch.setattr("tmrl_like.cli.train.ENCODER_STEPS", 20)
     (tmp_path / "lights.py").write_text(LIGHTS)
     (tmp_path / "lights.yaml").write_text(SEEN)
     monkeypatch.syspath_prepend(tmp_path)
@@ -123,7 +122,7 @@ def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
     for words, problem in (
         ((seen, "--encoder", tmp_path / "lights", given), "a name that ends in .safetensors"),
         ((seen, "--encoder", file), "the memory holds no transition"),
-        ((PENDULUM, "--encoder", file), "SACAgent has no encoder of pictures"),
+        (("pendulum", "--encoder", file), "SACAgent has no encoder of pictures"),
         (
             (seen, "--run_name=other", "--offline", given, "--agent.picture_encoder", tmp_path),
             "picture_encoder",

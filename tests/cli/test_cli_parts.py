@@ -16,18 +16,16 @@ from tmrl_like import load_experiment
 from tmrl_like.cli.check import WatchedEnv
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.cli.supervise import Family
 from tmrl_like.errors import ConfigError
 
 
-def test_a_server_is_up_in_a_moment_ends_when_asked_and_starts_again(start, free_port):
-    for way in (signal.SIGINT, signal.SIGTERM):
-        server = start("server TINY", f"--server.port={free_port}")
-        server.wait_for(f"listening on 127.0.0.1 port {free_port}")
-        server.process.send_signal(way)
-        assert server.ends() == 130
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", free_port)) != 0
+def test_a_server_is_up_in_a_moment_and_frees_its_port_when_it_is_asked_to_end(start, free_port):
+    server = start("server TINY", f"--server.port={free_port}")
+    server.wait_for(f"listening on 127.0.0.1 port {free_port}")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ends() == 130
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", free_port)) != 0
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
@@ -43,7 +41,7 @@ def test_a_part_stops_when_its_terminal_is_closed_unless_nohup_started_it(nohup)
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 @pytest.mark.usefixtures("signals_stay")
 def test_a_terminal_that_is_closed_later_hurries_no_part_that_is_ending(monkeypatch):
-    monkeypatch.setattr("tmrl_like.cli.stopping._DOUBLE_S", -1.0)
+    monkeypatch.setattr("tmrl_like.cli.stopping.DOUBLE_S", -1.0)
     monkeypatch.setattr("tmrl_like.cli.stopping.end_now", pytest.fail)
     Stopper(False, within_s=3600.0, on_stop=lambda: None)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -105,16 +103,6 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
     assert kept.count(" starts: ") == 2
 
 
-def test_a_part_without_its_parent_ends(free_port, until):
-    """However a parent ends, this closes the pipe to its child's standard input."""
-    with Family() as family:
-        part = family.start("server", ["server", TINY, f"--server.port={free_port}"])
-        until(lambda: part.said)
-        assert part.said == [f"ready {free_port}"]
-        part.process.stdin.close()
-        assert part.process.wait(60.0) == 130
-
-
 def test_a_check_takes_nan_for_no_change():
     env = WatchedEnv(lambda: TinyEnv(returns="nan"))
     env.reset()
@@ -132,9 +120,7 @@ def test_a_test_says_how_the_environment_failed_and_goes_on(typed, fail_in_step)
 
 def test_a_check_passes_where_the_pipeline_keeps_everything(typed):
     out = typed("check TINY --episodes 2").out
-    assert (
-        "delays: driving 400 steps with random actions, up to 30% of half their range away" in out
-    )
+    assert "delays: driving 400 steps with random actions, up to 30% of half their range" in out
     assert "delay: no effect of the actions was seen" in out
     assert "20 compared, all equal" in out
     assert "check passed" in out
@@ -145,7 +131,7 @@ def test_a_check_notes_what_is_odd_and_takes_each_sample_once(typed, monkeypatch
     out = typed("check TINY --delay-steps 0 --env.returns outside").out
     assert out.count("note: step 2: the observation is outside the bounds") == 1
     assert "wire: 33 samples" in out
-    monkeypatch.setattr("tmrl_like.cli.check._LONGEST_EPISODE", 5)
+    monkeypatch.setattr("tmrl_like.cli.check.LONGEST_EPISODE", 5)
     out = typed("check TINY --delay-steps 0").out
     assert "episode 1 of 3: 5 steps, cut there: does it ever end?" in out
 

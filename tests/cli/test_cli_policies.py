@@ -57,9 +57,7 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
         ("export tiny@3 /dev/null/p.safetensors", "cannot write the policy to "),
         ("export tiny@3 p.onnx --onnx --allow tiny", "give it a method best_actions(obs)"),
         ("export tiny@3 p.safetensors --allow tiny", "--allow is ['tiny']; expected --onnx"),
-        ("prune tiny --untag good", "--untag good: there is no such tag"),
         ("prune tiny@2", "tiny@2: `policies prune` takes no version of a policy; leave out the @"),
-        ("list tiny@2", "tiny@2: `policies list` takes no version of a policy; leave out the @"),
         ("prune tiny --keep 0", "--keep is 0; expected 1 or more"),
     ],
 )

@@ -1,10 +1,7 @@
 """`tmrl-like record` makes data sets and laps."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from cli_commands import TINY
 from tiny import actor_that_presses
 
 from tmrl_like.cli.arguments import to_type
@@ -12,9 +9,6 @@ from tmrl_like.envs.trajectory import load_trajectory
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set
 from tmrl_like.types import ActionSource
-
-CIRCLE = "--env=filmed.Circle"
-LAP = ("--lap", "script")
 
 
 def test_what_a_random_policy_did_starts_a_run(tmp_path, typed, free_port):
@@ -43,16 +37,7 @@ def test_what_a_stored_policy_did_is_recorded(tmp_path, typed, refused):
 
 
 def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(tmp_path, typed):
-    experiment = tmp_path / "experts.yaml"
-    plain = (
-        "class_path: tmrl_like.replay.ReplayMemory\n  init_args: {batch_size: 8, memory_size: 1000}"
-    )
-    mixed = (
-        "class_path: tmrl_like.replay.WithDemonstrations\n  init_args: {memory: "
-        "tmrl_like.replay.ReplayMemory}"
-    )
-    experiment.write_text(Path(TINY).read_text().replace(plain, mixed))
-    typed("record", experiment, "--expert --episodes 2 --out", tmp_path / "data")
+    typed("record TINY --expert --episodes 2 --out", tmp_path / "data")
     assert len(ReplayMemory(dataset_path=tmp_path / "data")) == 20
     samples = [sample for buffer in read_data_set(tmp_path / "data") for sample in buffer.memory]
     assert {sample.info.timing.source for sample in samples} == {ActionSource.EXPERT}
@@ -86,7 +71,7 @@ def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(
 
 def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
     file = tmp_path / "way.npz"
-    lap = ("record", TINY, CIRCLE, *LAP, "--out", file)
+    lap = ("record TINY --env filmed.Circle --lap script --out", file)
     said = typed(*lap).out
     small = load_trajectory(file)
     assert f"{len(small)} points from" in said
@@ -101,20 +86,17 @@ def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            "--env=filmed.Circle --lap script --spacing -1",
-            "--spacing is -1.0; expected more than 0",
-        ),
-        ("--env=filmed.Circle --lap script --spacing 1000", "choose another spacing"),
-        ("--env=filmed.Circle --lap script --out .", "expected the name of a file"),
-        ("--env=filmed.Still --lap script", "the lap did not end within 300 steps"),
-        ("--env=filmed.Driverless --lap script", "the driver failed: ValueError: no wheel ("),
-        ("--env=filmed.Nowhere --lap script", "Nowhere does not report where it is"),
+        ("--env filmed.Circle --spacing -1", "--spacing is -1.0; expected more than 0"),
+        ("--env filmed.Circle --spacing 1000", "choose another spacing"),
+        ("--env filmed.Circle --out .", "expected the name of a file"),
+        ("--env filmed.Still", "the lap did not end within 300 steps"),
+        ("--env filmed.Driverless", "the driver failed: ValueError: no wheel ("),
+        ("--env filmed.Nowhere", "Nowhere does not report where it is"),
     ],
 )
 def test_a_mistake_in_recording_a_lap_leaves_no_file(
     given, message, tmp_path, refused, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert message in refused("record TINY --out way.npz", given)
+    assert message in refused("record TINY --lap script --out way.npz", given)
     assert list(tmp_path.iterdir()) == []

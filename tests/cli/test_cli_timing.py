@@ -1,15 +1,11 @@
 """The times that `tmrl-like check` reports: percentiles of steps, and the rates of sensors."""
 
-from pathlib import Path
-
-DRONE = Path(__file__).parents[2] / "config" / "drone.yaml"
-
 
 def test_the_time_of_steps_is_shown_in_percentiles(typed):
     out = typed("check TINY --timing 50").out
     assert "50 steps, milliseconds" in out
     assert "it does not run in real time" in out
-    timed = typed("check", DRONE, "--timing 5 --env.time_step_duration 0.0025")
+    timed = typed("check DRONE --timing 5 --env.time_step_duration 0.0025")
     assert "time-step asked for: 2.5 ms" in timed.out
 
 

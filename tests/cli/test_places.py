@@ -78,7 +78,6 @@ def test_what_parts_of_a_run_know_from_each_other_follows_a_change_of_the_other_
     [
         ("test", "--untrained"),
         ("record", "--random"),
-        ("record", "--expert"),
         ("worker", "--expert"),
     ],
 )
@@ -94,7 +93,6 @@ def test_a_version_is_refused_where_no_policy_drives(command, option):
         ("amr", "did you mean arm?"),
         ("droen", "did you mean drone?"),
         ("", "`tmrl-like runs` runs"),
-        ("@best", "`tmrl-like runs` runs"),
     ],
 )
 @pytest.mark.usefixtures("run_folder")

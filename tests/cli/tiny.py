@@ -25,7 +25,6 @@ STRANGE: dict[str, Any] = {
     "nothing": (None, 0.0, False, False, {}),
     "float16": (OBS.astype(np.float16), 0.0, False, False, {}),
     "outside": (np.full(2, 7.0, np.float32), 0.0, False, False, {}),
-    "infinite_reward": (OBS, float("inf"), False, False, {}),
     "no_reward": (OBS, None, False, False, {}),
     "no_end": (OBS, 0.0, None, False, {}),
     "no_info": (OBS, 0.0, False, False, None),

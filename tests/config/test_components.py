@@ -41,7 +41,6 @@ def test_arguments_of_base_classes_are_known():
     ("arguments", "problem"),
     [
         ({"depth": 1.5}, "part.init_args.depth: expected a whole number, got 1.5"),
-        ({"sizes": 3}, "part.init_args.sizes: expected a list of a whole number, got 3"),
         ({"mode": "c"}, "part.init_args.mode: expected one of a, b, got 'c'"),
         (
             {"device": "cpu"},

@@ -32,11 +32,8 @@ USERS = {
         ("run", "run", False),
         ("run", "trainer", False),
         ("trainer", "run", False),
-        ("trainer", "trainer", False),
-        ("run", "renaming", False),
         ("run", "trainer of a run", True),
         ("run", "worker", True),
-        ("worker", "trainer", True),
         ("worker", "run", True),
         ("worker", "renaming", False),  # it would write weights into another run's folder
         ("trainer of a run", "run", False),  # the run ended, but its trainer still writes there

@@ -20,9 +20,36 @@ import pytest
 from kit.waiting import until
 
 CONFIG = Path(__file__).parents[2] / "config" / "pendulum.yaml"
-SERVER, TRAINER, GATE, WORKER = (
-    f"tmrl-{os.getpid()}-{name}" for name in ("srv", "trn", "gate", "wrk")
-)
+PREFIX = f"tmrl-{os.getpid()}"
+SERVER, TRAINER, GATE, WORKER = (f"{PREFIX}-{name}" for name in ("srv", "trn", "gate", "wrk"))
+NETWORK = """
+ip netns add PREFIX-srv
+ip netns add PREFIX-trn
+ip netns add PREFIX-gate
+ip netns add PREFIX-wrk
+ip -n PREFIX-gate link add out type bridge
+ip -n PREFIX-gate link add server type veth peer name eth0 netns PREFIX-srv
+ip -n PREFIX-gate link add trainer type veth peer name eth0 netns PREFIX-trn
+ip -n PREFIX-gate link add in type veth peer name eth0 netns PREFIX-wrk
+ip -n PREFIX-gate link set server master out up
+ip -n PREFIX-gate link set trainer master out up
+ip -n PREFIX-gate link set out up
+ip -n PREFIX-gate link set in up
+ip -n PREFIX-srv addr add 10.231.0.1/24 dev eth0
+ip -n PREFIX-trn addr add 10.231.0.2/24 dev eth0
+ip -n PREFIX-gate addr add 10.231.0.254/24 dev out
+ip -n PREFIX-gate addr add 10.231.1.254/24 dev in
+ip -n PREFIX-wrk addr add 10.231.1.2/24 dev eth0
+ip -n PREFIX-srv link set lo up
+ip -n PREFIX-trn link set lo up
+ip -n PREFIX-gate link set lo up
+ip -n PREFIX-wrk link set lo up
+ip -n PREFIX-srv link set eth0 up
+ip -n PREFIX-trn link set eth0 up
+ip -n PREFIX-wrk link set eth0 up
+ip -n PREFIX-wrk route add default via 10.231.1.254
+ip -n PREFIX-srv route add 10.231.1.0/24 via 10.231.0.254
+"""
 NAT = """
 table ip nat {
   chain leaving {
@@ -77,24 +104,8 @@ def namespaces_are_possible():
 def network():
     """Make three machines and a gateway; remove them afterwards, with all processes in them."""
     try:
-        for name in (SERVER, TRAINER, GATE, WORKER):
-            sh(f"ip netns add {name}")
-            inside(name, "ip link set lo up")
-        inside(GATE, "ip link add out type bridge")
-        inside(GATE, "ip link set out up")
-        for name, far, address in (
-            (SERVER, "server", "10.231.0.1/24"),
-            (TRAINER, "trainer", "10.231.0.2/24"),
-            (WORKER, "in", "10.231.1.2/24"),
-        ):
-            inside(GATE, f"ip link add {far} type veth peer name eth0 netns {name}")
-            inside(GATE, f"ip link set {far} {'' if far == 'in' else 'master out'} up")
-            inside(name, f"ip addr add {address} dev eth0")
-            inside(name, "ip link set eth0 up")
-        inside(GATE, "ip addr add 10.231.0.254/24 dev out")
-        inside(GATE, "ip addr add 10.231.1.254/24 dev in")
-        inside(WORKER, "ip route add default via 10.231.1.254")
-        inside(SERVER, "ip route add 10.231.1.0/24 via 10.231.0.254")
+        for line in NETWORK.replace("PREFIX", PREFIX).strip().splitlines():
+            sh(line)
         inside(GATE, "tee /proc/sys/net/ipv4/ip_forward", "1")
         inside(GATE, "nft -f -", NAT)
         yield
@@ -112,20 +123,15 @@ class Machine:
         self.home = home
         self.processes = []
 
-    def _command(self, words):
-        return {"args": f"{self._program} {words}".split(), "env": self._environment}
-
     def run(self, words):
-        done = subprocess.run(
-            **self._command(words), capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        command = f"{self._program} {words}".split()
+        return subprocess.check_output(command, env=self._environment, text=True, timeout=60)
 
     def start(self, words):
         with self.home.with_suffix(".log").open("a") as log:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            self.processes.append(subprocess.Popen(**self._command(words), **streams))
+            command = f"{self._program} {words}".split()
+            self.processes.append(subprocess.Popen(command, env=self._environment, **streams))
 
     def stop(self):
         for process in self.processes:

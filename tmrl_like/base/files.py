@@ -22,7 +22,7 @@ _PIECE = bytes(1 << 20)
 _NOT_OFFERED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)  # unsupported by the file system
 _STALE_S = 60.0
 _FORGOTTEN_S = 86_400.0
-_ATTEMPTS = 50 if os.name == "nt" else 1  # Windows cannot replace an open file
+ATTEMPTS = 50 if os.name == "nt" else 1  # Windows cannot replace an open file
 
 
 class Disk:
@@ -156,7 +156,7 @@ def link_atomically(source: Path, path: Path) -> None:
 
 
 def _put_in_place(draft: Path, path: Path) -> None:
-    for _ in range(_ATTEMPTS - 1):
+    for _ in range(ATTEMPTS - 1):
         try:
             disk.rename(draft, path)
         except PermissionError:  # another process is reading the old file

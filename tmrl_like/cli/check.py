@@ -45,7 +45,7 @@ from tmrl_like.worker.worker import RolloutWorker
 
 _PARTS = (*TO_COLLECT, "agent", "memory")
 _CHECKED_AT_MOST = 20_000
-_LONGEST_EPISODE = 10_000
+LONGEST_EPISODE = 10_000
 _TAKEN_EVERY_S = 0.01
 _KEPT = ("the action that it is given", "an observation that it has returned")
 
@@ -77,7 +77,7 @@ def main(arguments: Arguments) -> int:
     experiment = prepare(arguments, _PARTS)
     watched = partial(WatchedEnv, experiment.env)
     experiment = dataclasses.replace(experiment, crc_debug=True)
-    longest = min(experiment.worker.max_samples_per_episode, _LONGEST_EPISODE)
+    longest = min(experiment.worker.max_samples_per_episode, LONGEST_EPISODE)
     with experiment.make_standalone(env_cls=watched, max_samples_per_episode=longest) as worker:
         env = worker.env
         print(f"environment: observations {env.observation_space}, actions {env.action_space}")
@@ -244,7 +244,7 @@ def traffic_of_episodes(
                 periods_s(block, worker.loop.env.time_step_s).sum() for block in traffic.blocks
             )
             traffic.reset_s = stats.duration_s - stepping_s
-            cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""
+            cut = ", cut there: does it ever end?" if stats.steps == LONGEST_EPISODE else ""
             print(
                 f"episode {number} of {episodes}: {stats.steps} steps{cut}, return "
                 f"{stats.return_:.3f}",

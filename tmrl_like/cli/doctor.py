@@ -40,10 +40,10 @@ from tmrl_like.wire import messages as m
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 Finding: TypeAlias = tuple[str, str]  # (state, one line of text)
 
-_WAIT_S = 2.0  # longest wait for an answer, and longest measurement of the environment
-_HANGS_AFTER_S = 60.0  # for one check, which may load torch or the user's code
+WAIT_S = 2.0  # longest wait for an answer, and longest measurement of the environment
+HANGS_AFTER_S = 60.0  # for one check, which may load torch or the user's code
 _STEPS, _PINGS = 300, 5
-_LATE_SHARE, _CLOCK_S = 0.01, 1.0
+LATE_SHARE, _CLOCK_S = 0.01, 1.0
 _LISTENS = OK, "the port is open"
 
 
@@ -97,9 +97,9 @@ def _examine(about: str, findings: Iterator[Finding]) -> list[str]:
             say(PROBLEM, str(error) if isinstance(error, TmrlLikeError) else one_line(error))
 
     thread = start_thread(look, "tmrl-doctor")
-    thread.join(_HANGS_AFTER_S)
+    thread.join(HANGS_AFTER_S)
     if thread.is_alive():
-        say(PROBLEM, f"hangs: nothing after {duration(_HANGS_AFTER_S)}")
+        say(PROBLEM, f"hangs: nothing after {duration(HANGS_AFTER_S)}")
     return states
 
 
@@ -229,17 +229,17 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
             )
             return
         worker.measure(1)  # a first reset and step, in which code loads what it needs
-        timer = threading.Timer(_WAIT_S, worker.stop)
+        timer = threading.Timer(WAIT_S, worker.stop)
         timer.start()
         times = worker.measure(_STEPS)
         timer.cancel()
         steps = len(times)
-        median_s, most_s = np.percentile(times.period_s, (50, 99)) if steps else (_WAIT_S, _WAIT_S)
+        median_s, most_s = np.percentile(times.period_s, (50, 99)) if steps else (WAIT_S, WAIT_S)
         load.samples_per_s = 1 / median_s
         asked = f", {duration(env.time_step_s)} asked for" if env.time_step_s else ""
         text = f"{counted(steps, 'step')} of {duration(median_s)} (99 %: {duration(most_s)}{asked})"
         cure = "end other programs, raise time_step_duration, or see docs/guide/realtime.md"
-        is_fine = steps > 0 and times.overruns <= _LATE_SHARE * steps
+        is_fine = steps > 0 and times.overruns <= LATE_SHARE * steps
         yield _judge(is_fine, WARNING, f"{text}, {counted(times.overruns, 'overrun')}", cure)
 
 
@@ -247,7 +247,7 @@ def _knock(host: str, port: int, command: str) -> Iterator[Finding]:
     """Look up the host and try to connect; yield `_LISTENS` if the port is open."""
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        socket.create_connection((host, port), _WAIT_S).close()
+        socket.create_connection((host, port), WAIT_S).close()
     except socket.gaierror as error:
         yield (
             PROBLEM,
@@ -283,10 +283,11 @@ def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
         settings.server.transport, *host_and_port(address), keys, settings.server.limits
     )
     with contextlib.closing(dialled) as link:
-        yield from _talk(link, load)
+        yield from talk(link, load)
 
 
-def _talk(link: PeerLink, load: Load) -> Iterator[Finding]:
+def talk(link: PeerLink, load: Load) -> Iterator[Finding]:
+    """Ask the server at the other end of a link what it is, and measure the link."""
     trip_s, ahead_s, server = min(
         (_ask(link, 0) for _ in range(_PINGS)), key=lambda answer: answer[0]
     )
@@ -303,7 +304,7 @@ def _talk(link: PeerLink, load: Load) -> Iterator[Finding]:
         f"its clock is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}",
         "samples look older or younger than they are; let NTP set both clocks",
     )
-    size = m.MAX_PROBE_BYTES if _ask(link, 1 << 14)[0] < _WAIT_S / 100 else 1 << 14
+    size = m.MAX_PROBE_BYTES if _ask(link, 1 << 14)[0] < WAIT_S / 100 else 1 << 14
     rate, needs = 2 * size / _ask(link, size)[0], load.sample_bytes * load.samples_per_s
     yield _judge(
         needs < rate,
@@ -323,7 +324,7 @@ def _ask(link: PeerLink, size: int) -> tuple[float, float, m.Probe]:
         RefusedError: the server says why it does not answer, or uses another version of the wire
             format.
     """
-    until, probe, started = time.monotonic() + _WAIT_S, m.encode(m.Probe(), bytes(size)), 0.0
+    until, probe, started = time.monotonic() + WAIT_S, m.encode(m.Probe(), bytes(size)), 0.0
     while (left_s := until - time.monotonic()) > 0:
         if not started and link.send(probe):
             started = time.perf_counter()

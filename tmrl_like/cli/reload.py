@@ -21,7 +21,7 @@ from tmrl_like.trainer.tuning import Tuning
 
 log = logging.getLogger("tmrl_like.cli")
 
-_LOOK_S = 1.0
+LOOK_S = 1.0
 _ENDS_WITHIN_S = 5.0
 
 
@@ -61,7 +61,7 @@ class Reloading:
             self._thread.join(_ENDS_WITHIN_S)
 
     def _watch(self) -> None:
-        while not self._closing.wait(_LOOK_S):
+        while not self._closing.wait(LOOK_S):
             try:
                 self.look()
             except Exception as error:  # may come from code that the file names

@@ -17,7 +17,7 @@ from typing import Any
 
 from tmrl_like.base.threads import no_thread, start_thread
 
-_DOUBLE_S = 0.5  # one key press may arrive twice: from the terminal and from the parent
+DOUBLE_S = 0.5  # one key press may arrive twice: from the terminal and from the parent
 _HANG_UP = getattr(signal, "SIGHUP", None)  # the terminal, or a connection by SSH, was closed
 INTERRUPTED = 130
 CHECKPOINT_WITHIN_S = 120.0  # time limit of a trainer, for its last checkpoint
@@ -68,7 +68,7 @@ class Stopper:
     def _on_signal(self, number: int, frame: Any) -> None:
         now = time.monotonic()
         if self.requested:
-            if now - self._requested_at > _DOUBLE_S and number != _HANG_UP:
+            if now - self._requested_at > DOUBLE_S and number != _HANG_UP:
                 end_now(INTERRUPTED, "stopped a second time: ended at once")
             return
         self.requested, self._requested_at = True, now

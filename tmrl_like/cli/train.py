@@ -30,7 +30,7 @@ from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
 from tmrl_like.trainer.connecting import OFFLINE, expect_no_worker
 from tmrl_like.trainer.trainer import Trainer
 
-_ENCODER_STEPS = 2000
+ENCODER_STEPS = 2000
 _IN_PROCESS = (*TO_LEARN, *TO_COLLECT, "takeover", "on_worker_rollout")
 
 
@@ -110,13 +110,13 @@ def _train_encoder(arguments: Arguments) -> int:
     training = experiment.training()
     encoder = encoder_of(training.agent)
     expect_no_worker(training)
-    pictures = (training.memory.sample().obs for _ in range(_ENCODER_STEPS))
+    pictures = (training.memory.sample().obs for _ in range(ENCODER_STEPS))
     missing = [*train_encoder(encoder, pictures)]
     try:
         save_encoder(encoder, file)
     except OSError as error:
         raise ConfigError(f"cannot write the encoder to {file}: {error}") from None
-    kept = 1.0 - statistics.fmean(missing[-_ENCODER_STEPS // 20 :])
+    kept = 1.0 - statistics.fmean(missing[-ENCODER_STEPS // 20 :])
     print(
         f"{file}: from {training.total_samples:,} samples; it keeps {kept:.0%} of what differs "
         "between pictures"

@@ -12,26 +12,11 @@ from kit.keyboards import Keys
 from kit.refusals import one_line
 
 from tmrl_like.envs import drivers
-from tmrl_like.envs.drivers import GamepadDriver, KeyDriver, deflected
+from tmrl_like.envs.drivers import ARROWS, GamepadDriver, KeyDriver
 from tmrl_like.errors import EnvironmentAwayError
 
 BOX = spaces.Box(np.array([-1.0, -2.0], np.float32), np.array([3.0, 2.0], np.float32))
 REST = np.array([1.0, -1.0], np.float32)
-
-
-@pytest.mark.parametrize(
-    ("deflection", "action"),
-    [
-        ((), [1, -1]),
-        ([1], [3, -1]),
-        ([-0.5, 0.5], [0, 0.5]),
-        ([7, -7], [3, -2]),
-    ],
-)
-def test_a_deflection_leads_from_the_default_action_to_the_bounds(deflection, action):
-    found = deflected(deflection, BOX, REST)
-    assert found.tolist() == action
-    assert BOX.contains(found)
 
 
 @pytest.fixture
@@ -43,10 +28,12 @@ def keys(monkeypatch):
 
 def test_keys_that_are_held_add_up_and_the_person_gives_back_a_little_later(keys, monkeypatch):
     monkeypatch.setattr(drivers, "time", clock := LoopTime())
-    driver = KeyDriver(BOX, REST)
+    driver = KeyDriver(BOX, REST, ARROWS | {"w": [0, 1]})
     assert driver(None) is None
-    keys.held = {"left", "up"}
-    assert driver(None).tolist() == [-1, 2]
+    keys.held = {"left", "up", "w"}
+    assert driver(None).tolist() == [-1, 2]  # the bounds
+    keys.held = {"left", "up", "down"}
+    assert driver(None).tolist() == [-1, -1]
     keys.held = {"left", "right"}
     assert driver(None).tolist() == [1, -1]
     keys.held = set()
@@ -70,11 +57,11 @@ def test_one_key_takes_over_and_gives_back_and_numbers_are_actions(keys):
     ("space", "keys", "problem"),
     [
         (spaces.Discrete(3), {"a": 3}, "expected of each key an action"),
-        (spaces.MultiDiscrete([3, 3]), drivers.ARROWS, "expected of each key an action"),
+        (spaces.MultiDiscrete([3, 3]), ARROWS, "expected of each key an action"),
         (BOX, {"a": 1}, "expected of each key a list"),
         (BOX, {"a": "1"}, "expected of each key a list"),
         (BOX, {"a": [[1]]}, "expected of each key a list"),
-        (spaces.Box(-np.inf, np.inf, (2,)), drivers.ARROWS, "give each key an action"),
+        (spaces.Box(-np.inf, np.inf, (2,)), ARROWS, "give each key an action"),
     ],
 )
 def test_keys_that_say_no_action_are_refused_before_anything_is_opened(space, keys, problem):

@@ -174,7 +174,7 @@ def test_each_environment_has_a_seed_for_its_first_reset(tmp_path):
 
 
 def test_an_environment_that_raises_is_made_again_and_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
+    monkeypatch.setattr("tmrl_like.envs.supervision.FIRST_BACKOFF_S", 0.0)
     assert run(tmp_path, partial(CountingEnv, raise_at=15)).total_updates == 40
     assert rounds_in(tmp_path)[-1]["env_faults_total"] > 0
 

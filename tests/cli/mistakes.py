@@ -86,7 +86,7 @@ def agent_diverges(patch):
 
 
 def faults_are_soon_over(patch):
-    patch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+    patch.setattr("tmrl_like.envs.supervision.MAX_BACKOFF_S", 0.0)
 
 
 def gives_up_soon(patch):

@@ -81,7 +81,7 @@ def case(request, tmp_path, monkeypatch):
     if request.param == "desktop":
         request.getfixturevalue("screen")
     monkeypatch.chdir(tmp_path)  # Doom makes a folder
-    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+    monkeypatch.setattr("tmrl_like.envs.supervision.MAX_BACKOFF_S", 0.0)
     return case
 
 

@@ -74,8 +74,7 @@ def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed():
         reset, close = asked.reset, asked.close
 
         def __init__(self, action_space, default_action, force):
-            assert action_space == Counting.action_space
-            assert default_action.tolist() == [0.0, 1.0]
+            assert action_space.contains(default_action)
             self.force = force
 
         def __call__(self, obs):

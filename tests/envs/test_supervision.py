@@ -38,10 +38,10 @@ HANG_S = 0.4
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
-    monkeypatch.setattr("tmrl_like.envs.supervision._CLOSE_WITHIN_S", 0.3)
-    monkeypatch.setattr("tmrl_like.envs.supervision._STOP_WITHIN_S", 0.2)
-    monkeypatch.setattr("tmrl_like.envs.game_processes._TERM_WITHIN_S", 0.2)
+    monkeypatch.setattr("tmrl_like.envs.supervision.MAX_BACKOFF_S", 0.0)
+    monkeypatch.setattr("tmrl_like.envs.supervision.CLOSE_WITHIN_S", 0.3)
+    monkeypatch.setattr("tmrl_like.envs.supervision.STOP_WITHIN_S", 0.2)
+    monkeypatch.setattr("tmrl_like.envs.game_processes.TERM_WITHIN_S", 0.2)
 
 
 @pytest.fixture

@@ -100,13 +100,6 @@ def test_a_game_that_is_not_installed_is_named(screen, monkeypatch):
 
 @needs_the_game
 @pytest.mark.long
-def test_the_game_passes_its_check(screen, command_line, capsys):
-    assert command_line("check", str(EXPERIMENT), "--episodes", "2", "--delay-steps", "0") == 0
-    assert "every transition is what the environment produced" in capsys.readouterr().out
-
-
-@needs_the_game
-@pytest.mark.long
 def test_tux_runs_to_the_first_snowball_dies_and_begins_again(screen):
     with contextlib.closing(load_experiment(EXPERIMENT, parts=("env",)).env()) as env:
         for _ in range(2):

@@ -198,7 +198,7 @@ def test_an_arm_is_hardware_unless_its_driver_says_otherwise():
 
 
 def test_an_arm_that_does_not_come_home_is_stopped_and_not_waited_for_again(monkeypatch):
-    monkeypatch.setattr(robot, "_HOME_WITHIN_S", 0.1)
+    monkeypatch.setattr(robot, "HOME_WITHIN_S", 0.1)
     arm = FakeArm(moves=False)
     for told in (r"not at home after 0\.1 s", "the robot's emergency stop is on"):
         with pytest.raises(EnvironmentFaultError, match=told):

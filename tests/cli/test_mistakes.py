@@ -98,7 +98,7 @@ def agent_diverges(monkeypatch):
 
 @pytest.fixture
 def faults_are_soon_over(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+    monkeypatch.setattr("tmrl_like.envs.supervision.MAX_BACKOFF_S", 0.0)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)

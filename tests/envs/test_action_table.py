@@ -49,13 +49,11 @@ class Two(Interface):
     ],
 )
 def test_an_integer_drives_any_space(space, inputs):
-    table = ActionTable(inputs)
-    env = table.wrap(Writing(space))
-    assert env.action_space == table.space == spaces.Discrete(len(inputs))
+    env = ActionTable(inputs).wrap(Writing(space))
+    assert env.action_space == spaces.Discrete(len(inputs))
     for number in [*range(len(inputs))] * 2:
         env.step(np.int64(number))
     assert env.unwrapped.written == inputs * 2
-    assert all(space.contains(table(number)) for number in range(len(inputs)))
 
 
 def test_a_registered_environment_is_driven_by_its_table_whose_nearest_row_stands_for_a_reset():
@@ -92,7 +90,6 @@ def test_rtgyms_function_of_actions_gets_the_row():
         ([], r"inputs is \[\]; expected a table of one row or more"),
         ("fex", "no table of inputs 'fex'; did you mean few"),
         ([[0, 0], [0, 2]], r"row 1 of the table of inputs is \[0, 2\]; expected an action of Box"),
-        ([[0, 0], [0, float("nan")]], "row 1 of"),
         ([[0, 0], [[1], [0, 1]]], "row 1 of"),
         (
             [[0, 0.25], [1, 1]],
@@ -110,10 +107,8 @@ def test_a_table_that_does_not_fit_is_one_line(inputs, message):
     [
         (["a"], Writing(spaces.Text(3)), "no table of inputs fits Text"),
         ([0.5, 0], Writing(spaces.MultiDiscrete([3, 2])), "row 0 of the table of inputs"),
-        ([3, 0], Writing(spaces.MultiDiscrete([3, 2])), "row 0 of the table of inputs"),
         ([0, 0], ClockedGym({"interface": Two}), "give the table to the environment itself, as"),
     ],
-    ids=["of text", "not a whole number", "out of bounds", "of an interface"],
 )
 def test_what_a_table_cannot_drive_is_named(row, env, told):
     with one_line(told):

@@ -97,31 +97,31 @@ def stop_while_seen(env):
 @pytest.fixture
 def gives_up(monkeypatch):
     """Make workers give up at the first fault."""
-    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_FAULTS_IN_A_ROW", 1)
-    monkeypatch.setattr("tmrl_like.envs.supervision._CLOSE_WITHIN_S", 0.3)
+    monkeypatch.setattr("tmrl_like.envs.supervision.MAX_FAULTS_IN_A_ROW", 1)
+    monkeypatch.setattr("tmrl_like.envs.supervision.CLOSE_WITHIN_S", 0.3)
 
 
 def make_worker(env_cls, *arguments, actor_cls=LinearActor):
     return alone(partial(env_cls, *arguments), actor_cls, hang_timeout_s=HANG_S)
 
 
+def catch_fire(file):
+    say(file, "raises")
+    raise RuntimeError("on fire")
+
+
 class Raising(Moving):
     """A moving environment that raises in its eighth step or its second reset, and records when."""
 
     def reset(self, **options):
-        if self.total_steps:
-            self.raise_in("reset")
+        if self.total_steps and self.what == "reset":
+            catch_fire(self.file)
         return super().reset(**options)
 
     def step(self, action):
-        if self.total_steps == 7:
-            self.raise_in("step")
+        if self.total_steps == 7 and self.what == "step":
+            catch_fire(self.file)
         return super().step(action)
-
-    def raise_in(self, where):
-        if self.what == where:
-            say(self.file, "raises")
-            raise RuntimeError("the motor is on fire")
 
 
 @pytest.mark.fault(
@@ -135,8 +135,7 @@ def test_what_raises_stops_what_moves(where, in_time):
     def once(diary):
         def act(obs):
             if where == "act" and obs[0, 1] == 7:
-                say(diary.file, "raises")
-                raise RuntimeError("the policy is on fire")
+                catch_fire(diary.file)
             return np.zeros(1, np.float32)
 
         with (
@@ -303,12 +302,16 @@ def test_what_was_stopped_takes_no_step_before_the_next_reset(diary):
 
 
 class Arm(Interface):
-    """An interface that records what it is sent."""
+    """An interface that records its resets, which move it, and what it is sent."""
 
     def __init__(self):
         super().__init__()
         self.said = []
         self.when_seen = int
+
+    def reset(self, seed=None, options=None):
+        self.said.append("moves home")
+        return super().reset(seed, options)
 
     def send_control(self, control):
         self.said.append("sent")
@@ -326,20 +329,12 @@ def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more()
     env.run(env.reset)
     arm = stop_while_seen(env)
     env.run(lambda: env.step(env.default_action))  # the step still ends normally
-    assert arm.said == ["sent", "stopped"]
+    assert arm.said == ["moves home", "sent", "stopped"]
     env.stopping.clear()
     env.run(env.reset)
     env.run(lambda: env.step(env.default_action))
     env.close()
-    assert arm.said[2:] == ["sent", "sent", "stopped"]
-
-
-class Homing(Arm):
-    """Also records its resets, which move it."""
-
-    def reset(self, seed=None, options=None):
-        self.said.append("moves home")
-        return super().reset(seed, options)
+    assert arm.said[3:] == ["moves home", "sent", "sent", "stopped"]
 
 
 @pytest.mark.parametrize("wait_on_done", [True, False])
@@ -348,7 +343,7 @@ def test_a_stop_before_a_reset_has_ended_the_last_time_step_lets_nothing_move_ho
 ):
     """A reset of an episode that was cut waits for the end of its time-step first."""
     monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: Manual())
-    env = SupervisedEnv(partial(RealTimeEnv, Homing, wait_on_done=wait_on_done))
+    env = SupervisedEnv(partial(RealTimeEnv, Arm, wait_on_done=wait_on_done))
     env.run(env.reset)
     arm = stop_while_seen(env)
     with pytest.raises(StoppedError):
@@ -379,7 +374,7 @@ def test_a_flag_of_that_name_stops_nothing():
 
 @pytest.mark.parametrize("failure", [None, ConnectionError("no answer"), SystemExit("no answer")])
 def test_a_stop_that_fails_or_hangs_holds_nobody_up(failure, caplog, monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.05)
+    monkeypatch.setattr("tmrl_like.envs.brake.STOPS_WITHIN_S", 0.05)
     free = threading.Event()
 
     stubborn = Mock(side_effect=failure or free.wait)
@@ -426,7 +421,7 @@ def test_a_stop_that_returns_in_the_next_episode_leaves_the_guard_of_that_one_ar
 
 
 def test_a_stop_that_returns_after_a_rebuild_leaves_the_new_environments_guard_armed(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.01)
+    monkeypatch.setattr("tmrl_like.envs.brake.STOPS_WITHIN_S", 0.01)
     env, guard, before = SlowToStop(), Mock(), set(threading.enumerate())
     old = Brake(env, guard, threading.Event())
     (thread,) = set(threading.enumerate()) - before

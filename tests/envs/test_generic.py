@@ -63,12 +63,8 @@ def test_an_environment_whose_wrapper_cannot_be_made_is_closed_and_why_is_said(
     [
         ({"interface": None}, r"^interface is None; .* \(in a file {class_path: …}\)"),
         ({"time_step_duration": -1}, "time_step_duration is -1; expected 0 to 1000000"),
-        ({"start_obs_capture": float("inf")}, "start_obs_capture is inf"),
         ({"start_obs_capture": 0.06}, "start_obs_capture is 0.06; expected time_step_duration, 0"),
         ({"act_buf_len": 0}, "act_buf_len is 0; expected 1 or more"),
-        ({"ep_max_length": 0}, "ep_max_length is 0; expected 1 or more"),
-        ({"time_step_duration": "fast"}, "time_step_duration is 'fast'; expected a nu"),
-        ({"spin_s": None}, "spin_s is None; expected a number, 0 to"),
         ({"ep_max_length": None}, "ep_max_length is None; expected a number, 1 or more"),
         ({"act_buf_len": 1.5}, "act_buf_len is 1.5; expected a whole number"),
         ({"ep_max_len": 9}, "an argument of rtgym's config is 'ep_max_len'; expected one of inter"),
@@ -91,7 +87,6 @@ def test_an_observation_may_be_captured_at_the_end_of_a_time_step_that_is_not_ex
         ({}, (7.0, 1, 2), [9]),
         ({"act_buf_len": 2}, np.ones(3), [9]),
     ],
-    ids=["in the observation", "kept out of it", "no attribute", "flattened"],
 )
 def test_the_actions_of_a_reset_are_those_of_the_action_buffer(attributes, obs, actions):
     always = {"default_action": 9, "action_space": spaces.Discrete(10)}
@@ -118,14 +113,13 @@ def test_an_environment_without_default_action_gets_a_neutral_one_of_its_space(s
 
 
 @pytest.mark.parametrize("of_reset", [np.float64, np.float32])
-def test_float64_becomes_float32_even_where_the_space_says_float32(of_reset, monkeypatch):
+def test_float64_becomes_float32_even_where_the_space_says_float32(of_reset):
     env = Device()
     env.observation_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)))
     env.reset = lambda **options: ((np.zeros(2, of_reset), np.int64(1)), {})
     env.step = lambda action: ((np.ones(2), np.int64(2)), 1.0, False, False, {})
-    monkeypatch.setitem(gymnasium.registry, "Doubles-v0", EnvSpec("Doubles-v0", lambda: env))
-    wrapped = GenericGymEnv("Doubles-v0")
-    for obs in (wrapped.reset()[0], wrapped.step(np.zeros(1, np.float32))[0]):
+    wrapped = Float32Env(env)
+    for obs in (wrapped.reset()[0], wrapped.step(0)[0]):
         assert [part.dtype for part in obs] == [np.float32, np.int64]
 
 

@@ -2,9 +2,8 @@
 it.
 """
 
-import inspect
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,7 +14,8 @@ from kit.refusals import one_line
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base.factories import signature_of
 from tmrl_like.envs.clock import Clock
-from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv, also_takes
+from tmrl_like.envs.racing import RacingEnv, RacingInterface
+from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
 
 ZERO = np.zeros(1, np.float32)
 
@@ -26,8 +26,7 @@ def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_l
 ):
     env = RealTimeEnv(Interface, 0.02, ep_max_length=3, act_buf_len=2, wait_on_done=wait_on_done)
     assert env.time_step_s == 0.02
-    obs, _ = env.reset()
-    assert env.observation_space.contains(obs)
+    env.reset()
     steps = [env.step(np.array([value], np.float32)) for value in (0.25, 0.5, 0.75)]
     assert [truncated for *_, truncated, _ in steps] == [False, False, True]
     assert steps[-1][0][1:] == (0.5, 0.75)
@@ -133,21 +132,9 @@ def test_after_a_long_pause_a_reset_takes_no_observation_of_the_episode_before_a
     assert env.step(ZERO)[0][0] == 1
 
 
-class TwoArguments(Interface):
-    def __init__(self, kind: Literal["a", "b"], size: int = 3):
-        super().__init__()
-
-
-class OfTwoArguments(RealTimeEnv):
-    @also_takes(TwoArguments)
-    def __init__(self, act_buf_len: int = 5, **arguments: Any):
-        super().__init__(partial(TwoArguments, **arguments), act_buf_len=act_buf_len)
-
-
 def test_a_constructor_shows_the_arguments_that_it_passes_to_its_interface():
-    assert list(inspect.signature(OfTwoArguments).parameters) == ["act_buf_len", "kind", "size"]
-    known = signature_of(OfTwoArguments)
+    known, passed_on = signature_of(RacingEnv), signature_of(RacingInterface).parameters
     assert not known.open_ended
-    assert known.parameters["kind"].annotation == Literal["a", "b"]
-    assert known.parameters["size"].default == 3
-    assert len(OfTwoArguments(kind="a").observation_space.spaces) == 1 + 5
+    assert [*known.parameters][-len(passed_on) :] == [*passed_on]
+    assert known.parameters["observation"].annotation == Literal["lidar", "image"]
+    assert known.parameters["track"].default == 1

@@ -19,52 +19,31 @@ CHECK = """
 import warnings
 import gymnasium
 from gymnasium.utils.env_checker import check_env
-{before}
-env = gymnasium.make("tmrl_like.envs:tmrl_like/{name}-v0", render_mode="rgb_array")
+env = gymnasium.make("tmrl_like.envs:tmrl_like/{}-v0", render_mode="rgb_array")
 with warnings.catch_warnings():
     warnings.simplefilter("error")
     for usual in (".*Time-step timed out", ".*symmetric and normalized space"):
         warnings.filterwarnings("ignore", usual)
     check_env(env.unwrapped)
-first, _ = env.reset(seed=7)
-others = [env.reset()[0] for _ in range(2)]
-again, _ = env.reset(seed=7)
-{after}
 env.close()
-"""
-SAME_TARGETS = """
-then = [env.reset()[0] for _ in range(2)]
-targets = [target_of(obs) for obs in (first, *others)]
-assert targets == [target_of(obs) for obs in (again, *then)]
-assert len({tuple(target) for target in targets}) == 3
-"""
-DRONE = "target_of = lambda obs: [float(obs[2][0]), float(obs[3][0])]"
-ROBOT = """
-import numpy as np
-def target_of(obs):
-    angle = float(obs[0].sum())
-    turned = np.array(((np.cos(angle), -np.sin(angle)), (np.sin(angle), np.cos(angle))))
-    return np.round(obs[2] + turned @ obs[3], 4).tolist()
 """
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "after", "needs"),
+    ("name", "needs"),
     [
-        ("Drone", DRONE, SAME_TARGETS, "rtgym"),
-        pytest.param("Robot", ROBOT, SAME_TARGETS, "mujoco", marks=pytest.mark.long),
-        pytest.param("Racing", "", "", "Box2D", marks=pytest.mark.long),
-        pytest.param("RacingImage", "", "", "Box2D", marks=pytest.mark.long),
-        pytest.param("VizDoom", "", "", "vizdoom", marks=pytest.mark.long),
+        ("Drone", "rtgym"),
+        pytest.param("Robot", "mujoco", marks=pytest.mark.long),
+        pytest.param("Racing", "Box2D", marks=pytest.mark.long),
+        pytest.param("RacingImage", "Box2D", marks=pytest.mark.long),
+        pytest.param("VizDoom", "vizdoom", marks=pytest.mark.long),
     ],
 )
-def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_episodes(
-    name, before, after, needs
-):
+def test_an_environment_that_ships_passes_gymnasiums_checks(name, needs):
     """It runs in a separate process, because the drone's threads never end."""
     if find_spec(needs) is None:
         pytest.skip(f"needs {needs}")
-    python("-c", CHECK.format(name=name, before=before, after=after))
+    python("-c", CHECK.format(name))
 
 
 def test_every_id_is_known_and_takes_the_arguments_of_its_class():

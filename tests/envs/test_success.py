@@ -51,9 +51,7 @@ def test_a_class_is_made_and_told_the_observation_space():
     assert run(SuccessEnv(CountingEnv, partial(Model, sure=0.96)))[-1] == (4, True)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"threshold": 0.0}, {"threshold": 1.0}, {"frames": 0}, {"reward": float("nan")}]
-)
+@pytest.mark.parametrize("wrong", [{"threshold": 0.0}, {"frames": 0}, {"reward": float("nan")}])
 def test_a_number_out_of_its_range_is_named(wrong):
     (name,) = wrong
     with one_line(name):

@@ -50,9 +50,8 @@ def test_a_range_finder_outside_its_picture_is_refused():
 def test_a_frame_is_cropped_and_made_smaller(grey, shape, colour):
     frame = np.zeros((96, 96, 3), np.uint8)
     frame[:84] = (30, 60, 90)
-    shrink = Shrink((32, 48), (0, 84, 6, 90), grey)
-    picture = shrink(frame)
-    assert (picture.dtype, picture.shape, shrink.shape) == (np.uint8, shape, shape)
+    picture = Shrink((32, 48), (0, 84, 6, 90), grey)(frame)
+    assert (picture.dtype, picture.shape) == (np.uint8, shape)
     assert (picture == np.round(colour)).all()
 
 

@@ -16,7 +16,7 @@ from tmrl_like.errors import ConfigError, expect
 
 log = logging.getLogger("tmrl_like.envs")
 
-_STOPS_WITHIN_S = 1.0  # `pull` waits no longer than this
+STOPS_WITHIN_S = 1.0  # `pull` waits no longer than this
 
 
 class Brake:
@@ -81,7 +81,7 @@ class Brake:
         has hung for a second.
         """
         if self.exists and not self._thread.is_left:
-            wait([self._thread.start(self._stop_once)], _STOPS_WITHIN_S)
+            wait([self._thread.start(self._stop_once)], STOPS_WITHIN_S)
 
     def _stop_once(self) -> None:
         with self._lock:

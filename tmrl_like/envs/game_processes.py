@@ -17,7 +17,7 @@ from tmrl_like.base.processes import ProcessGuard, end_processes
 log = logging.getLogger("tmrl_like.envs")
 
 _LOOK_S = 1.0
-_TERM_WITHIN_S = 1.0
+TERM_WITHIN_S = 1.0
 _KILL_WITHIN_S = 1.0
 # Python starts these once per process, whoever uses them
 _PYTHONS_OWN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -65,7 +65,7 @@ class EnvProcesses:
     def end(self) -> None:
         """End the processes: ask first, then kill."""
         self._look()
-        alive = end_processes(list(self._seen.values()), _TERM_WITHIN_S, _KILL_WITHIN_S)
+        alive = end_processes(list(self._seen.values()), TERM_WITHIN_S, _KILL_WITHIN_S)
         if alive:
             log.error(
                 "processes of the environment cannot be ended: %s",

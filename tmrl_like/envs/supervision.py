@@ -47,12 +47,12 @@ _T = TypeVar("_T")
 
 _LOOK_S = 0.25
 _LOOK_TO_STOP_S = 0.03  # if something would go on moving during a hang
-_STOP_WITHIN_S = 1.0
-_CLOSE_WITHIN_S = 5.0
+STOP_WITHIN_S = 1.0
+CLOSE_WITHIN_S = 5.0
 _CLOSE_LOST_WITHIN_S = 1.0
-_MAX_FAULTS_IN_A_ROW = 5
-_FIRST_BACKOFF_S = 0.5
-_MAX_BACKOFF_S = 10.0
+MAX_FAULTS_IN_A_ROW = 5
+FIRST_BACKOFF_S = 0.5
+MAX_BACKOFF_S = 10.0
 
 
 class StoppedError(Exception):
@@ -321,8 +321,8 @@ class SupervisedEnv:
                 raise StoppedError
             now, token = time.monotonic(), self._call_token
             if self.stopping.is_set():
-                stop_at = min(stop_at, now + _STOP_WITHIN_S)
-            if now >= stop_at and (_take(token) is not None or now >= stop_at + _STOP_WITHIN_S):
+                stop_at = min(stop_at, now + STOP_WITHIN_S)
+            if now >= stop_at and (_take(token) is not None or now >= stop_at + STOP_WITHIN_S):
                 self._leave_thread()
                 raise StoppedError
             if now - looked_at > hang_timeout_s / 2:  # this whole process was suspended
@@ -367,7 +367,7 @@ class SupervisedEnv:
         EnvironmentFaultError if that fails.
         """
         if self._is_lost and not self._closed:
-            self._dispose(_CLOSE_WITHIN_S)
+            self._dispose(CLOSE_WITHIN_S)
             self._make_again()
 
     def rebuild(self, error: EnvironmentFaultError) -> None:
@@ -390,13 +390,13 @@ class SupervisedEnv:
                 log.error(
                     "%s", error, exc_info=error.__cause__ if self._rebuilds_in_a_row == 1 else None
                 )
-            self._dispose(_CLOSE_WITHIN_S)
-            if self._faults_in_a_row >= _MAX_FAULTS_IN_A_ROW:
+            self._dispose(CLOSE_WITHIN_S)
+            if self._faults_in_a_row >= MAX_FAULTS_IN_A_ROW:
                 raise EnvironmentFaultError(
                     f"{error} ({self._faults_in_a_row} faults in a row; giving up)"
                 ) from error
             backoff_s = min(
-                _MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._rebuilds_in_a_row - 1, 10)
+                MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(self._rebuilds_in_a_row - 1, 10)
             )
             if not is_known:
                 log.warning("rebuilding the environment in %.1f s", backoff_s)
@@ -429,7 +429,7 @@ class SupervisedEnv:
             return
         self._closed = True
         self.stopping.set()
-        self._dispose(_CLOSE_LOST_WITHIN_S if self._is_lost else _CLOSE_WITHIN_S)
+        self._dispose(_CLOSE_LOST_WITHIN_S if self._is_lost else CLOSE_WITHIN_S)
         self._guard.close()
         if self._own_thread:
             _take(self._call_token)  # an environment that is still being made closes itself

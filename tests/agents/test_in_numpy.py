@@ -165,11 +165,6 @@ def test_weights_that_do_not_fit_change_nothing(tmp_path):
     misfit = r"do not fit SquashedGaussianActor: hidden.0.weight is \(9, 12\) instead of \(8, 12\)"
     with pytest.raises(PolicyError, match=rf"policy: weights {misfit}"):
         small.load(tmp_path / "policy")
-    wild = NumpyGaussianActor(DRONE, box(2, 2), hidden_sizes=(8,))
-    wild.network.parameters["head.bias"][0] = np.inf
-    wild.save(tmp_path / "policy")
-    with pytest.raises(PolicyError, match=r"policy: head\.bias holds values that are not finite"):
-        small.load(tmp_path / "policy")
     assert small.weights() == before
 
 

@@ -39,9 +39,9 @@ def buffer_of(samples):
     return Buffer(stream="w", blocks=[writer.block()])
 
 
-def filled(cls, samples, n, **options):
+def filled(cls, samples, n, batch_size=BATCH, **options):
     """Return a memory of `n` samples, these again and again."""
-    memory, buffer = cls(memory_size=n, batch_size=BATCH, **options), buffer_of(samples)
+    memory, buffer = cls(memory_size=n, batch_size=batch_size, **options), buffer_of(samples)
     for _ in range(n // len(samples)):
         memory.append(buffer)
     return memory

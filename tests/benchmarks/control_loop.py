@@ -24,19 +24,17 @@ and `act_`: from one return of `env.step` to the next call, minus `act_`.
 """
 
 import contextlib
-import logging
 import os
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from _harness import SPAWN, Part, benchmark, ring_to, run_server, trainer_link
+from _harness import SPAWN, Part, be_quiet, benchmark, ring_to, run_server, trainer_link
 from _recorded import EPISODE_S, PICTURES, RECORD, Clocked, Flat, Kind, Ticking, TimedGaussian
 from link_proxy import LinkProxy
 
@@ -167,12 +165,6 @@ def run_bare(make_env, priority, file, turns, pipe):
                 turns.send("done")
     RECORD.save(file)
     pipe.send("saved")
-
-
-def be_quiet():
-    """Silence the reports of environment and worker, since overruns are counted here."""
-    warnings.filterwarnings("ignore", message="Time-step timed out")
-    logging.getLogger("tmrl_like").setLevel(logging.ERROR)
 
 
 def link_of(worker):

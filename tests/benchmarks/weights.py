@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _harness import Part, benchmark, over_two_hops, ring_to, run_server, trainer_link
+from _harness import Part, be_quiet, benchmark, over_two_hops, ring_to, run_server, trainer_link
 from _heavy_actor import HeavyActor
 from _recorded import Kind, Ticking
 from gymnasium.spaces import Box
@@ -31,6 +31,7 @@ KIND = Kind(5000.0, Box(-1.0, 1.0, (8,), np.float32))
 def run_worker(port, keys, width, pipe):
     from tmrl_like.networking import RolloutWorker
 
+    be_quiet()
     torch.set_num_threads(1)
     where = {"server_ip": "127.0.0.1", "server_port": port, "keys_dir": keys}
     actor = partial(HeavyActor, width=width)

@@ -210,7 +210,7 @@ def level_of(size, generator):
 def test_an_encoder_is_trained_written_and_begun_with(tmp_path):
     file, generator = tmp_path / "encoder.safetensors", torch.Generator().manual_seed(0)
     encoder = encoder_of(make_agent())
-    missing = [*train_encoder(encoder, (level_of(32, generator) for _ in range(120)))]
+    missing = [*train_encoder(encoder, (level_of(32, generator) for _ in range(40)))]
     assert missing[0] > 0.5
     assert missing[-1] < 0.1
     save_encoder(encoder, file)

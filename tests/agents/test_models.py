@@ -79,9 +79,9 @@ FILM = spaces.Dict({"film": spaces.Box(0, 1, (2, 2, 3, 64, 64))})
         (spaces.Discrete(3, start=1 << 40), ACTIONS, r"observation space is Discrete\(3, start=1"),
         (spaces.Dict({"goal": spaces.Text(9)}), ACTIONS, r"observation space\['goal'\] is Text\("),
         (spaces.Box(0.0, 1.0, (0,)), ACTIONS, "is empty"),
-        (NESTED, spaces.Discrete(3), "action space"),
-        (NESTED, box(3.4e38, 2), "action space"),
-        (NESTED, spaces.Box(0, 5, (2,), dtype=np.int64), "action space"),
+        (NESTED, spaces.Discrete(3), "action space is .* take DiscreteSACAgent with CategoricalAc"),
+        (NESTED, box(3.4e38, 2), "action space .* has no finite bounds"),
+        (NESTED, spaces.Box(0, 5, (2,), dtype=np.int64), "action space is .* a Box of floats"),
     ],
 )
 def test_spaces_it_cannot_learn_from_are_refused_by_name(
@@ -94,7 +94,6 @@ def test_spaces_it_cannot_learn_from_are_refused_by_name(
 @pytest.mark.parametrize(
     ("cls", "options", "named"),
     [
-        (SquashedGaussianActor, {"hidden_sizes": [0]}, "a number in hidden_sizes is 0"),
         (
             SquashedGaussianActor,
             {"log_std_min": 3.0},
@@ -103,7 +102,6 @@ def test_spaces_it_cannot_learn_from_are_refused_by_name(
         (SquashedGaussianActor, {"log_std_max": np.nan}, "expected at most log_std_max, nan"),
         (EnsembleCritic, {"hidden_sizes": 256}, "hidden_sizes is 256; expected a list of numbers"),
         (EnsembleCritic, {"dropout": 1.5}, "dropout is 1.5; expected 0 to below 1"),
-        (EnsembleCritic, {"n_critics": 0}, "n_critics is 0; expected 1 or more"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(cls, options, named):

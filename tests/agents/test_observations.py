@@ -62,7 +62,7 @@ def test_numbers_stay_as_they_are_where_the_range_is_zero_or_their_bounds_are_us
     assert features(space, obs, obs_range=0.0) == [10.0, 7.0, 7.0]
 
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int8, np.float16, np.float64])
+@pytest.mark.parametrize("dtype", [np.uint32, np.int8, np.float16])
 def test_numbers_of_any_dtype_are_read(dtype):
     space = spaces.Tuple((spaces.Box(0, 10, (2,), dtype), spaces.Box(0, 20, (1,), np.uint8)))
     obs = np.array([0, 10], dtype), np.array([10], np.uint8)

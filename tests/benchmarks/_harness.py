@@ -19,6 +19,7 @@ which the script ends within seconds and its figures mean nothing.
 import argparse
 import faulthandler
 import json
+import logging
 import multiprocessing
 import os
 import platform
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+import warnings
 from datetime import date
 from pathlib import Path
 
@@ -281,11 +282,32 @@ def run_server(options, pipe):
             pipe.send(server.counters.packets)
 
 
-@contextmanager
-def two_hops():
-    """Yield two sockets. Bytes sent into the first come out of the second, over two hops of plain
-    TCP with a thread between them.
-    """
+def be_quiet():
+    """Silence the reports of environment and worker, since overruns are counted here."""
+    warnings.filterwarnings("ignore", message="Time-step timed out")
+    logging.getLogger("tmrl_like").setLevel(logging.ERROR)
+
+
+def ring_to(port, keys):
+    """Return a connection to the server at this port, with the keys of this folder."""
+    from tmrl_like.session.ring import connect_to_one
+    from tmrl_like.transport import KeyFolder
+
+    return connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+
+
+def trainer_link(ring, spaces, receiver=None):
+    """Connect a trainer; return its link."""
+    from tmrl_like.trainer.trainer_link import TrainerLink
+
+    link = TrainerLink(ring, "trainer", spaces, receiver)
+    assert link.session.wait_connected(30), "the trainer does not connect"
+    return link
+
+
+def over_two_hops(size):
+    """Return the seconds that bytes take over two hops of plain TCP with a thread between them."""
+    buffer, got = bytearray(1 << 20), 0
     with (
         socket.create_server(("127.0.0.1", 0)) as last,
         socket.create_server(("127.0.0.1", 0)) as middle,
@@ -299,4 +321,8 @@ def two_hops():
 
         threading.Thread(target=pass_on, daemon=True).start()
         with socket.create_connection(middle.getsockname()) as begin, last.accept()[0] as end:
-            yield begin, end
+            started = time.perf_counter()
+            threading.Thread(target=begin.sendall, args=(bytes(size),), daemon=True).start()
+            while got < size:
+                got += end.recv_into(buffer)
+            return time.perf_counter() - started

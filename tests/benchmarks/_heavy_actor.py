@@ -1,21 +1,19 @@
-"""An actor with 10 MB of weights, in torch."""
+"""An actor with many weights, in torch."""
 
 import torch
 from _recorded import Timed
 
 from tmrl_like.policies.actor import ActorModule
 
-_WIDTH = 1600  # width**2 float32: 10 MB
-
 
 class HeavyActor(Timed, ActorModule):
-    """An actor whose action ignores most of the weights and of the observation, so that inference
-    does not affect the figures.
+    """An actor with `width` x `width` weights, 10 MB by default. Its action ignores them and most
+    of the observation, so that inference does not affect the figures.
     """
 
-    def __init__(self, observation_space, action_space):
+    def __init__(self, observation_space, action_space, width=1600):
         super().__init__(observation_space, action_space)
-        self.ballast = torch.nn.Parameter(torch.zeros(_WIDTH, _WIDTH))
+        self.ballast = torch.nn.Parameter(torch.zeros(width, width))
         self.head = torch.nn.Linear(8, 2)
 
     def act(self, obs, test=False):

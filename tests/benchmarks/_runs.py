@@ -88,17 +88,21 @@ def practise(
             over |= tests_in_env
 
 
+def drive(env, actor, seed=None):
+    """Run an episode without exploration; return its return and its last info."""
+    total, over = 0.0, False
+    obs, _ = env.reset(seed=seed)
+    while not over:
+        obs, rew, terminated, truncated, info = env.step(actor.act_(obs, test=True))
+        total += float(rew)
+        over = terminated or truncated
+    return total, info
+
+
 def mean_return(env, actor, seed):
-    """Return the mean return of the test episodes of a run with this seed, without exploration."""
-    total = 0.0
-    for episode in range(EPISODES):
-        over = False
-        obs, _ = env.reset(seed=1000 * seed + episode)
-        while not over:
-            obs, rew, terminated, truncated, _ = env.step(actor.act_(obs, test=True))
-            total += float(rew)
-            over = terminated or truncated
-    return total / EPISODES
+    """Return the mean return of the test episodes of a run with this seed."""
+    seeds = range(1000 * seed, 1000 * seed + EPISODES)
+    return float(np.mean([drive(env, actor, each)[0] for each in seeds]))
 
 
 def learned(options, learn, steps_of, beside=None):

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from _harness import benchmark, in_turns, timed
 from kit.packets import head_of, packet_of
+from relay import drone_samples
 from simulated_drone import SimulatedDroneEnv
 
 from tmrl_like.agents import SACAgent
@@ -31,19 +32,7 @@ from tmrl_like.trainer.snapshot import take_snapshot
 
 PACKET = 100  # samples
 PACKETS_OF_A_FILE = 5000
-DISTINCT = 20  # packets' samples, over and over
 SAMPLE_BYTES = 30
-
-
-def drone_samples(seed):
-    """Return the samples of a packet, without action buffers."""
-    rng, samples = np.random.default_rng(seed), []
-    for _ in range(PACKET):
-        obs = tuple(rng.uniform(-1, 1, (4, 1)).astype(np.float32))
-        samples.append(
-            (rng.uniform(-2, 2, 2).astype(np.float32), obs, np.float32(-1.0), False, False, {})
-        )
-    return samples
 
 
 def drone_training(size):
@@ -60,13 +49,11 @@ def log_of(folder, size):
     """Write the sample store of a trainer that has received `size` samples."""
     lock = lock_folder(folder / "log")
     assert lock is not None
-    samples = [drone_samples(seed) for seed in range(DISTINCT)]
+    samples = drone_samples(PACKET)  # of each packet
     with contextlib.closing(SampleStore(folder / "log", lock)) as store:
         for begin in range(0, size // PACKET, PACKETS_OF_A_FILE):
             numbers = range(begin, min(begin + PACKETS_OF_A_FILE, size // PACKET))
-            group = [
-                packet_of(PACKET * number + 1, *samples[number % DISTINCT]) for number in numbers
-            ]
+            group = [packet_of(PACKET * number + 1, *samples) for number in numbers]
             store.write(head_of(*group, before=PACKET * numbers[0]), group, 0.0)
             assert store.is_settled(0.0), store.alarm
 

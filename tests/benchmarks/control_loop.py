@@ -9,10 +9,10 @@ Server, trainer, worker and the worker's link are four processes on this machine
 trainer computes all the time. The limit is the bare loop, a process with nothing else in it,
 scheduled like the worker.
 
-*flat*, *clocked*: worker and trainer as the commands make them from the drone's experiment. Worker
-and bare loop alternate every two seconds. *flat* is an environment that computes for 0.1 ms.
-*clocked* is our real-time environment at 500 and 1,000 Hz around an interface that takes no time;
-its bare loop sleeps and spins in the same way.
+*flat*, *clocked*: the drone's spaces, and its actor, without torch, of which new weights come every
+second. Worker and bare loop alternate every two seconds. *flat* is an environment that computes for
+0.1 ms. *clocked* is our real-time environment at 500 and 1,000 Hz around an interface that takes no
+time; its bare loop sleeps and spins in the same way.
 
 *images*: an actor in torch and an environment on a clock of its own (200 Hz, pictures of 4x64x64),
 while server, trainer and link are stopped or killed, while the network is dead, and while 10 MB of
@@ -24,21 +24,17 @@ and `act_`: from one return of `env.step` to the next call, minus `act_`.
 """
 
 import contextlib
-import logging
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from _harness import CONFIG, SPAWN, Part, benchmark, run_server
+from _harness import SPAWN, Part, be_quiet, benchmark, ring_to, run_server, trainer_link
 from _recorded import EPISODE_S, PICTURES, RECORD, Clocked, Flat, Kind, Ticking, TimedGaussian
 from link_proxy import LinkProxy
 
@@ -70,103 +66,62 @@ def clocked(hz):
 # -- processes -------------------------------------------------------------------------------------
 
 
-def run_trainer(keys, port, pipe):
-    """Run a trainer that is as busy as the drone's. It takes samples as they come, and publishes
-    10 MB once a second after a message over `pipe`.
-    """
+def actor_of(case):
+    """Return the class of the worker's actor."""
+    if case.name != IMAGES.name:
+        return partial(TimedGaussian, hidden_sizes=(64, 64))
     import torch
     from _heavy_actor import HeavyActor
-    from learner import SPACES, batch
 
-    from tmrl_like.agents import SACAgent, SquashedGaussianActor
-    from tmrl_like.session.ring import connect_to_one
-    from tmrl_like.trainer.trainer_link import TrainerLink
-    from tmrl_like.transport import KeyFolder
+    torch.set_num_threads(1)
+    return HeavyActor
+
+
+def run_trainer(case, keys, port, pipe):
+    """Run a trainer that is as busy as the drone's. It takes samples as they come, and publishes
+    once a second after a message over `pipe`.
+    """
+    import torch
+    from learner import agents, batch
+
     from tmrl_like.wire.spaces import describe_spaces
 
     torch.set_num_threads(1)
-    agent = SACAgent(*SPACES, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(64, 64)))
-    trained_on = batch(64)
-    env = IMAGES.env()
+    agent, trained_on = agents(64)["ships"], batch(64)
+    env = case.env()
     spaces = env.observation_space, env.action_space
-    heavy = HeavyActor(*spaces)
-    ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
-    link = TrainerLink(ring, "t", describe_spaces(*spaces))
-    link.session.wait_connected(20)
+    actor = actor_of(case)(*spaces).in_torch()
+    link = trainer_link(ring_to(port, keys), describe_spaces(*spaces))
+    agent.train(trained_on)  # which compiles
     pipe.send("ready")
     publishing, published_at = False, 0.0
     while True:
         publishing = publishing or pipe.poll()
         if publishing and time.monotonic() - published_at >= 1.0:
             published_at = time.monotonic()
-            link.broadcast_model(heavy)
+            link.broadcast_model(actor)
         agent.train(trained_on)
         link.confirm(link.retrieve())
-
-
-@contextlib.contextmanager
-def drone_trainer(folder, port):
-    """Run `tmrl-like trainer` as a user starts it, with options that never let it pause."""
-    options = (
-        f"--server.port {port} --server.keys_dir {folder / 'keys'} --trainer.epochs .inf "
-        "--trainer.max_minutes 100 --trainer.max_training_steps_per_env_step 1e6 "
-        "--trainer.torch_threads 1"
-    )
-    command = [sys.executable, "-m", "tmrl_like", "trainer", str(CONFIG), *options.split()]
-    environment = {**os.environ, "TMRL_LIKE_HOME": str(folder)}
-    with (folder / "trainer.log").open("w") as log:
-        trainer = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        yield
-        if trainer.poll() is not None:
-            raise RuntimeError((folder / "trainer.log").read_text()[-2000:])
-    finally:
-        trainer.kill()
-        trainer.wait()
 
 
 def run_worker(case, keys, port, priority, file, turns, pipe):
     """Step until a message over `pipe`; with `turns`, a pipe to the bare loop, in slices."""
     be_quiet()
+    from tmrl_like.networking import RolloutWorker
     from tmrl_like.worker.options import WorkerOptions
 
     os.environ["TMRL_LIKE_HOME"] = str(keys.parent)
-    options = {
-        "server_port": port,
-        "keys_dir": keys,
-        "options": WorkerOptions(realtime_priority=priority or None),
-    }
-    with (drone_worker if case.name != IMAGES.name else heavy_worker)(case, options) as worker:
+    options = WorkerOptions(realtime_priority=priority or None)
+    where = {"server_ip": "127.0.0.1", "server_port": port, "keys_dir": keys, "model_path": None}
+    with RolloutWorker(case.env, actor_of(case), **where, options=options) as worker:
         worker.wait_connected(20)
         if turns is not None:
-            while not worker.policy_version:  # until the trainer computes
-                worker.collect_train_episode(1000)
-            RECORD.rows = 0
             RECORD.on_reset = partial(_take_turns, turns, [0, time.perf_counter()])
         pipe.send("ready")
         threading.Thread(target=_stop_when_told, args=(pipe, worker.stop), daemon=True).start()
         worker.run(verbose=False)
         RECORD.save(file)
         pipe.send("saved")
-
-
-def drone_worker(case, options):
-    """Make a worker as `tmrl-like worker` does, without torch."""
-    from tmrl_like import load_experiment
-
-    experiment = load_experiment(CONFIG, parts=("env", "sample_compressor"))
-    actor = partial(TimedGaussian, hidden_sizes=(64, 64))
-    return experiment.make_worker(env_cls=case.env, actor_module_cls=actor, **options)
-
-
-def heavy_worker(case, options):
-    import torch
-    from _heavy_actor import HeavyActor
-
-    from tmrl_like.networking import RolloutWorker
-
-    torch.set_num_threads(1)
-    return RolloutWorker(case.env, HeavyActor, server_ip="127.0.0.1", model_path=None, **options)
 
 
 def _take_turns(bare, begun):
@@ -210,12 +165,6 @@ def run_bare(make_env, priority, file, turns, pipe):
                 turns.send("done")
     RECORD.save(file)
     pipe.send("saved")
-
-
-def be_quiet():
-    """Silence the reports of environment and worker, since overruns are counted here."""
-    warnings.filterwarnings("ignore", message="Time-step timed out")
-    logging.getLogger("tmrl_like").setLevel(logging.ERROR)
 
 
 def link_of(worker):
@@ -301,11 +250,12 @@ def in_slices(case, seconds, priority):
         keys, file, bare_file = folder / "keys", folder / "worker.npz", folder / "bare.npz"
         server = running.enter_context(Part(run_server, {"keys_dir": keys}))
         port = server.hear()
-        running.enter_context(drone_trainer(folder, port))
+        trainer = running.enter_context(Part(run_trainer, case, keys, port))
         bare = running.enter_context(Part(run_bare, case.bare, priority, bare_file, turns_of_bare))
         worker = running.enter_context(Part(run_worker, case, keys, port, priority, file, turns))
-        for part in (bare, worker):
+        for part in (trainer, bare, worker):
             part.hear()
+        trainer.tell("publish")
         time.sleep(max(2 * seconds, 2.5 * SLICE_S))  # at least a turn for each
         for part in (worker, bare):
             part.ask("stop")
@@ -331,7 +281,7 @@ def disturb(folder, seconds, cut_s, stop_s, priority):
         server = running.enter_context(Part(run_server, {"keys_dir": keys}))
         port = server.hear()
         proxy = running.enter_context(LinkProxy("127.0.0.1", port))
-        trainer = running.enter_context(Part(run_trainer, keys, port))
+        trainer = running.enter_context(Part(run_trainer, IMAGES, keys, port))
         worker = running.enter_context(
             Part(run_worker, IMAGES, keys, proxy.port, priority, folder / "own.npz", None)
         )

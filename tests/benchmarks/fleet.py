@@ -19,17 +19,24 @@ than it is asked for.
 """
 
 import contextlib
-import heapq
+import itertools
 import logging
 import sys
 import tempfile
 import time
 from collections import Counter
-from itertools import product
 from pathlib import Path
 
 import numpy as np
-from _harness import TESTS, Part, benchmark, run_server, wait_for
+from _harness import (
+    TESTS,
+    Part,
+    benchmark,
+    ring_to,
+    run_server,
+    trainer_link,
+    wait_for,
+)
 from kit.light_worker import LightDelivery
 
 import tmrl_like
@@ -42,8 +49,6 @@ from tmrl_like.wire import messages as m
 PACKET_S = 0.1  # the outbox's `max_age_s`
 PROCESSES = 4  # which the light workers share
 ARRIVES_EVERY_S = 0.01  # between two new workers of a process
-# between two turns of a worker that is still connecting; the server cuts slow handshakes
-CONNECTING_S = 0.1
 PUBLISH_S = 5.0
 SPACES = ("o", "a")
 WEIGHTS = 25_000
@@ -58,10 +63,8 @@ def engine_options(nodes):
     return EngineOptions(nodes=tuple(nodes), run="fleet")
 
 
-def ring_to(keys, port, nodes):
-    """Return a trainer's connection, to a server or to the engine."""
-    if not nodes:
-        return connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+def ring_to_engine(nodes):
+    """Return a trainer's connection to the engine."""
     from tmrl_like.engine.reader import Reader
     from tmrl_like.session.ring import Ring
 
@@ -75,7 +78,6 @@ def run_trainer(keys, port, nodes, pipe):
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.delivery.sample_store import SampleStore
     from tmrl_like.replay.memory import ReplayMemory
-    from tmrl_like.trainer.trainer_link import TrainerLink
 
     class Actor:
         def state_dict(self):
@@ -87,8 +89,9 @@ def run_trainer(keys, port, nodes, pipe):
     lock = lock_folder(folder)
     assert lock is not None
     receiver = Receiver(SampleStore(folder, lock), "fleet", keep_samples=memory.memory_size)
-    link = TrainerLink(ring_to(keys, port, nodes), f"trainer-{port}", m.Spaces(*SPACES), receiver)
-    pipe.send(link.session.wait_connected(30))
+    ring = ring_to_engine(nodes) if nodes else ring_to(port, keys)
+    link = trainer_link(ring, m.Spaces(*SPACES), receiver)
+    pipe.send("ready")
     given = Counter()
     wrong, ages_s = 0, []
     while True:
@@ -103,14 +106,10 @@ def run_trainer(keys, port, nodes, pipe):
         link.confirm(deliveries)
         if pipe.poll():
             (question,) = pipe.recv()
-            if question == "begin":
-                pipe.send(ages_s.clear())
+            if question == "publish":
+                link.broadcast_model(Actor())
             else:
-                pipe.send(
-                    (dict(given), wrong, ages_s)
-                    if question == "given"
-                    else link.broadcast_model(Actor())
-                )
+                pipe.send((dict(given), wrong, ages_s))
 
 
 class Worker(LightDelivery):
@@ -165,36 +164,27 @@ def run_workers(keys_folder, names, samples, packet_s, pipe):
     pipe.send("ready")
     pipe.recv()
     keys, began = KeyFolder(keys_folder), time.monotonic()
-    workers = []
-    connected_s = None
-    due = []
-    coming = list(names.items())[::-1]
-    turns = 0
-    while True:
-        now = time.monotonic()
-        if coming and now >= began + ARRIVES_EVERY_S * len(workers):
+    coming, workers = list(names.items()), []
+    while coming or not all(worker.is_connected for worker in workers):
+        if coming:
             workers.append(Worker(*coming.pop(), keys, of_a_packet))
-            heapq.heappush(due, (now, len(workers) - 1))
-        at, i = due[0]
-        if at <= now:
-            workers[i].turn()
-            turn_s = packet_s if workers[i].is_connected else min(packet_s, CONNECTING_S)
-            # a worker that is late skips turns
-            heapq.heapreplace(due, (max(at + turn_s, now), i))
-            turns += 1
-        if connected_s is None and not coming and all(w.is_connected for w in workers):
-            connected_s = time.monotonic() - began
-        if (at <= now and turns % 50) or not pipe.poll(max(0.0, min(at - now, ARRIVES_EVERY_S))):
-            continue
-        question, *arguments = pipe.recv()
-        if question == "connected":
-            pipe.send(connected_s)
-        elif question == "collect":
-            for worker in workers:
-                (worker.collects,) = arguments
+        for worker in workers:
+            worker.turn()
+        time.sleep(ARRIVES_EVERY_S)
+    due = time.monotonic()
+    pipe.send(due - began)
+    for worker in itertools.cycle(workers):
+        # what is late is left out
+        due = max(due + packet_s / len(workers), time.monotonic())
+        while pipe.poll(max(0.0, due - time.monotonic())):
+            question, *arguments = pipe.recv()
+            if question == "kept":
+                pipe.send(sum(w.kept for w in workers))
+                continue
+            for w in workers:
+                (w.collects,) = arguments
             pipe.send({(w.outbox.worker, w.log.incarnation): w.made for w in workers})
-        elif question == "kept":
-            pipe.send(sum(w.kept for w in workers))
+        worker.turn()
 
 
 class Fleet:
@@ -213,7 +203,7 @@ class Fleet:
             part(run_trainer, keys, port, nodes) for port in (ports[:1] if nodes else ports)
         ]
         for trainer in self.trainers:
-            assert trainer.hear(), "the trainer does not connect"
+            trainer.hear()
         self.packet_s = max(PACKET_S, 1 / hz)
         names = {f"worker-{i}": ports[i % servers] for i in range(workers)}
         shares = [dict(list(names.items())[i::PROCESSES]) for i in range(min(PROCESSES, workers))]
@@ -226,11 +216,7 @@ class Fleet:
         self.idle_mb = self.servers_mb()
         for share in self.generators:
             share.tell("go")
-        waits = [
-            wait_for(lambda share=share: share.ask("connected"), "all workers")
-            for share in self.generators
-        ]
-        self.connected_s = max(waits)
+        self.connected_s = max(share.hear() for share in self.generators)
 
     def servers_mb(self):
         return sum(server.rss_mb() for server in self.servers)
@@ -254,13 +240,11 @@ def one_fleet(fleet, seconds):
     """Return the figures of a fleet: its packets, its losses and its costs."""
     fleet.collect(True)
     time.sleep(min(3.0, seconds))
-    for trainer in fleet.trainers:
-        trainer.ask("begin")
     cpu_s, packets, began = fleet.cpu_s(), fleet.packets(), time.monotonic()
     while (passed := time.monotonic() - began) < seconds:
         time.sleep(min(PUBLISH_S, seconds - passed))
         for trainer in fleet.trainers:
-            trainer.ask("publish")
+            trainer.tell("publish")
     lasted_s = time.monotonic() - began
     packets = fleet.packets() - packets
     spent_s = {name: now_s - cpu_s[name] for name, now_s in fleet.cpu_s().items()}
@@ -291,7 +275,7 @@ def one_fleet(fleet, seconds):
 
 
 def measure(options):
-    for workers, nodes in product(options.workers, options.nodes):
+    for workers, nodes in itertools.product(options.workers, options.nodes):
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
             urls = []
             if nodes:

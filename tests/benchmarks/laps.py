@@ -16,7 +16,7 @@ overrides of `--change`: `agent.picture_encoder=FILE` begins with an encoder tra
 import numpy as np
 import torch
 from _harness import TESTS, benchmark
-from _runs import OPTIONS, learned, practise
+from _runs import OPTIONS, drive, learned, practise
 
 from tmrl_like import load_experiment
 from tmrl_like.envs import real_time
@@ -84,21 +84,13 @@ def learn(options, run, steps):
             trained += 1
 
     def test():
-        return float(np.mean([test_share(env, actor) for _ in range(options.tests)]))
+        ends = [drive(env, actor)[1] for _ in range(options.tests)]
+        return float(np.mean([info["progress"] for info in ends]))
 
     how = {"compress": compress, "tests_in_env": True}
     return practise(
         env, memory, lambda step, obs: actor.act_(obs), train, steps, options.every, test, **how
     )
-
-
-def test_share(env, actor):
-    over = False
-    obs, _ = env.reset()
-    while not over:
-        obs, _, terminated, truncated, info = env.step(actor.act_(obs, test=True))
-        over = terminated or truncated
-    return float(info["progress"])
 
 
 def measure(options):

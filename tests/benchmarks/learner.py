@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from _harness import Peer, benchmark, in_turns, rate, ratios, timed
 from gymnasium import spaces
+from memory import filled
 
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.process import tune_process
@@ -20,29 +21,12 @@ from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Batch, Buffer, Info
+from tmrl_like.types import Batch
 
 OBS, ACT = 17, 6
 BATCHES = {64: 128, 256: 256}  # by the width of the layers
 SPACES = spaces.Box(-1.0, 1.0, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,))
 SAMPLES = 100_000
-
-
-def filled_memory(nb_steps, device, batch_size):
-    memory = ReplayMemory(
-        device=device, nb_steps=nb_steps, memory_size=SAMPLES, batch_size=batch_size
-    )
-    rng = np.random.default_rng(0)
-    obs = rng.standard_normal((SAMPLES, OBS), np.float32)
-    act = rng.uniform(-1, 1, (SAMPLES, ACT)).astype(np.float32)
-    for first in range(0, SAMPLES, 1000):
-        rows = range(first, first + 1000)
-        memory.append(
-            Buffer(
-                [(act[i], obs[i], 1.0, False, False, Info(is_reset=i == first)) for i in rows], "w"
-            )
-        )
-    return memory
 
 
 def batch(width):
@@ -68,9 +52,12 @@ def training_of(width, steps):
     """Return a training whose round does what the trainer does: sampling, training, counting,
     looking for samples.
     """
+    observed, acted = (space.sample() for space in SPACES)
+    samples = [(acted, observed, 1.0, False, False, {})] * 1000
+    memory = partial(filled, ReplayMemory, samples, SAMPLES, batch_size=BATCHES[width])
     return TrainingOffline(
         env_cls=SPACES,
-        memory_cls=partial(filled_memory, batch_size=BATCHES[width]),
+        memory_cls=memory,
         training_agent_cls=partial(
             SACAgent, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(width, width))
         ),

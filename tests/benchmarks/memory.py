@@ -16,93 +16,60 @@ from functools import partial
 import numpy as np
 import torch
 from _harness import benchmark, in_turns, timed
+from kit.packets import TIMING
 from list_memory import ListMemory
+from relay import drone_samples, noise_samples
 
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.types import Buffer
-from tmrl_like.wire.columns import Columns
-from tmrl_like.wire.packet import SampleBlock, Timing
-from tmrl_like.wire.schema import schema_of
+from tmrl_like.wire.packet import PacketWriter
 
 ACT_BUF_LEN, FRAMES = ListMemory.act_buf_len, 4
-BATCH, EPISODE, BLOCK = 256, 40, 10_000
+BATCH, EPISODE, BLOCK = 256, 40, 1000
 PAYLOAD_BYTES = 8 + 16 + 4 + 2  # action, four numbers observed, reward, two flags
 
 
-def drone_columns(n):
-    """Return n steps of drone flights, the first of each episode a reset, as arrays [n, ...]."""
-    rng = np.random.default_rng(0)
-    number = np.arange(n) % EPISODE
-    return {
-        "act": rng.uniform(-2, 2, (n, 2)).astype(np.float32),
-        "obs": rng.uniform(-1, 1, (4, n, 1)).astype(np.float32),
-        "rew": rng.uniform(-1, 0, n).astype(np.float32),
-        "terminated": number == EPISODE - 1,
-        "truncated": np.zeros(n, np.bool_),
-        "is_reset": number == 0,
-    }
-
-
-def image_columns(n):
-    """Return n steps of an environment that shows its last `FRAMES` frames. `obs` holds the newest
-    frame of each step: uint8 [n, 64, 64].
+def buffer_of(samples):
+    """Return samples, of which each 40th is a reset, in the form in which they come out of a
+    packet.
     """
-    frames = np.random.default_rng(0).integers(0, 256, (n, 64, 64), np.uint8)
-    return {**drone_columns(n), "obs": frames}
+    writer = PacketWriter()
+    for i, sample in enumerate(samples):
+        writer.append(sample, TIMING, is_reset=i % EPISODE == 0)
+    return Buffer(stream="w", blocks=[writer.block()])
 
 
-def block_of(columns, start, end):
-    """Return samples in the form in which they come out of a packet."""
-    obs = columns["obs"]
-    leaves = list(obs) if len(obs) == 4 else [obs]
-    flags = columns["terminated"], columns["truncated"]
-    parts = [part[start:end] for part in (columns["act"], *leaves, columns["rew"], *flags)]
-    observed = tuple(leaf[0].copy() for leaf in leaves) if len(leaves) > 1 else obs[0]
-    schema = schema_of((columns["act"][0], observed, columns["rew"][0], False, False, {}))
-    segments = (Columns(schema, end - start, tuple(parts)),)
-    numbers = np.zeros(end - start)
-    timing = Timing(*(numbers for _ in Timing._fields))
-    return SampleBlock(
-        segments, columns["is_reset"][start:end], np.zeros(end - start, np.uint8), timing
-    )
-
-
-def filled(cls, columns, **options):
-    """Return a memory, filled with these samples."""
-    n = len(columns["rew"])
-    memory = cls(memory_size=n, batch_size=BATCH, **options)
-    for start in range(0, n, BLOCK):
-        memory.append(Buffer(stream="w", blocks=[block_of(columns, start, min(n, start + BLOCK))]))
+def filled(cls, samples, n, batch_size=BATCH, **options):
+    """Return a memory of `n` samples, these again and again."""
+    memory, buffer = cls(memory_size=n, batch_size=batch_size, **options), buffer_of(samples)
+    for _ in range(n // len(samples)):
+        memory.append(buffer)
     return memory
 
 
-def drone_gather(columns):
-    """Return a function that gathers a batch from each column, as tensors."""
+def drone_gather(n):
+    """Return a function that gathers a batch from each of `n` rows of columns, as tensors."""
     rng = np.random.default_rng(0)
-    flags = (
-        columns["rew"],
-        columns["terminated"].astype(np.float32),
-        columns["truncated"].astype(np.float32),
+    observed, acts, *numbers = (
+        np.ones((n, *size), np.float32) for size in ((4,), (2,), (), (), ())
     )
-    observed, acts = np.ascontiguousarray(columns["obs"][:, :, 0].T), columns["act"]
 
     def batch():
-        rows = rng.integers(ACT_BUF_LEN + 1, len(flags[0]), BATCH)
+        rows = rng.integers(ACT_BUF_LEN + 1, n, BATCH)
         obs = observed.take(np.stack((rows - 1, rows)), axis=0)
         buffered = acts.take(rows - np.arange(ACT_BUF_LEN + 1)[:, None], axis=0)
-        return [
-            torch.from_numpy(a) for a in (obs, buffered, *(column.take(rows) for column in flags))
-        ]
+        columns = obs, buffered, *(column.take(rows) for column in numbers)
+        return [torch.from_numpy(column) for column in columns]
 
     return batch
 
 
-def image_gather(columns):
-    rng = np.random.default_rng(0)
+def image_gather(n):
+    rng, frames = np.random.default_rng(0), np.ones((n, 64, 64), np.uint8)
 
     def batch():
-        rows = rng.integers(FRAMES, len(columns["obs"]), (BATCH, 1)) + np.arange(1 - FRAMES, 1)
-        return torch.from_numpy(columns["obs"].take(np.stack((rows - 1, rows)), axis=0))
+        rows = rng.integers(FRAMES, n, (BATCH, 1)) + np.arange(1 - FRAMES, 1)
+        return torch.from_numpy(frames.take(np.stack((rows - 1, rows)), axis=0))
 
     return batch
 
@@ -126,27 +93,28 @@ def measure(options):
             **{name: partial(per_second, call, options.seconds) for name, call in calls.items()},
         )
 
+    samples = drone_samples(BLOCK)
     for n in options.sizes:
-        what, columns = f"{n:,} drone transitions", drone_columns(n)
+        what = f"{n:,} drone transitions"
         tracemalloc.start()
-        memory = filled(ReplayMemory, columns, act_buf_len=ACT_BUF_LEN)
+        memory = filled(ReplayMemory, samples, n, act_buf_len=ACT_BUF_LEN)
         held = tracemalloc.get_traced_memory()[0] / n
         tracemalloc.stop()
-        of_both = rates(ours=memory.sample, limit=drone_gather(columns))
+        of_both = rates(ours=memory.sample, limit=drone_gather(n))
         goal = 10_000 if n < 1_000_000 else 6_000
         yield {"what": f"batches/s of {what}", **of_both, "goal": goal}
         yield {"what": f"bytes of one of {what}", "ours": held, "limit": PAYLOAD_BYTES}
-        append = partial(memory.append, Buffer(stream="w", blocks=[block_of(columns, 0, 100)]))
+        append = partial(memory.append, buffer_of(samples[:100]))
         appended_ms = [1e3 * timed(append) for _ in range(100)]
         yield {"what": f"100 samples appended to {what}, ms", "ours": appended_ms, "goal": 0.2}
         yield {
             "what": f"batches/s through a user's `get_transition`, {what}",
-            **rates(ours=filled(ListMemory, columns).sample),
+            **rates(ours=filled(ListMemory, samples, n).sample),
             "goal": "2 × tmrl's",
         }
-    columns = image_columns(options.images)
-    memory = filled(ReplayMemory, columns, frame_stack=FRAMES)
-    of_both = rates(ours=memory.sample, limit=image_gather(columns))
+    frames = [(act, stack[0], *rest) for act, stack, *rest in noise_samples(BLOCK)]
+    memory = filled(ReplayMemory, frames, options.images, frame_stack=FRAMES)
+    of_both = rates(ours=memory.sample, limit=image_gather(options.images))
     yield {"what": f"batches/s of {options.images:,} image stacks", **of_both, "goal": 1_000}
 
 

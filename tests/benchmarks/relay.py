@@ -8,24 +8,30 @@ packets   drone samples (act 2, obs 4 float32, reward, flags, info; no action bu
           in the worker's log -> cut, encoded, sent, checked, in the columns of `ReplayMemory`
 noise     whole stacks of 4 x 64 x 64 uint8 that wait there, which cannot be compressed
 
-The limit sends frames of the same size over two hops of plain TCP (no encryption, no Python
-objects). CPU is that of all three processes.
+The limit sends as many bytes over two hops of plain TCP (no encryption, no Python objects). CPU is
+that of all three processes.
 """
 
 import itertools
-import socket
 import tempfile
-import threading
 import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from _harness import Part, benchmark, in_turns, run_server, two_hops, wait_for
+from _harness import (
+    Part,
+    benchmark,
+    in_turns,
+    over_two_hops,
+    ring_to,
+    run_server,
+    trainer_link,
+    wait_for,
+)
 from kit.light_worker import LightDelivery
 
-PACKET = 2000  # drone samples in a packet of a backlog
 KEPT_BYTES = 8 << 30
 REFILL_EVERY = 1000  # samples
 SPACES = ("o", "a")
@@ -71,18 +77,14 @@ def run_trainer(port, keys, kind, pipe):
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.replay.memory import ReplayMemory
     from tmrl_like.replay.sample_check import SampleCheck
-    from tmrl_like.session.ring import connect_to_one
-    from tmrl_like.trainer.trainer_link import TrainerLink
-    from tmrl_like.transport import KeyFolder
     from tmrl_like.wire.messages import Spaces
 
     tune_process(threads=1)
     memory = ReplayMemory(memory_size=100_000 if kind == "packets" else 10_000)
     check = SampleCheck(*spaces_of(kind), memory)
     receiver = Receiver(None, "bench", keep_samples=memory.memory_size, check=check)
-    server = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
-    link = TrainerLink(server, "t", Spaces(*SPACES), receiver)
-    pipe.send(link.session.wait_connected(10))
+    link = trainer_link(ring_to(port, keys), Spaces(*SPACES), receiver)
+    pipe.send("ready")
     received, ended_at = 0, 0.0
     while True:
         deliveries = link.retrieve(0.02)
@@ -117,16 +119,13 @@ def run_worker(port, keys, kind, count, pipe):
     from tmrl_like.base.processes import keep_freed_memory
     from tmrl_like.delivery.folder import open_folder
     from tmrl_like.delivery.options import OutboxOptions
-    from tmrl_like.session.ring import connect_to_one
     from tmrl_like.session.session import Session
-    from tmrl_like.transport import KeyFolder
     from tmrl_like.wire.messages import Hello, Spaces
 
     keep_freed_memory(64 << 20)  # as the link's process
     worker = Sending(open_folder(None, "bench"), OutboxOptions(max_bytes=KEPT_BYTES), KEPT_BYTES)
-    ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
     hello = Hello.of_this_process("worker", "bench", worker.log.incarnation, spaces=Spaces(*SPACES))
-    session = Session(ring, worker, hello)
+    session = Session(ring_to(port, keys), worker, hello)
     session.wait_connected(10)
     samples = drone_samples(4000) if kind == "packets" else noise_samples(400)
     for i, sample in zip(range(count), itertools.cycle(samples), strict=False):
@@ -153,7 +152,7 @@ def way(kind, seconds, found):
         port = server.hear()
         trainer = stack.enter_context(Part(run_trainer, port, keys, kind))
         worker = stack.enter_context(Part(run_worker, port, keys, kind, count))
-        assert trainer.hear()
+        trainer.hear()
         worker.hear()
         cpu_s = -sum(part.cpu_s() for part in (server, trainer, worker))
         worker.tell("go")
@@ -169,22 +168,9 @@ def way(kind, seconds, found):
     return count / (ended_at - started_at)
 
 
-def two_tcp_hops(found, seconds):
-    """Return samples per second, in frames of the size of the newest measured packets."""
-    frame_bytes = int(found["bytes"][-1] * PACKET)
-    frame, got, stop = bytes(frame_bytes), 0, time.perf_counter() + seconds
-    with two_hops() as (begin, end):
-
-        def send():
-            while time.perf_counter() < stop:
-                begin.sendall(frame)
-            begin.shutdown(socket.SHUT_WR)
-
-        threading.Thread(target=send, daemon=True).start()
-        started, buffer = time.perf_counter(), bytearray(1 << 18)
-        while n := end.recv_into(buffer):
-            got += n
-        return got / frame_bytes * PACKET / (time.perf_counter() - started)
+def two_tcp_hops(found, count):
+    """Return samples per second, with as many bytes for each as were measured last."""
+    return count / over_two_hops(int(found["bytes"][-1] * count))
 
 
 def measure(options):
@@ -193,7 +179,7 @@ def measure(options):
         turns = in_turns(
             options.repeats,
             ours=partial(way, kind, options.seconds, found),
-            limit=partial(two_tcp_hops, found, options.seconds / 4),
+            limit=partial(two_tcp_hops, found, int(options.seconds * GOALS_PER_S[kind])),
         )
         costs = {"CPU, µs a sample": found["cpu_us"], "bytes a sample": found["bytes"]}
         yield {"what": f"{kind}: samples/s", **turns, "goal": GOALS_PER_S[kind], **costs}

@@ -43,44 +43,38 @@ def ends(*command):
     return timed(lambda: subprocess.run(program, check=True, stdout=subprocess.DEVNULL))
 
 
-def listens(home, port, *command):
-    """Return the seconds from the start of a Python until its port accepts a connection."""
-    quiet = subprocess.DEVNULL
-    environment = os.environ | {"TMRL_LIKE_HOME": home}
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, *command], env=environment, stdout=quiet, stderr=quiet
-    )
-    try:
-        while time.perf_counter() - started < 20:
-            try:
-                socket.create_connection(("127.0.0.1", port), 0.5).close()
-                return time.perf_counter() - started
-            except OSError:
-                time.sleep(0.002)
-        sys.exit(f"{command} does not listen")
-    finally:
-        process.kill()
-        process.wait()
-
-
-def steps(home, *command):
-    """Return the seconds from the start of a Python until its first step."""
-    environment = {**os.environ, "TMRL_LIKE_HOME": home, "PYTHONPYCACHEPREFIX": home}
+def begins(home, command, has_begun):
+    """Return the seconds from the start of a Python until `has_begun(process)`."""
+    environment = os.environ | {"TMRL_LIKE_HOME": home, "PYTHONPYCACHEPREFIX": home}
     environment["PYTHONPATH"] = os.pathsep.join((home, os.environ.get("PYTHONPATH", "")))
     # the first run compiles the modules, as an installation does
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     program, pipe = [sys.executable, *command], subprocess.PIPE
     started = time.perf_counter()
-    process = subprocess.Popen(program, env=environment, stdout=pipe, stderr=pipe, text=True)
+    with subprocess.Popen(program, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            while not has_begun(process):
+                if process.poll() is not None:
+                    sys.exit(process.stderr.read())
+                if time.perf_counter() - started > 20:
+                    sys.exit(f"{command} does not begin")
+            return time.perf_counter() - started
+        finally:
+            process.terminate()
+
+
+def listens(port, process):
+    """Whether the port accepts a connection; otherwise, wait for a moment."""
     try:
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != "first step":
-            sys.exit(process.communicate()[1])
-        return time.perf_counter() - started
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
+        socket.create_connection(("127.0.0.1", port), 0.5).close()
+        return True
+    except OSError:
+        time.sleep(0.002)
+        return False
+
+
+def steps(process):
+    return process.stdout.readline().strip() == "first step"
 
 
 def measure(options):
@@ -106,11 +100,10 @@ def measure(options):
         (Path(home) / "steps_first.py").write_text(FIRST_STEP)
         port = free_port()
         served = ["-m", "tmrl_like", "server", str(CONFIG), f"--server.port={port}"]
-        server = partial(listens, home, port, *served)
+        server = partial(begins, home, served, partial(listens, port))
         first_s = server()  # the first start makes the keys
-        found = in_turns(
-            options.repeats, ours=server, limit=partial(listens, home, port, "-c", BIND, str(port))
-        )
+        bind = partial(begins, home, ["-c", BIND, str(port)], partial(listens, port))
+        found = in_turns(options.repeats, ours=server, limit=bind)
         yield {
             "what": "server, until it accepts connections, s",
             **found,
@@ -125,12 +118,10 @@ def measure(options):
             "--env.class_path=steps_first.StepsFirst",
             "--server.port=1",
         ]
-        first_s = steps(home, *work)  # the first start compiles the modules
-        found = in_turns(
-            options.repeats,
-            ours=partial(steps, home, *work),
-            limit=partial(steps, home, "-c", BARE),
-        )
+        worker = partial(begins, home, work, steps)
+        first_s = worker()  # the first start compiles the modules
+        bare = partial(begins, home, ["-c", BARE], steps)
+        found = in_turns(options.repeats, ours=worker, limit=bare)
     yield {
         "what": "worker, until its first step, s",
         **found,

@@ -1,12 +1,11 @@
 """Two trainers that learn as one, compared with two independent ones.
 
-    python tests/benchmarks/trainers.py [--width 256] [--batch 256] [--steps 50] [--turns 41]
-                                        [--realtime]
+    python tests/benchmarks/trainers.py [--width 256] [--steps 50] [--turns 41] [--realtime]
 
-Both are processes with one thread each that train SAC on a batch of random numbers. They take
-turns: together, alone, together, … In other turns they wait for each other as often but exchange
-nothing: no averaging can be faster than that. `--realtime` keeps the machine's other work from
-disturbing the figures (Linux, root).
+Both are processes with one thread each that train SAC on a batch of random numbers, as `learner.py`
+does. They take turns: together, alone, together, … In other turns they wait for each other as often
+but exchange nothing: no averaging can be faster than that. `--realtime` keeps the machine's other
+work from disturbing the figures (Linux, root).
 """
 
 import os
@@ -14,8 +13,6 @@ from pathlib import Path
 
 from _harness import Part, benchmark, in_turns, ratios, timed
 from kit.ports import free_port
-
-OBS, ACT = 17, 6
 
 
 class Waiting:
@@ -28,22 +25,6 @@ class Waiting:
         self._ranks.sum(1)
 
 
-def sac(width):
-    from gymnasium import spaces
-
-    from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
-    from tmrl_like.base.functional import partial
-
-    sizes = {"hidden_sizes": (width, width)}
-    actor, critic = partial(SquashedGaussianActor, **sizes), partial(EnsembleCritic, **sizes)
-    return SACAgent(
-        spaces.Box(-1.0, 1.0, (OBS,)),
-        spaces.Box(-1.0, 1.0, (ACT,)),
-        actor_cls=actor,
-        critic_cls=critic,
-    )
-
-
 def run_rank(rank, port, options, pipe):
     """Run one of the two trainers; send its figures, turn by turn."""
     there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
@@ -54,37 +35,35 @@ def run_rank(rank, port, options, pipe):
         "LOCAL_RANK": str(rank),
     }
     import torch
+    from learner import BATCHES, agents, batch
 
     from tmrl_like.agents.process import tune_process
     from tmrl_like.trainer.options import RankOptions
     from tmrl_like.trainer.ranks import Ranks, Vote
-    from tmrl_like.types import Batch
 
     tune_process(1)
     ranks = Ranks(RankOptions())
     torch.manual_seed(rank)
-    rows, steps = options.batch, options.steps
-    alone, both, waiting = (sac(options.width) for _ in range(3))
+    of_all, samples = batch(options.width), options.steps * BATCHES[options.width]
+    alone, both, waiting = (agents(options.width)["ships"] for _ in range(3))
     both.join(ranks)
     waiting.join(Waiting(ranks))
-    zeros, (obs, next_obs) = torch.zeros(rows), torch.randn(2, rows, OBS)
-    batch = Batch(obs, torch.rand(rows, ACT) * 2 - 1, torch.randn(rows), next_obs, zeros, zeros)
 
     def train(agent):
         """Train; return the samples per second of both trainers together."""
 
         def all_steps():
-            for _ in range(steps):
+            for _ in range(options.steps):
                 if agent is both:
                     ranks.vote(Vote(), may_be_late=True)
-                agent.train(batch)
+                agent.train(of_all)
 
         ranks.sum(1)
         own_us = int(1e6 * timed(all_steps))
         times_us = [
             int.from_bytes(data, "little") for data in ranks.gather(own_us.to_bytes(8, "little"))
         ]
-        return sum(rows * steps * 1e6 / us for us in times_us)
+        return sum(samples * 1e6 / us for us in times_us)
 
     for agent in (both, alone, waiting, both):
         train(agent)
@@ -122,6 +101,4 @@ def measure(options):
 
 if __name__ == "__main__":
     quick = {"width": 64, "steps": 10, "turns": 3}
-    benchmark(
-        __doc__, measure, width=256, batch=256, steps=50, turns=41, realtime=False, quick=quick
-    )
+    benchmark(__doc__, measure, width=256, steps=50, turns=41, realtime=False, quick=quick)

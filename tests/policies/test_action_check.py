@@ -20,7 +20,6 @@ BOTH = spaces.Tuple((BOX, spaces.Discrete(3)))
         (np.array([1.0 + 1e-6, -1.0]), BOX),
         (np.array([5e3 + 1e-2], np.float32), box(5e3, 1)),
         (np.array([1e30]), box(np.inf, 1)),
-        (2, spaces.Discrete(3)),
         ((np.zeros(2, np.float32), 1), BOTH),
     ],
 )
@@ -36,7 +35,7 @@ def test_actions_of_a_space_are_seen_as_such(action, space):
         (np.array([np.nan, 0.0]), BOX),
         (np.zeros((2, 1)), BOX),
         (None, BOX),
-        (3, spaces.Discrete(3)),
+        ((np.zeros(2), 3), BOTH),
         ((np.zeros(2),), BOTH),
         ({"b": np.zeros(2)}, spaces.Dict(a=BOX)),
         (np.array([np.inf]), box(np.inf, 1)),

@@ -101,10 +101,24 @@ def test_a_policy_of_an_actor_that_ships_is_loaded_without_torch(actor, tmp_path
     )
 
 
-def test_what_is_in_front_of_the_actor_is_loaded_too_where_it_is_allowed(actor, tmp_path):
-    policy = load_policy(written(tmp_path / "p", actor, functools.partial(doubled)), allow=HERE)
-    obs = OBS.sample()
-    np.testing.assert_allclose(policy.act(obs), actor.act_(2 * obs, test=True), **NEAR)
+FROM_POSITION = spaces.Tuple([box(1, 2)] * 4)
+
+
+@pytest.mark.parametrize(
+    ("space", "view", "allow"),
+    [
+        (OBS, functools.partial(doubled), HERE),
+        (FROM_POSITION, TargetInView(), ()),  # what ships needs no permission
+        (FROM_POSITION, TargetUpClose(), ()),
+    ],
+)
+def test_what_is_in_front_of_the_actor_is_loaded_too_where_it_is_allowed(
+    space, view, allow, tmp_path
+):
+    actor = SquashedGaussianActor(space, ACT, hidden_sizes=(8,))
+    policy = load_policy(written(tmp_path / "p", actor, view), allow=allow)
+    obs = space.sample()
+    np.testing.assert_allclose(policy.act(obs), actor.act_(view(obs), test=True), **NEAR)
 
 
 def test_an_actor_of_the_users_is_loaded_where_its_package_is_allowed(tmp_path):
@@ -153,19 +167,12 @@ SHIPPED = "tmrl_like.agents.SquashedGaussianActor"
             "cannot be what it says: .*widths",
         ),
         (
-            {"actor": Code("tmrl_like.no_such_room.Actor")},
-            "it names tmrl_like.no_such_room.Actor, and code of",
-        ),
-        (
             {"observation_space": SmallBox((1,), "uint8", (0,), (300,))},
             "cannot be what it says: OverflowError",
         ),
-        *(
-            (
-                {"actor": Code(SHIPPED, {"hidden_sizes": [1 << 20] * layers})},
-                r"hidden_sizes is \[1048576.* which takes .* parameters or more; it holds \d+$",
-            )
-            for layers in (1, 2)
+        (
+            {"actor": Code(SHIPPED, {"hidden_sizes": [100, 100]})},
+            r"hidden_sizes is \[100, 100\], which takes 10,200 parameters or more; it holds \d+$",
         ),
         (
             {"observation_space": "the space Text is of a kind"},
@@ -200,16 +207,13 @@ ENV, Imported = "tmrl_like.envs.GenericGymEnv", GenericGymEnv
     "code",
     [
         lambda command: running(ENV, command),
-        lambda command: running("tmrl_like.envs.generic.GenericGymEnv", command),
         lambda command: running(f"{__name__}.Imported", command),
         lambda command: called(
             "tmrl_like.envs.ResidualEnv", env=running(ENV, command), base=called(DOUBLED)
         ),
-        lambda command: called("tmrl_like.envs.SuccessEnv", env=called("os.system", command="ls")),
         lambda command: called("tmrl_like.agents.IQNActor", picture_encoder=running(ENV, command)),
         lambda command: called("os.system", command=command[-1]),
         lambda command: called("tmrl_like.agents.images.torch.hub.load", repo_or_dir=command[-1]),
-        lambda command: called("tmrl_like.base.children.subprocess.check_call", args=command),
     ],
 )
 def test_a_file_runs_no_command(part, code, allow, actor, tmp_path):
@@ -219,17 +223,6 @@ def test_a_file_runs_no_command(part, code, allow, actor, tmp_path):
     with pytest.raises(PolicyError, match=r"it names .*, and code of .* unless you allow it"):
         load_policy(path, allow=allow)
     assert not ran.exists()
-
-
-FROM_POSITION = spaces.Tuple([box(1, 2)] * 4)
-
-
-@pytest.mark.parametrize("view", [TargetInView(), TargetUpClose()])
-def test_what_ships_in_front_of_an_actor_needs_no_permission(view, tmp_path):
-    actor = SquashedGaussianActor(FROM_POSITION, ACT, hidden_sizes=(8,))
-    policy = load_policy(written(tmp_path / "p", actor, view))
-    obs = FROM_POSITION.sample()
-    np.testing.assert_allclose(policy.act(obs), actor.act_(view(obs), test=True), **NEAR)
 
 
 def test_a_policy_that_is_not_finite_and_weights_that_say_nothing_are_refused(actor, tmp_path):

@@ -62,9 +62,7 @@ def entry(start, end, **other):
     "data",
     [
         with_header({"a": entry(0, 8), "b": entry(4, 12)}, 12),
-        with_header({"a": entry(0, 8), "b": entry(12, 20)}, 20),
         with_header({"a": entry(0, 8)}, 12),
-        with_header({"a": entry(0, 4)}, 4),
         with_header({"a": entry(0, 8, shape=[2**70])}, 8),
         with_header({"a": entry(0, 8, dtype="U64", shape=[1])}, 8),
         with_header(["a"]),

@@ -133,7 +133,7 @@ def half_frozen(*both_spaces):
     [
         (SACAgent, FREE, {"actor_cls": OwnActor}),
         (overriding("_td_target"), FREE, {}),
-        (overriding("_values_and_targets"), FREE, {}),
+        (overriding("_critic_loss"), FREE, {}),
         (overriding("_policy"), FREE, {}),
         (type("Mine", (CrossQAgent,), {}), FREE, {}),
         (SACAgent, picture(1, 16, 16), {}),

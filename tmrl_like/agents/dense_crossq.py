@@ -3,7 +3,7 @@
 What networks compute with their running statistics is left to plain networks, see `fold`; this
 module has the networks in training. Shape names: N networks side by side, B batch, R rows of a pass
 (B, or 2 B), S rows of the actor's pass in training, A actions, I inputs, H hidden width, O outputs
-of a network.
+of a network, K bins.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -33,19 +33,21 @@ from tmrl_like.agents.dense import (
     sum_rows,
 )
 from tmrl_like.agents.dense_sac import (
+    BINS,
     CompiledSAC,
     Drawing,
     act,
     policy_errors,
     put_inputs,
     put_rows,
+    read_values,
     scaled,
-    td_errors,
 )
-from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
+from tmrl_like.agents.models import CategoricalCritic, SquashedGaussianActor
 from tmrl_like.policies.layers import Floats
 
 EPS, NEW = np.float32(batch_norm.EPS), np.float32(1.0 - batch_norm.MOMENTUM)
+SMALLEST = np.float32(1e-38)  # probability whose logarithm is finite
 NO_BOUND = -np.float32(np.inf)
 MAX_R, MAX_D = np.float32(batch_norm.MAX_R), np.float32(batch_norm.MAX_D)
 
@@ -72,7 +74,7 @@ class NormedPass(NamedTuple):
 
 
 def compiled_crossq(
-    plain: tuple[SquashedGaussianActor, EnsembleCritic],
+    plain: tuple[SquashedGaussianActor, CategoricalCritic],
     flat_plain: tuple[Flat, Flat],
     normed: tuple[BatchNormActor, BatchNormCritic],
     flat_normed: tuple[Flat, Flat],
@@ -110,8 +112,8 @@ def _critic_gradients(
     outcome: tuple[Floats, Floats, Floats],
     entropy_coef: float,
 ) -> tuple[float, float, float]:
-    """Compute the gradients of `critic_loss` with `td_target`; return the loss, and the means of
-    values and targets. Arguments as in `dense_sac`.
+    """Compute the gradients of `categorical_loss`; return the loss, and the means of values and
+    targets. Arguments as in `dense_sac`.
     """
     plain_actor, _, _, critics = networks
     obs_BR, next_obs_BR, act_BA = seen
@@ -120,15 +122,68 @@ def _critic_gradients(
     x_RI = np.empty((2 * num_rows, num_inputs), np.float32)
     put_inputs(obs_BR, act_BA, drawing, x_RI[:num_rows])
     put_rows(drawn.x_BI, x_RI[num_rows:])
-    q_NR1, passes = _forward(critics, x_RI)
-    d_NR = np.zeros(q_NR1.shape[:2], np.float32)
-    q_NB, next_q_NB = q_NR1[:, :num_rows, 0], q_NR1[:, num_rows:, 0]
-    metrics = td_errors(
-        q_NB, next_q_NB, drawn.log_prob_B, outcome, entropy_coef, d_NR[:, :num_rows]
-    )
-    for n in range(len(d_NR)):
-        _backward(critics, n, passes[n], d_NR[n].reshape(-1, 1))
+    p_NRK, passes = _forward(critics, x_RI)
+    q_NR, d_NRK = np.empty(p_NRK.shape[:2], np.float32), np.zeros_like(p_NRK)
+    for n in range(len(p_NRK)):
+        read_values(p_NRK[n], q_NR[n])
+    metrics = _distribution_errors(p_NRK, q_NR, drawn.log_prob_B, outcome, entropy_coef, d_NRK)
+    for n in range(len(d_NRK)):
+        _backward(critics, n, passes[n], d_NRK[n])
     return metrics
+
+
+@compiled_part
+def _distribution_errors(
+    p_NRK: Floats,
+    q_NR: Floats,
+    next_log_prob_B: Floats,
+    outcome: tuple[Floats, Floats, Floats],
+    entropy_coef: float,
+    d_NRK: Floats,
+) -> tuple[float, float, float]:
+    """Fill in d_NRK, the gradient of `categorical_loss` with respect to the logits; return the
+    loss, and the means of values and targets.
+
+    `p_NRK` and `q_NR` are the distributions of (s, a), then of (s', a'), and their means; `outcome`
+    is rew, terminated and gamma [B].
+    """
+    rew_B, terminated_B, gamma_B = outcome
+    num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
+    num_critics, num_bins = len(p_NRK), len(BINS)
+    target_K = np.empty(num_bins, np.float32)
+    for b in range(num_rows):
+        least = FIRST
+        for n in range(1, num_critics):
+            if q_NR[n, num_rows + b] < q_NR[least, num_rows + b]:
+                least = n
+        bonus = -np.float32(entropy_coef) * next_log_prob_B[b]
+        shift, scale = rew_B[b], gamma_B[b] * (ONE - terminated_B[b])
+        _project(p_NRK[least, num_rows + b], shift + scale * bonus, scale, target_K)
+        for k in range(num_bins):
+            target_sum += target_K[k] * BINS[k]
+        for n in range(num_critics):
+            q_sum += q_NR[n, b]
+            for k in range(num_bins):
+                p = p_NRK[n, b, k]
+                d_NRK[n, b, k] = (p - target_K[k]) / np.float32(num_rows)
+                loss -= target_K[k] * np.log(SMALLEST if p < SMALLEST else p)
+    return loss / num_rows, q_sum / (num_critics * num_rows), target_sum / num_rows
+
+
+@compiled_part
+def _project(p_K: Floats, shift: np.float32, scale: np.float32, into_K: Floats) -> None:
+    """Write the projection of a distribution over `shift + scale * BINS` on the bins, see
+    `categorical_target`.
+    """
+    for k in range(len(into_K)):
+        into_K[k] = ZERO
+    for k in range(len(into_K)):
+        value = min(max(shift + scale * BINS[k], BINS[0]), BINS[-1])
+        place = (value - BINS[0]) / (BINS[1] - BINS[0])
+        low = max(0, min(int(place), len(into_K) - 2))  # NaN has no place
+        share = place - np.float32(low)
+        into_K[low] += p_K[k] * (ONE - share)
+        into_K[low + 1] += p_K[k] * share
 
 
 @compiled

@@ -91,7 +91,7 @@ class BatchNormMLP(nn.Module):
         (arXiv:2502.07523).
         """
         for weight in self.weights[:-1]:
-            weight.copy_(F.normalize(weight, dim=1))
+            weight.div_(torch.linalg.vector_norm(weight, dim=1, keepdim=True))
 
     def forward(self, x_BI: Tensor) -> Tensor:
         """Map [B, I] to [N, B, O]."""

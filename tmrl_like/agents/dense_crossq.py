@@ -37,17 +37,18 @@ from tmrl_like.agents.dense_sac import (
     CompiledSAC,
     Drawing,
     act,
+    mean_of,
     policy_errors,
     put_inputs,
     put_rows,
     read_values,
     scaled,
+    softmax,
 )
 from tmrl_like.agents.models import CategoricalCritic, SquashedGaussianActor
 from tmrl_like.policies.layers import Floats
 
 EPS, NEW = np.float32(batch_norm.EPS), np.float32(1.0 - batch_norm.MOMENTUM)
-SMALLEST = np.float32(1e-38)  # probability whose logarithm is finite
 NO_BOUND = -np.float32(np.inf)
 MAX_R, MAX_D = np.float32(batch_norm.MAX_R), np.float32(batch_norm.MAX_D)
 
@@ -122,51 +123,50 @@ def _critic_gradients(
     x_RI = np.empty((2 * num_rows, num_inputs), np.float32)
     put_inputs(obs_BR, act_BA, drawing, x_RI[:num_rows])
     put_rows(drawn.x_BI, x_RI[num_rows:])
-    p_NRK, passes = _forward(critics, x_RI)
-    q_NR, d_NRK = np.empty(p_NRK.shape[:2], np.float32), np.zeros_like(p_NRK)
-    for n in range(len(p_NRK)):
-        read_values(p_NRK[n], q_NR[n])
-    metrics = _distribution_errors(p_NRK, q_NR, drawn.log_prob_B, outcome, entropy_coef, d_NRK)
-    for n in range(len(d_NRK)):
-        _backward(critics, n, passes[n], d_NRK[n])
+    logits_NRK, passes = _forward(critics, x_RI)
+    metrics = _distribution_errors(logits_NRK, drawn.log_prob_B, outcome, entropy_coef)
+    for n in range(len(passes)):
+        _backward(critics, n, passes[n], logits_NRK[n])
     return metrics
 
 
 @compiled_part
 def _distribution_errors(
-    p_NRK: Floats,
-    q_NR: Floats,
+    logits_NRK: Floats,
     next_log_prob_B: Floats,
     outcome: tuple[Floats, Floats, Floats],
     entropy_coef: float,
-    d_NRK: Floats,
 ) -> tuple[float, float, float]:
-    """Fill in d_NRK, the gradient of `categorical_loss` with respect to the logits; return the
-    loss, and the means of values and targets.
-
-    `p_NRK` and `q_NR` are the distributions of (s, a), then of (s', a'), and their means; `outcome`
-    is rew, terminated and gamma [B].
+    """Turn the logits of (s, a), then of (s', a'), into the gradient of `categorical_loss`, in
+    place; return the loss, and the means of values and targets. `outcome` is rew, terminated and
+    gamma [B].
     """
     rew_B, terminated_B, gamma_B = outcome
-    num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
-    num_critics, num_bins = len(p_NRK), len(BINS)
-    target_K = np.empty(num_bins, np.float32)
+    num_critics, num_rows, loss, q_sum, target_sum = len(logits_NRK), len(rew_B), 0.0, 0.0, 0.0
+    next_q_NB = np.empty((num_critics, num_rows), np.float32)
+    for n in range(num_critics):
+        read_values(logits_NRK[n, num_rows:], next_q_NB[n])
+    target_K = np.empty(len(BINS), np.float32)
     for b in range(num_rows):
         least = FIRST
         for n in range(1, num_critics):
-            if q_NR[n, num_rows + b] < q_NR[least, num_rows + b]:
-                least = n
-        bonus = -np.float32(entropy_coef) * next_log_prob_B[b]
-        shift, scale = rew_B[b], gamma_B[b] * (ONE - terminated_B[b])
-        _project(p_NRK[least, num_rows + b], shift + scale * bonus, scale, target_K)
-        for k in range(num_bins):
-            target_sum += target_K[k] * BINS[k]
+            least = n if next_q_NB[n, b] < next_q_NB[least, b] else least
+        scale = gamma_B[b] * (ONE - terminated_B[b])
+        shift = rew_B[b] - scale * np.float32(entropy_coef) * next_log_prob_B[b]
+        _project(logits_NRK[least, num_rows + b], shift, scale, target_K)
+        target_sum += mean_of(target_K)
         for n in range(num_critics):
-            q_sum += q_NR[n, b]
-            for k in range(num_bins):
-                p = p_NRK[n, b, k]
-                d_NRK[n, b, k] = (p - target_K[k]) / np.float32(num_rows)
-                loss -= target_K[k] * np.log(SMALLEST if p < SMALLEST else p)
+            p_K = logits_NRK[n, b]
+            for k in range(len(p_K)):
+                loss -= target_K[k] * p_K[k]  # these are the logits
+            loss += softmax(p_K)
+            q_sum += mean_of(p_K)
+            for k in range(len(p_K)):
+                p_K[k] = (p_K[k] - target_K[k]) / np.float32(num_rows)
+    for n in range(num_critics):
+        for b in range(num_rows, 2 * num_rows):
+            for k in range(len(target_K)):
+                logits_NRK[n, b, k] = ZERO  # no gradient flows through the target
     return loss / num_rows, q_sum / (num_critics * num_rows), target_sum / num_rows
 
 

@@ -276,18 +276,34 @@ def read_values(outputs_BO: Floats, q_B: Floats) -> None:
     several, the means of the distributions whose logits they are; the logits become probabilities.
     """
     for b in range(len(outputs_BO)):
-        outputs = outputs_BO[b]
-        if len(outputs) == 1:
-            q_B[b] = outputs[0]
-            continue
-        largest, total, mean = outputs.max(), ZERO, ZERO
-        for k in range(len(outputs)):
-            outputs[k] = np.exp(outputs[k] - largest)
-            total += outputs[k]
-        for k in range(len(outputs)):
-            outputs[k] /= total
-            mean += outputs[k] * BINS[k]
-        q_B[b] = mean
+        if len(outputs_BO[b]) == 1:
+            q_B[b] = outputs_BO[b, 0]
+        else:
+            softmax(outputs_BO[b])
+            q_B[b] = mean_of(outputs_BO[b])
+
+
+@compiled_part
+def softmax(x_K: Floats) -> Any:
+    """Turn logits into probabilities in place; return the logarithm of the sum of their
+    exponentials.
+    """
+    largest, total = x_K.max(), ZERO
+    for k in range(len(x_K)):
+        x_K[k] = np.exp(x_K[k] - largest)
+        total += x_K[k]
+    for k in range(len(x_K)):
+        x_K[k] /= total
+    return largest + np.log(total)
+
+
+@compiled_part
+def mean_of(p_K: Floats) -> Any:
+    """Return the mean of a distribution over the bins."""
+    mean = ZERO
+    for k in range(len(p_K)):
+        mean += p_K[k] * BINS[k]
+    return mean
 
 
 @compiled_part

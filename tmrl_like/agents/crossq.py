@@ -108,9 +108,10 @@ class CrossQAgent(SACAgent):
         m = categorical_target(r, …, Z_i(s', a')),  i the critic whose mean is the least.
 
     No gradient flows through m, so there are no target networks. Rewards are divided by the size of
-    returns, so that values lie within the bins. The running statistics normalise
-    where the next actions are drawn, where the actor's actions are valued, and on the workers. They
-    are folded into the weights of plain networks for this, so acting costs what it costs with SAC.
+    returns (`ReturnScale`), so that values lie within the bins, which end at five times this size.
+    The running statistics normalise where the next actions are drawn, where the actor's actions are
+    valued, and on the workers. They are folded into the weights of plain networks for this, so
+    acting costs what it costs with SAC.
 
     Takes the arguments of `SACAgent`, see `CrossQOptions`. `actor_cls` must make a
     `SquashedGaussianActor` and `critic_cls` an `EnsembleCritic` (None takes the actor's widths),

@@ -72,9 +72,7 @@ CASES = {
         critic_cls=partial(EnsembleCritic, layer_norm=False, hidden_sizes=(20, 24)),
     ),
     "smooth SAC": sac(n_critics=3, policy_delay=2, **SMOOTH),
-    "smooth CrossQ": sac(
-        CrossQAgent, scale_rewards=True, optimizer="adamw", weight_decay=0.1, **SMOOTH
-    ),
+    "smooth CrossQ": sac(CrossQAgent, optimizer="adamw", weight_decay=0.1, **SMOOTH),
     "discrete SAC": sac(
         DiscreteSACAgent,
         CHOICES,

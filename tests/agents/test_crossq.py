@@ -1,18 +1,19 @@
 """CrossQ compared with a slow reference, and the policy that it publishes."""
 
+import math
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from kit.boxes import picture
-from kit.learners import small
+from kit.learners import small, train
 from test_as_before import BOX, OBS
 from torch.testing import assert_close
 
 from tmrl_like.agents import CrossQAgent, EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.batch_norm import fold, renormalise
-from tmrl_like.agents.crossq import CrossQOptions
+from tmrl_like.agents.crossq import CrossQOptions, categorical_target
 from tmrl_like.errors import ConfigError, PolicyError
 
 ROWS = 32
@@ -57,18 +58,54 @@ def test_a_batch_is_normalised_by_itself_and_moves_what_is_running(is_renormed):
         assert_close(now, 0.99 * old + 0.01 * new, **NEAR)
 
 
+def test_a_target_is_a_distribution_with_the_mean_of_the_soft_target_within_the_bins():
+    bins = torch.linspace(-5.0, 5.0, 101)
+    next_p = torch.rand(4, 101).pow(8)
+    next_p /= next_p.sum(1, keepdim=True)
+    rew, ends = torch.tensor([0.3, -0.2, 0.1, 50.0]), torch.tensor([0.0, 0.0, 1.0, 0.0])
+    log_prob, alpha, gamma = torch.tensor([0.5, -1.0, 2.0, 0.0]), torch.tensor(0.1), 0.9
+    found = categorical_target(rew, ends, next_p, log_prob, alpha, gamma, bins)
+    assert_close(found.sum(1), torch.ones(4))
+    soft = rew + gamma * (1.0 - ends) * (next_p @ bins - alpha * log_prob)
+    assert_close((found @ bins)[:3], soft[:3], **NEAR)
+    assert (found >= 0.0).all()
+    assert_close(found[2, 51], torch.tensor(1.0), **NEAR)  # nothing follows, and 0.1 is a bin
+    assert_close(found[3, 100], torch.tensor(1.0), **NEAR)  # all beyond the last bin
+
+
+@pytest.mark.parametrize("acceleration", ["off", "auto"])
+def test_weights_of_hidden_units_keep_the_length_1(acceleration):
+    made = crossq(acceleration)
+    before = made.critic.network.weights[0].clone()
+    train(made, 3)
+    assert not torch.equal(before, made.critic.network.weights[0])
+    for network in (made.actor.network, made.critic.network):
+        for weight in network.weights[:-1]:
+            assert_close(weight.norm(dim=1), torch.ones_like(weight[:, 0]))
+
+
+@pytest.mark.parametrize("acceleration", ["off", "auto"])
+def test_one_critic_that_is_not_finite_makes_the_losses_so(acceleration):
+    made = crossq(acceleration, lr_critic=0.0)
+    with torch.no_grad():
+        made.critic.network.bias[1] = torch.nan
+    (metrics,) = train(made, 1)
+    assert math.isnan(metrics["loss_critic"])
+    assert math.isnan(metrics["loss_actor"])
+
+
 def test_usual_values_are_those_of_the_robot_s():
     made = CrossQAgent(OBS, BOX, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(8, 7)))
     assert made.target_entropy == -1.5  # minus half a nat per dimension
     # as wide as the actor
-    assert [weight.shape[-1] for weight in made.critic.network.weights] == [8, 7, 1]
+    assert [weight.shape[-1] for weight in made.critic.network.weights] == [8, 7, 101]
 
 
 def test_what_may_change_changes_and_averages_of_critics_are_not_offered():
     made = crossq()
     made.tune(lr_actor=1e-3, gamma=0.9, target_entropy=-1.0)
     assert (made.lr_actor, made.gamma, made.target_entropy) == (1e-3, 0.9, -1.0)
-    for name in ("polyak", "critics_in_target"):
+    for name in ("polyak", "critics_in_target", "scale_rewards"):
         with pytest.raises(ConfigError, match=f"{name} of CrossQAgent cannot change"):
             made.tune(**{name: 0.5})
         with pytest.raises(TypeError, match=name):

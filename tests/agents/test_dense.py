@@ -3,6 +3,7 @@ batches and noise.
 """
 
 import copy
+import pickle
 import sys
 from functools import partial
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from kit.boxes import box, picture
-from kit.learners import assert_same, batch_of, small, train
+from kit.learners import assert_same, batch_of, small, tensors_of, train
 from threadpoolctl import ThreadpoolController
 from torch.testing import assert_close
 
@@ -116,6 +117,11 @@ class OwnActor(SquashedGaussianActor):
     pass
 
 
+def overriding(name):
+    """Return a subclass that overrides a part of the page."""
+    return type("Mine", (SACAgent,), {name: None})
+
+
 def half_frozen(*both_spaces):
     actor = SquashedGaussianActor(*both_spaces, hidden_sizes=(8,))
     actor.hidden[0].weight.requires_grad_(False)
@@ -126,10 +132,18 @@ def half_frozen(*both_spaces):
     ("cls", "space", "networks"),
     [
         (SACAgent, FREE, {"actor_cls": OwnActor}),
+        (overriding("_td_target"), FREE, {}),
+        (overriding("_critic_loss"), FREE, {}),
+        (overriding("_policy"), FREE, {}),
         (type("Mine", (CrossQAgent,), {}), FREE, {}),
         (SACAgent, picture(1, 16, 16), {}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, dropout=0.1)}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, normalize_obs=False)}),
+        (
+            SACAgent,
+            box(1, 3),
+            {"critic_cls": partial(EnsembleCritic, obs_range=1.0)},
+        ),
         (SACAgent, FREE, {"actor_cls": half_frozen}),
     ],
 )
@@ -143,6 +157,33 @@ def test_a_parameter_that_is_frozen_before_the_start_stays_as_it_is():
     train(agent, 5)
     assert torch.equal(agent.actor.hidden[0].weight, weight)
     assert not torch.equal(agent.actor.hidden[0].bias, bias)
+
+
+class Own(SACAgent):
+    def _train_critics(self, batch):
+        loss = (self.critic(batch.obs, batch.act) - self._td_target(batch)).square().mean()
+        for holder in (self.critic_optimizer, self.critic):
+            holder.zero_grad()
+        loss.backward()
+        self.critic_optimizer.step()
+        return {"loss_critic": loss.detach()}
+
+    def average(self, with_actor):
+        self.averaged = True
+
+
+def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way_also_in_a_copy():
+    own = small(Own, (FREE, BOX))
+    train(own, 1)
+    for made in (own, copy.deepcopy(own), pickle.loads(pickle.dumps(own))):  # noqa: S301
+        before = tensors_of(made)
+        train(made, 2)
+        after = tensors_of(made)
+        moved = [
+            not torch.equal(after[name], before[name])
+            for name in ("critic head.weight", "critic_target head.weight")
+        ]
+        assert (moved, made.averaged) == ([True, False], True)
 
 
 def test_one_critic_that_is_not_finite_makes_the_losses_so():

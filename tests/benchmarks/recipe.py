@@ -38,7 +38,12 @@ PLAIN = {
 }  # as in stable-baselines3 and Spinning Up
 AS_IT_SHIPS = PLAIN | {"normalize_obs": True, "layer_norm": True, "actor_polyak": 0.995}
 RECIPE = AS_IT_SHIPS | {"scale_rewards": True, "n_steps": 3, "updates": 4}
-VARIANTS = {"plain": PLAIN, "as it ships": AS_IT_SHIPS, "recipe": RECIPE, "crossq": PLAIN}
+VARIANTS = {
+    "plain": PLAIN,
+    "as it ships": AS_IT_SHIPS,
+    "recipe": RECIPE,
+    "crossq": PLAIN | {"updates": 2},
+}
 VARIANTS |= {f"without {part}": RECIPE | {part: value} for part, value in PLAIN.items()}
 
 

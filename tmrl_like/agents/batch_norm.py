@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmrl_like.agents.ensemble import MLP
-from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
+from tmrl_like.agents.models import CategoricalCritic, SquashedGaussianActor
 from tmrl_like.policies.network import NetworkOptions
 
 EPS = 1e-3
@@ -37,7 +37,7 @@ class BatchNormMLP(nn.Module):
         offsets: [N, 1, H] of each hidden layer; the inputs have none, since the next normalisation
             would cancel it.
         weights: [N, I, H] of each hidden layer, then [N, H, O] of the head; each unit's weights
-            have length 1 at first.
+            have length 1 at first, see `rescale`.
         bias: [N, 1, O], of the head.
         statistics: running means and variances, see `running`.
         count: [], number of batches seen.
@@ -80,6 +80,18 @@ class BatchNormMLP(nn.Module):
             found.append((mean.view_as(gain), var.view_as(gain)))
             first = end
         return found
+
+    @torch.no_grad()
+    def rescale(self) -> None:
+        """Give the weights of each hidden unit the length 1 again.
+
+        Normalisation cancels their length, so this changes no output. But a step turns long weights
+        less than short ones, and they would grow with each step: Palenicek et al., "Scaling
+        Off-Policy Reinforcement Learning with Batch and Weight Normalization", 2025
+        (arXiv:2502.07523).
+        """
+        for weight in self.weights[:-1]:
+            weight.div_(torch.linalg.vector_norm(weight, dim=1, keepdim=True))
 
     def forward(self, x_BI: Tensor) -> Tensor:
         """Map [B, I] to [N, B, O]."""
@@ -168,8 +180,8 @@ class BatchNormActor(SquashedGaussianActor):
         return self.network.forward(x)[0]
 
 
-class BatchNormCritic(EnsembleCritic):
-    """`EnsembleCritic` in training, with the layers of `BatchNormMLP`."""
+class BatchNormCritic(CategoricalCritic):
+    """`CategoricalCritic` in training, with the layers of `BatchNormMLP`."""
 
     def make_layers(
         self, num_inputs: int, num_outputs: int, options: NetworkOptions, *_: object

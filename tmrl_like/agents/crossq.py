@@ -1,12 +1,16 @@
-"""CrossQ: Soft Actor-Critic with batch-normalised critics and without target networks.
+"""CrossQ: Soft Actor-Critic with batch-normalised critics and without target networks, whose
+values are distributions.
 
 Bhatt et al., "CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample
-Efficiency and Simplicity", 2024 (arXiv:1902.05605). The losses are those of `tmrl_like.agents.sac`.
-Shape names: B batch, N critics, R rows of the joint pass (2 B).
+Efficiency and Simplicity", 2024 (arXiv:1902.05605), with what Palenicek et al. add to it in "XQC:
+Well-conditioned Optimization Accelerates Deep Reinforcement Learning", 2025 (arXiv:2509.25174):
+weights of constant length, and a cross-entropy loss. The actor's losses are those of
+`tmrl_like.agents.sac`. On a CPU, `tmrl_like.agents.dense_crossq` computes the gradients: change a
+loss in both modules. Shape names: B batch, N critics, K bins, R rows of the joint pass (2 B).
 """
 
 # Capital suffixes name a tensor's dimensions.
-# ruff: noqa: N806
+# ruff: noqa: N803, N806
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -19,13 +23,13 @@ from torch import Tensor, nn
 from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, fold
 from tmrl_like.agents.ensemble import MLP
-from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.sac import SACAgent, SACOptions, joint_obs, td_target
+from tmrl_like.agents.models import CategoricalCritic, EnsembleCritic, SquashedGaussianActor
+from tmrl_like.agents.sac import SACAgent, SACOptions, joint_obs
 from tmrl_like.agents.sharing import no_grad
 from tmrl_like.agents.shipped import Kept
 from tmrl_like.base.factories import completed
 from tmrl_like.base.functional import cached_property, partial
-from tmrl_like.base.options import AboveZero, NotNegative
+from tmrl_like.base.options import NotNegative
 from tmrl_like.errors import PolicyError, expect
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
@@ -35,38 +39,79 @@ if TYPE_CHECKING:
     from tmrl_like.agents.dense_sac import CompiledSAC
 
 
+def categorical_target(
+    rew_B: Tensor,
+    terminated_B: Tensor,
+    next_p_BK: Tensor,
+    next_log_prob_B: Tensor,
+    entropy_coef: Tensor,
+    gamma: float | Tensor,
+    bins_K: Tensor,
+) -> Tensor:
+    """Return the distributions that the critics learn, [B, K].
+
+    The soft target of SAC for each value z_j of the next distribution,
+
+        y_j = r + gamma (1 - terminated) (z_j - alpha log pi(a'|s')),  within z_1 and z_K,
+
+    projected on the bins (Bellemare et al. 2017, eq. 7): the probability of y_j goes to the two
+    bins beside it,
+
+        m_k = sum_j p_j max(0, 1 - |y_j - z_k| / (z_2 - z_1)).
+    """
+    scale_B = gamma * (1.0 - terminated_B)
+    shift_B = rew_B - scale_B * entropy_coef * next_log_prob_B
+    y_BK = (shift_B[:, None] + scale_B[:, None] * bins_K).clamp(bins_K[0], bins_K[-1])
+    width = bins_K[1] - bins_K[0]
+    share_BKK = (1.0 - (y_BK[:, :, None] - bins_K).abs() / width).clamp(min=0.0)
+    return torch.bmm(next_p_BK[:, None], share_BKK)[:, 0]
+
+
+def categorical_loss(logits_NBK: Tensor, target_BK: Tensor) -> Tensor:
+    """Return the cross-entropy of targets and distributions, averaged over the batch and summed
+    over the critics, []:  J_Q = sum_i E[ -sum_k m_k log p_i,k ].
+    """
+    return -(target_BK * logits_NBK.log_softmax(dim=-1)).sum() / len(target_BK)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CrossQOptions(SACOptions):
-    """SAC's options, without those of target networks, which CrossQ does not use.
+    """SAC's options, without those of target networks, which CrossQ does not use. Rewards are
+    always scaled.
 
-    The defaults are those of Bohlinger et al., "Gait in Eight: Efficient On-Robot Learning for
-    Omnidirectional Quadruped Locomotion", 2025 (arXiv:2503.08375), for batches of 128. A
-    `target_entropy` of None takes minus half the number of action dimensions.
+    The defaults are for batches of 128 and two training steps per environment step. `betas` are
+    those of Bohlinger et al., "Gait in Eight: Efficient On-Robot Learning for Omnidirectional
+    Quadruped Locomotion", 2025 (arXiv:2503.08375). A `target_entropy` of None takes minus half the
+    number of action dimensions.
     """
 
     critics_in_target: None = field(default=None, init=False)
     polyak: float = field(default=0.0, init=False)
+    scale_rewards: bool = field(default=True, init=False)
     actor_polyak: Kept = 0.999
-    lr_actor: NotNegative = 5e-3
-    lr_critic: NotNegative = 5e-3
-    lr_entropy: NotNegative = 5e-3
-    entropy_coef: AboveZero | None = 1.0
+    lr_actor: NotNegative = 1e-3
+    lr_critic: NotNegative = 1e-3
+    lr_entropy: NotNegative = 1e-3
     betas: tuple[Kept, Kept] = (0.5, 0.999)
 
 
 class CrossQAgent(SACAgent):
-    """CrossQ (Bhatt et al. 2024, arXiv:1902.05605), for vectors and categories.
+    """CrossQ (Bhatt et al. 2024, arXiv:1902.05605) with the critics of XQC (Palenicek et al. 2025,
+    arXiv:2509.25174), for vectors and categories.
 
-    In training, critics and actor are normalised by each batch (`BatchNormMLP`). The critics see
-    (s, a) and (s', a') in one pass, so that the same statistics normalise their values and their
-    targets:
+    In training, critics and actor are normalised by each batch (`BatchNormMLP`), and the weights of
+    their hidden units keep the length 1. The critics see (s, a) and (s', a') in one pass, so that
+    the same statistics normalise their values and their targets. Each value is a distribution over
+    fixed bins:
 
-        Q(s, a), Q(s', a') = critics([s; s'], [a; a'])
-        y = r + gamma (1 - terminated) (min_i Q_i(s', a') - …).
+        Z(s, a), Z(s', a') = critics([s; s'], [a; a'])
+        m = categorical_target(r, …, Z_i(s', a')),  i the critic whose mean is the least.
 
-    No gradient flows through y, so there are no target networks. The running statistics normalise
-    where the next actions are drawn, where the actor's actions are valued, and on the workers. They
-    are folded into the weights of plain networks for this, so acting costs what it costs with SAC.
+    No gradient flows through m, so there are no target networks. Rewards are divided by the size of
+    returns (`ReturnScale`), so that values lie within the bins, which end at five times this size.
+    The running statistics normalise where the next actions are drawn, where the actor's actions are
+    valued, and on the workers. They are folded into the weights of plain networks for this, so
+    acting costs what it costs with SAC.
 
     Takes the arguments of `SACAgent`, see `CrossQOptions`. `actor_cls` must make a
     `SquashedGaussianActor` and `critic_cls` an `EnsembleCritic` (None takes the actor's widths),
@@ -84,7 +129,7 @@ class CrossQAgent(SACAgent):
     actor: BatchNormActor
     plain_actor: SquashedGaussianActor
     critic: BatchNormCritic
-    critic_target: EnsembleCritic
+    critic_target: CategoricalCritic
     page = CrossQOptions
     tunable = tuple(name for name in SACAgent.tunable if name != "polyak")
 
@@ -125,9 +170,11 @@ class CrossQAgent(SACAgent):
         critic_cls = completed(critic_cls, hidden_sizes=actor.hidden_sizes)
         critic: Any = critic_cls(*spaces, n_critics=self.n_critics)
         _expect_plain("critic_cls", critic, EnsembleCritic)
-        self.plain_actor, self.critic_target = actor.to_device(self.device), critic.to(self.device)
+        self.plain_actor = actor.to_device(self.device)
+        of_critic = vars(critic.options)
+        self.critic_target = CategoricalCritic(*spaces, **of_critic).to(self.device)
         self.actor = BatchNormActor(*spaces, **vars(actor.options))
-        self.critic = BatchNormCritic(*spaces, **vars(critic.options)).to(self.device)
+        self.critic = BatchNormCritic(*spaces, **of_critic).to(self.device)
         self.actor.to_device(self.device)
         self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
         self._flat_published = self._flatten(self.plain_actor)
@@ -155,15 +202,21 @@ class CrossQAgent(SACAgent):
     def _fold(self, normed: BatchNormActor | BatchNormCritic, plain: MLP) -> None:
         if self.ranks is not None:
             self.ranks.mean(normed.network.statistics)
+        normed.network.rescale()
         fold(normed.network, plain)
 
-    def _values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _critic_loss(self, batch: Batch, critic: Any) -> tuple[Tensor, Tensor, Tensor]:
         with torch.no_grad():
             next_act, next_log_prob_B = self._sample(batch.next_obs)
-        q_NR = self.critic(joint_obs(batch), torch.cat((batch.act, next_act)))
-        q_NB, next_q_NB = q_NR.chunk(2, dim=1)
-        rest = next_log_prob_B, self.temperature().detach(), self._gamma_of(batch)
-        return q_NB, td_target(batch.rew, batch.terminated, next_q_NB.detach(), *rest)
+        logits_NRK = critic.outputs_at(joint_obs(batch), torch.cat((batch.act, next_act)))
+        bins_K, p_NRK = critic.bins, logits_NRK.detach().softmax(dim=-1)
+        q_NB, next_q_NB = (p_NRK @ bins_K).chunk(2, dim=1)
+        _, next_p_NBK = p_NRK.chunk(2, dim=1)
+        of_least = next_q_NB.argmin(dim=0), torch.arange(len(batch.rew), device=self.device)
+        rest = next_log_prob_B, self.temperature().detach(), self._gamma_of(batch), bins_K
+        target_BK = categorical_target(batch.rew, batch.terminated, next_p_NBK[of_least], *rest)
+        loss = categorical_loss(logits_NRK[:, : len(target_BK)], target_BK)
+        return loss, q_NB, target_BK @ bins_K
 
     @property
     def _policy(self) -> SquashedGaussianActor:

@@ -3,7 +3,7 @@
 What networks compute with their running statistics is left to plain networks, see `fold`; this
 module has the networks in training. Shape names: N networks side by side, B batch, R rows of a pass
 (B, or 2 B), S rows of the actor's pass in training, A actions, I inputs, H hidden width, O outputs
-of a network.
+of a network, K bins.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -33,16 +33,19 @@ from tmrl_like.agents.dense import (
     sum_rows,
 )
 from tmrl_like.agents.dense_sac import (
+    BINS,
     CompiledSAC,
     Drawing,
     act,
+    mean_of,
     policy_errors,
     put_inputs,
     put_rows,
+    read_values,
     scaled,
-    td_errors,
+    softmax,
 )
-from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
+from tmrl_like.agents.models import CategoricalCritic, SquashedGaussianActor
 from tmrl_like.policies.layers import Floats
 
 EPS, NEW = np.float32(batch_norm.EPS), np.float32(1.0 - batch_norm.MOMENTUM)
@@ -72,7 +75,7 @@ class NormedPass(NamedTuple):
 
 
 def compiled_crossq(
-    plain: tuple[SquashedGaussianActor, EnsembleCritic],
+    plain: tuple[SquashedGaussianActor, CategoricalCritic],
     flat_plain: tuple[Flat, Flat],
     normed: tuple[BatchNormActor, BatchNormCritic],
     flat_normed: tuple[Flat, Flat],
@@ -110,8 +113,8 @@ def _critic_gradients(
     outcome: tuple[Floats, Floats, Floats],
     entropy_coef: float,
 ) -> tuple[float, float, float]:
-    """Compute the gradients of `critic_loss` with `td_target`; return the loss, and the means of
-    values and targets. Arguments as in `dense_sac`.
+    """Compute the gradients of `categorical_loss`; return the loss, and the means of values and
+    targets. Arguments as in `dense_sac`.
     """
     plain_actor, _, _, critics = networks
     obs_BR, next_obs_BR, act_BA = seen
@@ -120,15 +123,67 @@ def _critic_gradients(
     x_RI = np.empty((2 * num_rows, num_inputs), np.float32)
     put_inputs(obs_BR, act_BA, drawing, x_RI[:num_rows])
     put_rows(drawn.x_BI, x_RI[num_rows:])
-    q_NR1, passes = _forward(critics, x_RI)
-    d_NR = np.zeros(q_NR1.shape[:2], np.float32)
-    q_NB, next_q_NB = q_NR1[:, :num_rows, 0], q_NR1[:, num_rows:, 0]
-    metrics = td_errors(
-        q_NB, next_q_NB, drawn.log_prob_B, outcome, entropy_coef, d_NR[:, :num_rows]
-    )
-    for n in range(len(d_NR)):
-        _backward(critics, n, passes[n], d_NR[n].reshape(-1, 1))
+    logits_NRK, passes = _forward(critics, x_RI)
+    metrics = _distribution_errors(logits_NRK, drawn.log_prob_B, outcome, entropy_coef)
+    for n in range(len(passes)):
+        _backward(critics, n, passes[n], logits_NRK[n])
     return metrics
+
+
+@compiled_part
+def _distribution_errors(
+    logits_NRK: Floats,
+    next_log_prob_B: Floats,
+    outcome: tuple[Floats, Floats, Floats],
+    entropy_coef: float,
+) -> tuple[float, float, float]:
+    """Turn the logits of (s, a), then of (s', a'), into the gradient of `categorical_loss`, in
+    place; return the loss, and the means of values and targets. `outcome` is rew, terminated and
+    gamma [B].
+    """
+    rew_B, terminated_B, gamma_B = outcome
+    num_critics, num_rows, loss, q_sum, target_sum = len(logits_NRK), len(rew_B), 0.0, 0.0, 0.0
+    next_q_NB = np.empty((num_critics, num_rows), np.float32)
+    for n in range(num_critics):
+        read_values(logits_NRK[n, num_rows:], next_q_NB[n])
+    target_K = np.empty(len(BINS), np.float32)
+    for b in range(num_rows):
+        least = FIRST
+        for n in range(1, num_critics):
+            least = n if next_q_NB[n, b] < next_q_NB[least, b] else least
+        scale = gamma_B[b] * (ONE - terminated_B[b])
+        shift = rew_B[b] - scale * np.float32(entropy_coef) * next_log_prob_B[b]
+        _project(logits_NRK[least, num_rows + b], shift, scale, target_K)
+        target_sum += mean_of(target_K)
+        for n in range(num_critics):
+            p_K = logits_NRK[n, b]
+            for k in range(len(p_K)):
+                loss -= target_K[k] * p_K[k]  # these are the logits
+            loss += softmax(p_K)
+            q_sum += mean_of(p_K)
+            for k in range(len(p_K)):
+                p_K[k] = (p_K[k] - target_K[k]) / np.float32(num_rows)
+    for n in range(num_critics):
+        for b in range(num_rows, 2 * num_rows):
+            for k in range(len(target_K)):
+                logits_NRK[n, b, k] = ZERO  # no gradient flows through the target
+    return loss / num_rows, q_sum / (num_critics * num_rows), target_sum / num_rows
+
+
+@compiled_part
+def _project(p_K: Floats, shift: np.float32, scale: np.float32, into_K: Floats) -> None:
+    """Write the projection of a distribution over `shift + scale * BINS` on the bins, see
+    `categorical_target`.
+    """
+    for k in range(len(into_K)):
+        into_K[k] = ZERO
+    for k in range(len(into_K)):
+        value = min(max(shift + scale * BINS[k], BINS[0]), BINS[-1])
+        place = (value - BINS[0]) / (BINS[1] - BINS[0])
+        low = max(0, min(int(place), len(into_K) - 2))  # NaN has no place
+        share = place - np.float32(low)
+        into_K[low] += p_K[k] * (ONE - share)
+        into_K[low + 1] += p_K[k] * share
 
 
 @compiled

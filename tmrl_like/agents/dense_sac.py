@@ -36,12 +36,18 @@ from tmrl_like.agents.dense import (
     network_of,
     share_threads,
 )
-from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
+from tmrl_like.agents.models import (
+    LARGEST_VALUE,
+    NUM_BINS,
+    EnsembleCritic,
+    SquashedGaussianActor,
+)
 from tmrl_like.agents.observations import Rescale, RunningNorm
 from tmrl_like.policies.layers import Floats
 from tmrl_like.types import Batch, Observation
 
 TWO, HALF = np.float32(2.0), np.float32(0.5)
+BINS = np.linspace(-LARGEST_VALUE, LARGEST_VALUE, NUM_BINS).astype(np.float32)
 HORIZON, SMALLEST_VAR = RunningNorm.HORIZON, RunningNorm.FLOOR**2
 
 
@@ -244,7 +250,7 @@ def _critic_gradients(
     put_inputs(obs_BR, act_BA, drawing, x_BI)
     q_NB, passes = _values(critics, np.arange(critics.num_networks), x_BI)
     d_NB, nothing = np.empty_like(q_NB), np.empty((0, 0), np.float32)
-    metrics = td_errors(q_NB, next_q_MB, drawn.log_prob_B, outcome, entropy_coef, d_NB)
+    metrics = _td_errors(q_NB, next_q_MB, drawn.log_prob_B, outcome, entropy_coef, d_NB)
     for n in range(len(d_NB)):
         backward(critics, n, passes[n], x_BI, d_NB[n].reshape(-1, 1), nothing)
     return metrics
@@ -259,14 +265,64 @@ def _values(
     passes = []
     for m in range(len(members)):
         passed = forward(critics, members[m], x_BI)
-        for b in range(len(x_BI)):
-            q_MB[m, b] = passed[-1].y[b, 0]
+        read_values(passed[-1].y, q_MB[m])
         passes.append(passed)
     return q_MB, passes
 
 
 @compiled_part
-def td_errors(
+def read_values(outputs_BO: Floats, q_B: Floats) -> None:
+    """Write the values for which a critic's outputs stand: the outputs themselves or, if it has
+    several, the means of the distributions whose logits they are; the logits become probabilities.
+    """
+    for b in range(len(outputs_BO)):
+        if len(outputs_BO[b]) == 1:
+            q_B[b] = outputs_BO[b, 0]
+        else:
+            softmax(outputs_BO[b])
+            q_B[b] = mean_of(outputs_BO[b])
+
+
+@compiled_part
+def softmax(x_K: Floats) -> Any:
+    """Turn logits into probabilities in place; return the logarithm of the sum of their
+    exponentials.
+    """
+    largest, total = x_K.max(), ZERO
+    for k in range(len(x_K)):
+        x_K[k] = np.exp(x_K[k] - largest)
+        total += x_K[k]
+    for k in range(len(x_K)):
+        x_K[k] /= total
+    return largest + np.log(total)
+
+
+@compiled_part
+def mean_of(p_K: Floats) -> Any:
+    """Return the mean of a distribution over the bins."""
+    mean = ZERO
+    for k in range(len(p_K)):
+        mean += p_K[k] * BINS[k]
+    return mean
+
+
+@compiled_part
+def _back_to_outputs(outputs_BO: Floats, q_B: Floats, d_q_B: Floats) -> Floats:
+    """Return the gradient of a critic's outputs, [B, O], from that of its values; `outputs_BO` is
+    what `read_values` left.
+    """
+    d_BO = np.empty_like(outputs_BO)
+    for b in range(len(outputs_BO)):
+        if len(outputs_BO[b]) == 1:
+            d_BO[b, 0] = d_q_B[b]
+            continue
+        for k in range(len(outputs_BO[b])):
+            d_BO[b, k] = d_q_B[b] * outputs_BO[b, k] * (BINS[k] - q_B[b])
+    return d_BO
+
+
+@compiled_part
+def _td_errors(
     q_NB: Floats,
     next_q_MB: Floats,
     next_log_prob_B: Floats,
@@ -353,7 +409,8 @@ def policy_errors(
         log_prob_sum += drawn.log_prob_B[b]
     d_act_BA, of_one_BA = np.zeros_like(noise_BA), np.empty_like(noise_BA)
     for n in range(num_critics):
-        backward(critics, n, passes[n], drawn.x_BI, d_NB[n].reshape(-1, 1), of_one_BA)
+        d_outputs_BO = _back_to_outputs(passes[n][-1].y, q_NB[n], d_NB[n])
+        backward(critics, n, passes[n], drawn.x_BI, d_outputs_BO, of_one_BA)
         for b in range(num_rows):
             for a in range(noise_BA.shape[1]):
                 d_act_BA[b, a] += of_one_BA[b, a]

@@ -32,6 +32,7 @@ from tmrl_like.policies.network import (
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.types import Action, Observation
 
+NUM_BINS, LARGEST_VALUE = 101, 5.0  # of the distributions of values
 _WITHIN = 0.99  # of the bounds, at which the density of a squashed Gaussian is 0
 
 
@@ -234,9 +235,37 @@ class EnsembleCritic(EnsembleMLP):
         Returns:
             float32 [N, B] (or [M, B]).
         """
+        return self.outputs_at(obs, act, members).squeeze(-1)
+
+    def outputs_at(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
+        """Compute the outputs, [N, B, O] (or [M, B, O]); arguments as for `forward`."""
         act_BA = self.rescale_act(act.reshape(len(act), -1).float())
-        # [N, B]
-        return self.outputs(torch.cat((self.encoder(obs), act_BA), dim=1), members).squeeze(-1)
+        return self.outputs(torch.cat((self.encoder(obs), act_BA), dim=1), members)
+
+
+class CategoricalCritic(EnsembleCritic):
+    """N distributions of action values, over 101 values from -5 to 5, computed together. The
+    outputs are logits; `forward` returns the means of the distributions.
+
+    Bellemare et al., "A Distributional Perspective on Reinforcement Learning", 2017
+    (arXiv:1707.06887).
+
+    Attributes:
+        bins: float32 [K], the values.
+    """
+
+    bins: Tensor
+
+    def read_actions(self, action_space: Space) -> tuple[int, int]:
+        """Return the number of inputs, and of outputs, one for each bin."""
+        num_inputs, _ = super().read_actions(action_space)
+        bins = torch.linspace(-LARGEST_VALUE, LARGEST_VALUE, NUM_BINS)
+        self.register_buffer("bins", bins, persistent=False)
+        return num_inputs, NUM_BINS
+
+    def forward(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
+        """Compute the values of actions; see `EnsembleCritic.forward`."""
+        return self.outputs_at(obs, act, members).softmax(dim=-1) @ self.bins
 
 
 def squashed_log_prob(u_BA: Tensor, noise_BA: Tensor, log_std_BA: Tensor) -> Tensor:

@@ -358,8 +358,7 @@ class SACAgent(ShippedAgent):
             return self.compiled.of_critics(
                 batch, self._draw_critics, self.entropy_coef, self._gamma_of(batch)
             )
-        q_NB, target_B = self._values_and_targets(batch)
-        loss = critic_loss(q_NB, target_B)
+        loss, q_NB, target_B = self._critic_loss(batch, self.critic)
         backward(loss, self.critic_optimizer)
         return {
             "loss_critic": loss.detach(),
@@ -367,10 +366,11 @@ class SACAgent(ShippedAgent):
             "q_target_mean": target_B.mean(),
         }
 
-    def _values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the critics' values [N, B] and their targets [B]."""
+    def _critic_loss(self, batch: Batch, critic: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss of the critics, their values [N, B] and their targets [B]."""
         target_B = self._td_target(batch)
-        return self.critic(batch.obs, batch.act), target_B
+        q_NB = critic(batch.obs, batch.act)
+        return critic_loss(q_NB, target_B), q_NB, target_B
 
     @torch.no_grad()
     def _td_target(self, batch: Batch) -> Tensor:
@@ -487,12 +487,9 @@ class SACAgent(ShippedAgent):
         batch = self._see(batch)
         if self.return_scale is not None:
             batch = batch._replace(rew=batch.rew / self.return_scale.scale())
-        target_B = self._td_target(batch)  # [B]
-        loss, _ = self._actor_loss(batch, self.temperature())
-        return {
-            "loss_critic": critic_loss(self.critic_frozen(batch.obs, batch.act), target_B),
-            "loss_actor": loss,
-        }
+        loss_critic, _, _ = self._critic_loss(batch, self.critic_frozen)
+        loss_actor, _ = self._actor_loss(batch, self.temperature())
+        return {"loss_critic": loss_critic, "loss_actor": loss_actor}
 
     lr_actor = learning_rate_of("actor_optimizer")
     lr_critic = learning_rate_of("critic_optimizer")
@@ -577,7 +574,7 @@ class SACAgent(ShippedAgent):
     def _is_compilable(self) -> bool:
         """Whether the compiled step computes what this agent does."""
         page = (
-            *("_values_and_targets", "_td_target"),
+            *("_critic_loss", "_td_target"),
             *("_actor_loss", "_sample", "_sample_smoothly", "_policy"),
         )
         return (

@@ -8,7 +8,7 @@ from kit.memories import arriving, gather
 from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, cut, packed
-from tmrl_like.types import Buffer
+from tmrl_like.types import Buffer, Info
 
 HISTORY = {"act_buf_len": 2, "frame_stack": {1: 3}}
 
@@ -87,13 +87,9 @@ def test_batches_of_both_kinds_are_drawn_beside_each_other(arguments):
 
 def test_data_sets_have_numbers_whoever_wrote_them(tmp_path):
     steps = ActionBufferEnv(1, 2).take(300)
-    packets = [packed(part, "w", with_originals=False) for part in cut(steps, (50,))]
-    unnumbered = [Buffer(packet.memory, "w") for packet in packets]
-    for buffer in unnumbered:
-        for sample in buffer.memory:
-            sample.info.episode = 0
-    write_data_set(tmp_path / "log", unnumbered)
-    found = [sample for buffer in read_data_set(tmp_path / "log") for sample in buffer.memory]
+    unnumbered = [step.sample._replace(info=Info(is_reset=step.is_reset)) for step in steps]
+    write_data_set(tmp_path, [Buffer(part, "w") for part in cut(unnumbered, (50,))])
+    found = [sample for buffer in read_data_set(tmp_path) for sample in buffer.memory]
     assert [sample.info.episode for sample in found] == [step.episode for step in steps]
 
 

@@ -15,13 +15,10 @@ OWN, EXPERT = 1, 2
 STEPS = {worker: ActionBufferEnv(worker).take(100) for worker in (OWN, EXPERT)}
 
 
-def by(source):
-    return StepTiming(1.0, 0.0, 0.0, 0, source)
-
-
 def arrived(worker, steps=slice(None), source=None):
     source = source or (ActionSource.EXPERT if worker == EXPERT else ActionSource.POLICY)
-    return packed(STEPS[worker][steps], f"w{worker}", DropHistory(4), timing=by(source))
+    timing = StepTiming(1.0, 0.0, 0.0, 0, source)
+    return packed(STEPS[worker][steps], f"w{worker}", DropHistory(4), timing=timing)
 
 
 def make(share=0.5, inner=None, **kwargs):

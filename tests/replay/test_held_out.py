@@ -1,6 +1,6 @@
 """Held-out episodes, from which training never draws."""
 
-from functools import partial
+from functools import cache, partial
 
 import pytest
 from kit.memories import arriving, gather
@@ -13,6 +13,7 @@ from tmrl_like.types import Buffer, Info
 HISTORY = {"act_buf_len": 2, "frame_stack": {1: 3}}
 
 
+@cache
 def packets_of(workers=3, steps=400):
     """Return (stream, packet) pairs of workers that take turns."""
     packets = arriving(workers, (7, 30), 1, steps, act_buf_len=2, frame_stack=3)
@@ -35,7 +36,7 @@ def trained_and_held_out(memory):
     """Return (worker, step) of the observations in which transitions begin, of those for training
     and of those held out.
     """
-    memory.batch_size = 20_000  # large enough for all
+    memory.batch_size = 8_000  # large enough for all
     held_out = memory.sample_held_out()
     memory.batch_size = 32
     return begun_in(gather(memory, range(len(memory)))), begun_in(held_out)

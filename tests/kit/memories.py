@@ -1,10 +1,13 @@
 """Batches and arriving packets for tests of replay memories."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tmrl_like.base import tree
-from tmrl_like.replay import check_transition
-from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved
+from tmrl_like.replay import DropHistory, check_transition
+from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved, packed
+from tmrl_like.types import Buffer
 
 
 def gather(memory, items):
@@ -27,6 +30,20 @@ def arriving(workers, sizes, seed, count=100, first=0, **env):
         for worker in range(workers)
     ]
     return interleaved(streams, seed=seed)
+
+
+def driven_by(by_whom, steps, compress=DropHistory(4), stream="w", size=100):  # noqa: B008
+    """Yield a stream of steps in packets of this size; `by_whom`: the first and the end of the
+    steps in which a driver took over.
+    """
+    sources = np.zeros(len(steps), np.uint8)
+    for source, (first, end) in by_whom.items():
+        sources[first:end] = source
+    for start in range(0, len(steps), size):
+        piece = slice(start, start + size)
+        (block,) = packed(steps[piece], stream, compress).blocks
+        timing = block.timing._replace(source=sources[piece])
+        yield Buffer(stream=stream, blocks=[replace(block, timing=timing)])
 
 
 def steps_of_return(steps, row, most, greedy_only=True):

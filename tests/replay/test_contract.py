@@ -152,24 +152,6 @@ def test_crc_debugging_needs_the_worker_to_take_part_and_says_that_it_passed(cap
     assert line.startswith("CRC check")
 
 
-@pytest.mark.parametrize("handles_streams", [False, True])
-def test_one_stream_passes_through_at_once_and_others_where_the_memory_knows_streams(
-    handles_streams,
-):
-    memory = ListMemory()
-    memory.handles_streams = handles_streams
-    for k in range(30):
-        memory.append(Buffer(samples(1, first=k), f"w{k}" if handles_streams else "w"))
-        assert len(memory.data) == k + 1
-    assert not any(is_context for *_, is_context in held_by(memory))
-
-
-def test_the_constructor_takes_positions_in_the_documented_order():
-    memory = ListMemory("cpu", 2, None, None, 1e6, 64.0, "", False)
-    assert (memory.nb_steps, memory.memory_size, memory.batch_size) == (2, 1_000_000, 64)
-    assert memory.data == []
-
-
 def test_a_memory_without_trainable_transition_is_not_ready_and_says_so():
     memory = ListMemory(batch_size=4)
     with pytest.raises(MemoryContractError, match="ready"):
@@ -219,15 +201,11 @@ def test_what_is_held_is_bounded():
     assert 60 * 200 + 1 - len(memory.data) > 4096 - 60
 
 
-def test_the_context_length_can_be_set_on_class_and_instance():
-    memory = ListMemory()
+def test_a_memory_may_set_its_own_context_length_and_shortest_run():
+    memory = filled(3)
     memory.context_length, memory.min_run = 2, 3
-    for first in range(0, 12, 3):
-        for worker in (0, 1):
-            new = samples(3, worker, first, ONE_EPISODE)
-            memory.append(Buffer(new, f"w{worker}"))
-    contexts = [(worker, k) for worker, k, is_context in held_by(memory) if is_context]
-    assert contexts[:6] == [(1, 0), (1, 1), (0, 1), (0, 2), (1, 1), (1, 2)]
+    memory.append(Buffer(samples(3, 1, episode=ONE_EPISODE), "b"))
+    assert held_by(memory)[3:] == [(1, 0, True), (1, 1, True), (1, 2, False)]
 
 
 # -- data sets -------------------------------------------------------------------------------------

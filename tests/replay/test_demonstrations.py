@@ -1,28 +1,24 @@
-from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
+from kit.memories import driven_by
 from list_memory import ListMemory
 
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay import DropHistory, ReplayMemory, WithDemonstrations, compressor_of
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, packed
-from tmrl_like.types import ActionSource, Buffer, StepTiming
+from tmrl_like.types import ActionSource, StepTiming
 
 OWN, EXPERT = 1, 2
 STEPS = {worker: ActionBufferEnv(worker).take(100) for worker in (OWN, EXPERT)}
 
 
-def by(source):
-    return StepTiming(1.0, 0.0, 0.0, 0, source)
-
-
 def arrived(worker, steps=slice(None), source=None):
     source = source or (ActionSource.EXPERT if worker == EXPERT else ActionSource.POLICY)
-    return packed(STEPS[worker][steps], f"w{worker}", DropHistory(4), timing=by(source))
+    timing = StepTiming(1.0, 0.0, 0.0, 0, source)
+    return packed(STEPS[worker][steps], f"w{worker}", DropHistory(4), timing=timing)
 
 
 def make(share=0.5, inner=None, **kwargs):
@@ -56,18 +52,6 @@ def test_one_memory_stands_in_while_the_other_is_empty():
     assert not empty.ready
     with pytest.raises(MemoryContractError):
         empty.sample()
-
-
-def test_a_memory_that_is_ready_with_a_whole_batch_may_stay_empty():
-    class Patient(ReplayMemory):
-        @property
-        def ready(self):
-            return len(self) >= self.batch_size
-
-    memory = WithDemonstrations(partial(Patient, act_buf_len=4, batch_size=40))
-    memory.append(arrived(OWN))
-    for _ in range(3):
-        assert workers_in(memory.sample()) == [OWN] * 40
 
 
 def test_both_memories_draw_on_with_the_generator_that_a_checkpoint_holds():
@@ -146,24 +130,12 @@ def test_it_takes_and_changes_what_the_memories_inside_do():
 BY_WHOM = {ActionSource.PROGRAM: (13, 19), ActionSource.HUMAN: (24, 30)}
 
 
-def taken_over(size):
-    """Yield a stream of 100 steps in packets of this size; a driver took over some of the steps."""
-    sources = np.zeros(100, np.uint8)
-    for source, (first, end) in BY_WHOM.items():
-        sources[first:end] = source
-    for start in range(0, 100, size):
-        piece = slice(start, start + size)
-        (block,) = arrived(OWN, piece).blocks
-        timing = block.timing._replace(source=sources[piece])
-        yield Buffer(stream="w", blocks=[replace(block, timing=timing)])
-
-
 @pytest.mark.parametrize("inner", [partial(ReplayMemory, act_buf_len=4), ListMemory])
 @pytest.mark.parametrize("size", [100, 3])
 def test_steps_of_who_takes_over_are_demonstrations_as_well(size, inner):
     is_ours = inner is not ListMemory
     memory = WithDemonstrations(partial(inner, batch_size=10), crc_debug=is_ours)
-    for buffer in taken_over(size):
+    for buffer in driven_by(BY_WHOM, STEPS[OWN], size=size):
         memory.append(buffer)
     memory.flush()
     steps = STEPS[OWN]
@@ -185,18 +157,15 @@ def test_steps_of_who_takes_over_are_demonstrations_as_well(size, inner):
 
 def test_steps_of_who_takes_over_are_none_where_that_is_said():
     memory = WithDemonstrations(partial(ReplayMemory, act_buf_len=4), takeovers=False)
-    memory.append(*taken_over(100))
+    memory.append(*driven_by(BY_WHOM, STEPS[OWN]))
     assert len(memory.demonstrations) == 0
 
 
 def test_what_the_policy_did_between_a_reset_and_a_takeover_is_no_demonstration():
     steps = ActionBufferEnv(OWN, 0, frame_stack=4).take(100)
     start = next(k for k in range(100) if [s.is_reset for s in steps[k - 2 : k + 1]] == [1, 0, 0])
-    (block,) = packed(steps, "w", DropHistory(0, {1: 4})).blocks
-    sources = np.zeros(100, np.uint8)
-    sources[start] = ActionSource.HUMAN
     memory = WithDemonstrations(partial(ReplayMemory, frame_stack={1: 4}), crc_debug=True)
-    timing = block.timing._replace(source=sources)
-    memory.append(Buffer(stream="w", blocks=[replace(block, timing=timing)]))
+    one_step = {ActionSource.HUMAN: (start, start + 1)}
+    memory.append(*driven_by(one_step, steps, DropHistory(0, {1: 4})))
     (demonstrated,) = map(memory.demonstrations.get_transition, range(len(memory.demonstrations)))
     assert demonstrated[3][0].tolist() == steps[start].sample.obs[0].tolist()

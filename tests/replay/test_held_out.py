@@ -1,6 +1,6 @@
 """Held-out episodes, from which training never draws."""
 
-from functools import partial
+from functools import cache, partial
 
 import pytest
 from kit.memories import arriving, gather
@@ -8,11 +8,12 @@ from kit.memories import arriving, gather
 from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, cut, packed
-from tmrl_like.types import Buffer
+from tmrl_like.types import Buffer, Info
 
 HISTORY = {"act_buf_len": 2, "frame_stack": {1: 3}}
 
 
+@cache
 def packets_of(workers=3, steps=400):
     """Return (stream, packet) pairs of workers that take turns."""
     packets = arriving(workers, (7, 30), 1, steps, act_buf_len=2, frame_stack=3)
@@ -35,7 +36,7 @@ def trained_and_held_out(memory):
     """Return (worker, step) of the observations in which transitions begin, of those for training
     and of those held out.
     """
-    memory.batch_size = 20_000  # large enough for all
+    memory.batch_size = 8_000  # large enough for all
     held_out = memory.sample_held_out()
     memory.batch_size = 32
     return begun_in(gather(memory, range(len(memory)))), begun_in(held_out)
@@ -87,13 +88,9 @@ def test_batches_of_both_kinds_are_drawn_beside_each_other(arguments):
 
 def test_data_sets_have_numbers_whoever_wrote_them(tmp_path):
     steps = ActionBufferEnv(1, 2).take(300)
-    packets = [packed(part, "w", with_originals=False) for part in cut(steps, (50,))]
-    unnumbered = [Buffer(packet.memory, "w") for packet in packets]
-    for buffer in unnumbered:
-        for sample in buffer.memory:
-            sample.info.episode = 0
-    write_data_set(tmp_path / "log", unnumbered)
-    found = [sample for buffer in read_data_set(tmp_path / "log") for sample in buffer.memory]
+    unnumbered = [step.sample._replace(info=Info(is_reset=step.is_reset)) for step in steps]
+    write_data_set(tmp_path, [Buffer(part, "w") for part in cut(unnumbered, (50,))])
+    found = [sample for buffer in read_data_set(tmp_path) for sample in buffer.memory]
     assert [sample.info.episode for sample in found] == [step.episode for step in steps]
 
 

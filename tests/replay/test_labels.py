@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from kit.refusals import one_line
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.labels import labels_beside, pictured_episodes, read_labels, write_labels
@@ -46,10 +47,8 @@ def test_labels_are_read_as_they_were_written(tmp_path):
 )
 def test_a_mistake_in_labels_is_one_line_with_its_place(tmp_path, text, said):
     (tmp_path / "labels.csv").write_text(text)
-    with pytest.raises(ConfigError) as caught:
+    with one_line(said):
         read_labels(tmp_path / "labels.csv", 4)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_episodes_are_what_the_camera_saw_after_each_reset():

@@ -109,13 +109,13 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
         ReplayMemory(dataset_path=path)
 
 
-def test_only_whole_episodes_are_written_each_of_one_worker_process(tmp_path, monkeypatch):
+def test_only_whole_episodes_are_written_each_of_one_process_to_its_end(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     parts = [
         Buffer([sample(8), sample(9, terminated=True)], "a"),  # its beginning is missing
         Buffer([sample(0, is_reset=True), sample(1)], "a"),
         Buffer([sample(5, is_reset=True), sample(6)], "b"),  # never ends
-        Buffer([sample(2, terminated=True), sample(3, is_reset=True)], "a"),
+        Buffer([sample(2, terminated=True), sample(9), sample(3, is_reset=True)], "a"),
         Buffer([sample(10, terminated=True)], "a after a gap"),
     ]
     assert write_minari(Path("new"), parts) == (1, 2)
@@ -124,11 +124,6 @@ def test_only_whole_episodes_are_written_each_of_one_worker_process(tmp_path, mo
     with pytest.raises(CheckpointError, match="no whole episode"):
         write_minari(Path("nothing"), parts[2:3])
     assert not Path("nothing").exists()
-
-
-def test_an_episode_ends_at_its_first_end(tmp_path):
-    samples = [*SAMPLES[:3], sample(9), *SAMPLES[3:]]
-    assert write_minari(tmp_path / "new", [Buffer(samples, "w")]) == (2, 3)
 
 
 @pytest.mark.parametrize(

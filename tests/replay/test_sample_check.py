@@ -1,5 +1,6 @@
 """The check of samples when they arrive at a trainer, which rejects a worker with one line."""
 
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -69,6 +70,14 @@ def test_observations_may_be_anything_where_a_preprocessor_comes_first():
     check(block(NOT_FINITE["an observation that is NaN"]))
     with pytest.raises(MemoryContractError):
         check(block(NOT_FINITE["a reward that is NaN"]))
+
+
+@pytest.mark.parametrize("columns", [("speed",), ()])
+def test_an_item_of_info_must_be_finite_where_the_memory_keeps_it(columns):
+    check = SampleCheck(*SPACES, ReplayMemory(columns=columns))
+    refused = pytest.raises(MemoryContractError, match=r"info\['speed'\] holds nan")
+    with refused if columns else nullcontext():
+        check(block(changed("info", {"speed": float("nan")})))
 
 
 TEXTS = {

@@ -1,6 +1,7 @@
 """Ages of samples are correct, whatever the clocks of worker and trainer show."""
 
 import random
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -12,13 +13,13 @@ from tmrl_like.wire.messages import Beat
 HOUR = 3600.0
 
 
+@dataclass
 class Machine:
     """The clocks of a machine, as functions of the true time `at`."""
 
-    def __init__(self, wall_off_s=0.0, booted_at=-1e5, drift=0.0):
-        self.wall_off_s = wall_off_s
-        self.booted_at = booted_at
-        self.drift = drift
+    wall_off_s: float = 0.0
+    booted_at: float = -1e5
+    drift: float = 0.0
 
     def wall(self, at):
         return 1.7e9 + at + self.wall_off_s
@@ -48,8 +49,7 @@ class Fleet:
         wall = SimpleNamespace(time=lambda: self.trainer.wall(self.now))
         monkeypatch.setattr("tmrl_like.trainer.sample_ages.time", wall)
 
-    def said(self, at=None):
-        at = self.now if at is None else at
+    def said(self, at):
         return Beat("w", at_s=self.worker.wall(at), up_s=self.worker.up(at))
 
     def beat(self, late_s=0.01):
@@ -120,7 +120,7 @@ def test_at_random_ages_stay_right(monkeypatch):
             if rng.random() < 0.01:
                 machine = rng.choice((fleet.worker, fleet.trainer))
                 machine.wall_off_s += rng.choice((-HOUR, HOUR, -1.0, 1.0))
-            queue.append(fleet.said())
+            queue.append(fleet.said(fleet.now))
             if rng.random() < 0.9:  # otherwise the link holds beats back
                 for beat in queue:
                     fleet.known.on_beat(beat)

@@ -81,10 +81,6 @@ def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_work
     assert [d.receipt.entry for d in link.retrieve()] == list(range(workers.count("bad") + 1, 31))
 
 
-def saver_at(path):
-    return Saver(path, None, describe(linear_actor(bias=0.0)), TrainerOptions(), lambda: 0)
-
-
 def received(messages):
     """Return (version, bias) of each complete policy among raw messages."""
     assembler, found = (
@@ -142,7 +138,8 @@ def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monke
         saved.append(weights.arrays()["layer.bias"].item())
 
     monkeypatch.setattr("tmrl_like.trainer.saver.write_policy", slowly)
-    saver = saver_at(tmp_path / "policy")
+    card = describe(linear_actor())
+    saver = Saver(tmp_path / "policy", None, card, TrainerOptions(), lambda: 0)
     link = make_link(saver=saver)
     for bias in (1.0, 2.0, 3.0, 4.0):
         link.broadcast_model(linear_actor(bias=bias))

@@ -4,10 +4,10 @@ from unittest.mock import Mock
 
 import pytest
 from in_threads import ThreadRanks, all_at_once
-from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from kit.fakes import CountingAgent, CountingEnv, ListMemory
 from kit.trainings import Standing, delivery
 
-from tmrl_like import Trainer, TrainingOffline, partial, run_in_process
+from tmrl_like import Trainer, TrainingOffline, partial
 from tmrl_like.base.functional import partial as deferred
 from tmrl_like.errors import ConfigError, FinishedError, ShortageError
 from tmrl_like.metrics.starts import read_starts
@@ -98,16 +98,11 @@ def test_only_the_time_that_a_trainer_runs_counts(recorded, offline):
         assert trainer.training.total_updates == 200
 
 
-def test_what_a_run_in_lockstep_has_recorded_is_trained_on_without_limit(places, offline):
-    one = training(epochs=1, rounds=1, start_training=5)
-    trained = run_in_process(one, CountingEnv, LinearActor, trainer=places)
-    assert trained.pacer.in_lockstep
-    assert trained.total_updates == 50
-    with offline(epochs=3, rounds=4) as trainer:
-        to, samples = trainer.training, trainer.training.total_samples
-        trainer.run()
-    assert to.total_updates == 50 + 2 * 4 * 50
-    assert to.total_samples == samples < 100
+def test_what_a_run_in_lockstep_has_recorded_is_trained_on_without_limit(recorded):
+    to = training(recorded)()
+    to.pacer.enter_lockstep(0)
+    expect_no_worker(to)
+    assert to.pacer.may_train(10**6, to.total_samples)
 
 
 @pytest.mark.parametrize(

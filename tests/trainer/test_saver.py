@@ -73,7 +73,6 @@ def test_each_version_that_is_finite_is_kept_and_the_newest_under_its_own_name(k
         ({}, []),
         ({"tag_every_steps": 20}, ["step-20", "step-40"]),
         ({"tag_every_s": 3.0}, ["step-30"]),
-        ({"tag_every_s": 3.0, "tag_every_steps": 20}, ["step-30"]),
         ({"tag_every_s": 1.0, "tag_every_steps": 40}, ["step-40"]),
     ],
 )

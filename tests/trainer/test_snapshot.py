@@ -1,5 +1,6 @@
 """Checkpoints: what is restored, and what happens if one is damaged or cannot be written."""
 
+import copy
 import errno
 import random
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from kit.episodes import episode
 from kit.fakes import CountingAgent
-from kit.trainings import delivery, resumed
+from kit.refusals import one_line
+from kit.trainings import delivery
 from kit.trainings import training as training_of
 
 from tmrl_like.base.checked import checked_json
@@ -17,7 +19,12 @@ from tmrl_like.base.files import disk
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
 from tmrl_like.trainer.checkpoint_file import FORMAT, Head, read_newest, remove_checkpoints
-from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
+from tmrl_like.trainer.snapshot import (
+    load_checkpoint,
+    load_object_state,
+    object_state,
+    take_snapshot,
+)
 
 training = partial(training_of, batch_size=2)
 
@@ -30,9 +37,8 @@ def loaded(folder, **options):
 
 
 def refuse(folder, match, **options):
-    with pytest.raises(CheckpointError, match=match) as caught:
+    with one_line(match, CheckpointError):
         loaded(folder, **options)
-    assert "\n" not in str(caught.value)
 
 
 def take(one, n=10):
@@ -96,13 +102,11 @@ def test_returns_go_on(tmp_path):
     )
     one.diagnosis.returns.begin(50_000)
     assert one.diagnosis.returns.have_risen()
+    returns = copy.deepcopy(vars(one.diagnosis.returns))
     snapshot = take_snapshot(one)
     one.diagnosis.add([episode()])
     snapshot.write(tmp_path)
-    returns = loaded(tmp_path).diagnosis.returns
-    assert (returns.starts_well, returns.has_begun, returns.count) == (True, True, 40)
-    assert returns.kept == {"train": [*range(20)], "test": [*range(20)]}
-    assert returns.have_risen()
+    assert vars(loaded(tmp_path).diagnosis.returns) == returns
 
 
 def test_all_random_generators_go_on_where_they_stood(tmp_path):
@@ -130,62 +134,41 @@ def test_a_training_goes_on_where_there_are_fewer_gpus(tmp_path, monkeypatch):
     assert list(set_states) == [0]
 
 
-def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path):
-    class Agent(CountingAgent):
-        def __init__(self, observation_space, action_space, device="cpu", gamma=0.9):
-            super().__init__(observation_space, action_space, device)
-            self.gamma = gamma
+class Holder:
+    """Stands for an agent, with a value that its script gives and one that it learns."""
 
-    one = training(agent_cls=Agent)
-    one.agent.steps = 7
-    two = resumed(one, training(agent_cls=partial(Agent, gamma=0.5)), tmp_path)
-    assert (two.agent.gamma, two.agent.steps) == (0.5, 7)
+    def __init__(self, gamma, learnt):
+        self.gamma, self.learnt = gamma, learnt
 
 
-class Remembering(CountingAgent):
-    """An agent whose values change their number in training."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.losses, self.schedule, self.newest, self.best = [], (3.0, 2.0, 1.0), None, [None]
-
-    def train(self, batch):
-        self.losses.append(torch.tensor(1.0))
-        self.schedule = self.schedule[1:]
-        self.newest, self.best = [1.0, (2.0,)], [0.5]
-        return super().train(batch)
+def restored(saved, current):
+    """Return a holder of `current` after the state of one of `saved` was loaded into it."""
+    holder = Holder(0.5, current)
+    load_object_state(holder, object_state(Holder(0.9, saved)))
+    return holder
 
 
-def test_lists_that_grow_or_shrink_in_training_are_restored(tmp_path):
-    one = training(agent_cls=Remembering)
-    take(one)
-    train(one)
-    train(one)
-    agent = resumed(one, training(agent_cls=Remembering), tmp_path).agent
-    assert (agent.losses, agent.schedule) == ([1.0, 1.0], (1.0,))
-    assert (agent.newest, agent.best) == ([1.0, [2.0]], [0.5])
+@pytest.mark.parametrize(
+    ("saved", "current", "expected"),
+    [
+        ([torch.tensor(1.0)] * 2, [], [1.0, 1.0]),
+        ((1.0,), (3.0, 2.0, 1.0), (1.0,)),
+        ([1.0, (2.0,)], None, [1.0, [2.0]]),
+        ([0.5], [None], [0.5]),
+    ],
+    ids=["grows", "shrinks", "is made", "was empty"],
+)
+def test_lists_that_changed_in_training_are_restored_and_arguments_are_the_new_script_s(
+    saved, current, expected
+):
+    holder = restored(saved, current)
+    assert (holder.gamma, holder.learnt) == (0.5, expected)
 
 
-class Several(CountingAgent):
-    """An agent with several modules, made by its constructor or in training."""
-
-    def __init__(self, *arguments, modules=1, first=1, **options):
-        super().__init__(*arguments, **options)
-        self.parts = [torch.nn.Linear(1, 1) for _ in range(first)]
-        self.modules = modules
-
-    def train(self, batch):
-        self.parts += [torch.nn.Linear(1, 1) for _ in range(self.modules - len(self.parts))]
-        return super().train(batch)
-
-
-@pytest.mark.parametrize(("saved_with", "read_with"), [(2, 1), (1, 2)])
-def test_modules_that_the_new_agent_does_not_have_are_refused(tmp_path, saved_with, read_with):
-    one = training(agent_cls=partial(Several, modules=saved_with))
-    take(one)
-    train(one)
-    take_snapshot(one).write(tmp_path)
-    refuse(tmp_path, "make it in __init__", agent_cls=partial(Several, first=read_with))
+def test_a_module_that_the_new_agent_does_not_have_is_refused():
+    modules = [torch.nn.Linear(1, 1) for _ in range(2)]
+    with pytest.raises(ValueError, match="make it in __init__"):
+        restored(modules, modules[:1])
 
 
 class WithoutSteps(CountingAgent):

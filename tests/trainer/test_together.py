@@ -119,54 +119,28 @@ def test_trainers_without_samples_do_not_spin(size, waits_s):
 # -- checkpoints -----------------------------------------------------------------------------------
 
 
-class Together:
-    """Several trainers without a network: trainings, stores and one checkpoint.
-
-    Attributes:
-        runs: the `Run` of each rank.
-        errors: errors of the ranks that could not begin.
+def take(group, rank, worker, *numbers):
+    """Have a rank receive and store packets; other ranks have stored everything before the first
+    of them.
     """
+    run = group[rank]
+    run.receiver.note_stored([Receipt(worker, 1, 10 * (numbers[0] - 1))])
+    run.take(*numbers, worker=worker)
+    for each in group:
+        each.training.total_samples = run.training.total_samples
 
-    def __init__(self, path, size, **options):
-        self.runs, self.errors = [], []
 
-        def build(rank):
-            torch.manual_seed(rank.rank)
-            run = Run(path, ranks=rank, **options)
-            run.checkpoints.gather_receipts()
-            return run
+def save_all(group):
+    """Save the checkpoint of a group, and end it."""
+    for run in group:
+        run.save(version=3)
+    Run.close_all()
 
-        for result in all_at_once(ThreadRanks.of(size), build):
-            (self.runs if isinstance(result, Run) else self.errors).append(result)
 
-    def take(self, rank, worker, *numbers):
-        """Have a rank receive and store packets; other ranks have stored everything before the
-        first of them.
-        """
-        run = self.runs[rank]
-        run.receiver.note_stored([Receipt(worker, 1, 10 * (numbers[0] - 1))])
-        run.take(*numbers, worker=worker)
-        for each in self.trainings:
-            each.total_samples = run.training.total_samples
-
-    def save(self):
-        for run in self.runs:
-            run.save(version=3)
-
-    def close(self):
-        for run in self.runs:
-            run.kill()
-
-    @property
-    def trainings(self):
-        return [run.training for run in self.runs]
-
-    @property
-    def numbers(self):
-        """Sorted numbers of the samples in each rank's memory."""
-        for run in self.runs:
-            run.memory.flush()
-        return [sorted(int(sample.rew) for sample in run.memory.data) for run in self.runs]
+def numbers_in(run):
+    """Sorted numbers of the samples in a rank's memory."""
+    run.memory.flush()
+    return sorted(run.numbers)
 
 
 def numbers_of(*packets):
@@ -175,25 +149,37 @@ def numbers_of(*packets):
 
 @pytest.fixture
 def together(tmp_path):
-    """Return a function that starts a group of a given size in a folder."""
-    yield lambda size, folder="training", **options: Together(tmp_path / folder, size, **options)
+    """Return a function that starts a group of a given size in a folder: each rank's `Run`, or the
+    error with which it could not begin.
+    """
+
+    def start(size, folder="training", **options):
+        def build(rank):
+            torch.manual_seed(rank.rank)
+            run = Run(tmp_path / folder, ranks=rank, **options)
+            run.checkpoints.gather_receipts()
+            return run
+
+        return all_at_once(ThreadRanks.of(size), build)
+
+    yield start
     Run.close_all()
 
 
 def test_each_rank_has_its_samples_again_and_all_what_rank_0_has_learnt(together):
     group = together(2)
-    group.trainings[0].agent.steps = group.trainings[0].total_updates = 5
-    group.take(0, "v", 1, 2)
-    group.take(1, "w", 3)
-    group.save()
-    group.take(1, "w", 4)
-    group.close()
+    group[0].training.agent.steps = group[0].training.total_updates = 5
+    take(group, 0, "v", 1, 2)
+    take(group, 1, "w", 3)
+    for run in group:
+        run.save(version=3)
+    take(group, 1, "w", 4)
+    Run.close_all()
     group = together(2)
-    assert group.numbers == [numbers_of(1, 2), numbers_of(3, 4)]
-    assert [(t.agent.steps, t.total_updates, t.total_samples) for t in group.trainings] == [
-        (5, 5, 40)
-    ] * 2
-    assert [t.kept.version for t in group.trainings] == [3, 3]
+    assert [numbers_in(run) for run in group] == [numbers_of(1, 2), numbers_of(3, 4)]
+    for run in group:
+        to = run.training
+        assert (to.agent.steps, *run.counts, to.kept.version) == (5, 40, 5, 3)
 
 
 def test_the_rank_of_a_worker_knows_what_another_has_stored_of_it_in_a_group_of_another_size(
@@ -201,53 +187,50 @@ def test_the_rank_of_a_worker_knows_what_another_has_stored_of_it_in_a_group_of_
 ):
     alone, workers = together(1), [f"w{number}" for number in range(4)]
     for worker in workers:
-        alone.take(0, worker, 1)
-    alone.close()
-    known = [{r.worker for r in run.receiver.receipts} for run in together(2).runs]
-    assert known[1] == {worker for worker in workers if share_of(worker, 2) == 1}
-    assert len(known[1]) == 2
+        take(alone, 0, worker, 1)
+    Run.close_all()
+    _, known = [{r.worker for r in run.receiver.receipts} for run in together(2)]
+    assert known == {worker for worker in workers if share_of(worker, 2) == 1}
+    assert len(known) == 2
 
 
 def test_ranks_begin_alike_and_draw_differently(together):
-    zero, one = together(2).trainings
+    zero, one = (run.training for run in together(2))
     for name, value in zero.agent.actor.state_dict().items():
         assert torch.equal(value, one.agent.actor.state_dict()[name])
     assert zero.memory.rng.integers(1 << 60) != one.memory.rng.integers(1 << 60)
 
 
+def assert_refused(group, says):
+    """Assert that the first rank with an error of its own is told this."""
+    errors = [one for one in group if isinstance(one, CheckpointError)]
+    assert says in str(errors[0])
+
+
 def test_a_rank_that_is_no_more_and_still_lives_keeps_the_others_from_starting(together):
-    for run in together(3).runs[:2]:
+    for run in together(3)[:2]:
         run.kill()
-    errors = [
-        error
-        for error in together(2, lock_within_s=0.1).errors
-        if isinstance(error, CheckpointError)
-    ]
-    assert "is in use by another trainer" in str(errors[0])
+    assert_refused(together(2, lock_within_s=0.1), "is in use by another trainer")
 
 
 def test_starting_over_removes_the_samples_of_all_ranks(together):
     group = together(3)
-    group.take(2, "w", 1)
-    group.save()
-    group.close()
+    take(group, 2, "w", 1)
+    save_all(group)
     for size, resume in ((2, "none"), (3, "all")):
-        group = together(size, resume=resume)
-        assert group.numbers == [[]] * size
-        group.close()
+        assert [numbers_in(run) for run in together(size, resume=resume)] == [[]] * size
+        Run.close_all()
 
 
 def test_samples_of_different_trainings_are_not_joined(together, tmp_path):
     for folder in ("training", "other"):
         group = together(2, folder)
-        group.take(0, "w", 1)
-        group.take(1, "v", 1)
-        group.save()
-        group.close()
+        take(group, 0, "w", 1)
+        take(group, 1, "v", 1)
+        save_all(group)
     (tmp_path / "training" / "rank-1").rename(tmp_path / "away")
     (tmp_path / "other" / "rank-1").rename(tmp_path / "training" / "rank-1")
-    errors = [error for error in together(2).errors if isinstance(error, CheckpointError)]
-    assert "samples of several trainings" in str(errors[0])
+    assert_refused(together(2), "samples of several trainings")
 
 
 def test_several_trainers_take_no_format_of_the_users():

@@ -9,13 +9,12 @@ from collections import deque
 import pytest
 from in_threads import ThreadRanks, epochs_of
 from kit.fakes import CountingAgent, ListMemory
-from kit.trainings import FREE, Network, delivery, resumed, train_until_idle
+from kit.trainings import FREE, Network, delivery, resumed
 from kit.trainings import training as plain
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.trainer.diagnosis import TOO_EARLY
 
 
 class TunedAgent(CountingAgent):
@@ -156,15 +155,6 @@ def test_the_agent_s_discount_is_the_memory_s_from_the_start_and_when_it_changes
     assert asked.result(0.0) is None
 
 
-def test_the_diagnosis_goes_by_the_discount_that_is_in_force():
-    to = training(agent={"gamma": 0.3}, steps=500)
-    to.run_epoch(to.network)
-    assert "gamma is 0.3" in to.diagnosis.line
-    to.tune({"agent.gamma": 0.9})
-    to.run_epoch(to.network)
-    assert to.diagnosis.line == TOO_EARLY
-
-
 def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
     to = training()
     to.tune({"agent.lr": 0.25, "agent.gamma": 0.6, "trainer.steps": 5, "memory.batch_size": 3})
@@ -211,16 +201,6 @@ def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(
 )
 def test_the_lower_limit_of_ratio_and_uses_of_a_sample_holds(fields, limit):
     assert training(**fields).pacer.limit == limit
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "uses", "steps"), [(4, 2.0, 6), (3, 3.0, 12), (12, 1.0, 1), (12, 0.5, 0)]
-)
-def test_each_sample_is_used_as_often_as_asked(batch_size, uses, steps):
-    """There are 12 samples."""
-    to = training(batch_size=batch_size, sample_uses=uses)
-    train_until_idle(to, Network(*(delivery("a", entry) for entry in range(1, 5))))
-    assert (to.total_samples, to.total_updates) == (12, steps)
 
 
 def test_ranks_change_the_same_at_the_same_step():

@@ -31,8 +31,6 @@ def settle(world):
 def _heal(world):
     heal_disks(world)
     world.network.queue_messages = 1000
-    if world.stream is not None:
-        world.stream.refuses = False
     for machine in world.machines:
         machine.wall_jump_s = 0.0
     for connection in world.network.connections:

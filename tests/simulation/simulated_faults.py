@@ -99,19 +99,6 @@ def lose(world):
         world.count("a message was lost")
 
 
-def refuse_at_stream(world):
-    """Let the stream refuse messages, as without a leader or when full, or accept them again."""
-    if world.stream is not None:
-        world.stream.refuses ^= True
-        world.count("a stream took nothing, or took again")
-
-
-def lose_at_stream(world):
-    """Bring the stream's nodes back with an older state."""
-    if world.stream is not None:
-        world.stream.lose(world.rng.randrange(1, 10))
-
-
 def double(world):
     world.deliver(doubles=world.rng.choice((1, 1, 3)))
 

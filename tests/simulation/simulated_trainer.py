@@ -12,7 +12,6 @@ from auditor import TrainingAudit
 from disk import PowerDisk
 from kill_lines import Killed
 from kit.executors import Beside
-from simulated_engine import Reader
 from simulated_machines import Machine, Process
 from simulated_network import SimulatedPeerLink
 from simulated_worker import SPACES
@@ -134,10 +133,7 @@ class TrainerProcess(Process):
         self.session = self.link.session
 
     def _dial(self, address):
-        if self.world.stream is not None:
-            self.peer = Reader(self, self.world.stream)
-        else:
-            self.peer = SimulatedPeerLink(self.world, address, self, self.identity)
+        self.peer = SimulatedPeerLink(self.world, address, self, self.identity)
         return self.peer
 
     def turn(self):
@@ -177,9 +173,7 @@ class TrainerProcess(Process):
 
     def die(self):
         super().die()
-        if isinstance(self.peer, Reader):
-            self.peer.close()
-        elif self.peer is not None:
+        if self.peer is not None:
             self.world.network.drop_peer(self.peer)
         self.session = None
         self.training.note_death()

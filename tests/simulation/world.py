@@ -24,7 +24,6 @@ from types import SimpleNamespace
 
 import simulated_faults as faults
 from auditor import Auditor
-from simulated_engine import Stream
 from simulated_network import SimulatedNetwork
 from simulated_server import ServerProcess
 from simulated_trainer import Training
@@ -67,8 +66,6 @@ FAULTS = {  # relative frequencies among the faults drawn for a world
     faults.hold_up: 0.5,
     faults.lose: 1.0,
     faults.double: 1.0,
-    faults.refuse_at_stream: 0.5,
-    faults.lose_at_stream: 0.3,
     faults.freeze: 0.3,
     faults.fill_disk: 0.3,
     faults.heal_disks: 0.6,
@@ -117,12 +114,8 @@ class World:
         self.workers = [Worker(self, number) for number in range(rng.choice((1, 1, 2, 3)))]
         names = ["a:1", "b:2"][: rng.choice((1, 1, 1, 2))]
         self.servers = [ServerProcess(self, name) for name in names]
-        # of the engine between servers and trainer, if there is one
-        self.stream = Stream(self) if rng.random() < 0.25 else None
         seats = names + names[:1] * (rng.random() < 0.2)  # perhaps two for the first seat
         sizes = rng.choice(((1,), (1,), (1,), (2,), (1, 2, 3)))
-        if self.stream is not None:
-            seats, sizes = names[:1], (1,)
         self.trainings = [Training(self, number, name, sizes) for number, name in enumerate(seats)]
         self._faults = {fault: weight for fault, weight in FAULTS.items() if rng.random() < 0.6}
         fewest, most = rng.choice(((0.0, 0.01), (0.01, 0.05), (0.03, 0.1)))

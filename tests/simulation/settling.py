@@ -31,8 +31,6 @@ def settle(world):
 def _heal(world):
     heal_disks(world)
     world.network.queue_messages = 1000
-    for machine in world.machines:
-        machine.wall_jump_s = 0.0
     for connection in world.network.connections:
         connection.held_until = [0.0, 0.0]
     for training in world.trainings:

@@ -148,11 +148,6 @@ def cut_worker_power(world):
         process.dies_after = int(1.5 ** world.rng.uniform(0, TINY_TURNS))
 
 
-def jump_clock(world):
-    world.rng.choice(world.machines).wall_jump_s += world.rng.choice((-3600.0, -1.0, 1.0, 3600.0))
-    world.count("a clock jumped")
-
-
 def pass_time(world):
     """Let time pass without any turns, as on a suspended machine."""
     world.now += world.rng.choice((3.0, 30.0, 300.0))
@@ -160,15 +155,6 @@ def pass_time(world):
 
 
 # -- changes of a whole world: no other fault hits it ----------------------------------------------
-
-
-def let_clocks_jump(world):
-    """Let clocks jump while samples must be younger than 2 s."""
-    world.only(jump_clock, 0.05)
-    world.options.max_age_s = 2.0
-    for trainer in world.trainers:
-        if trainer.is_alive:  # it has the age limit that was drawn
-            trainer.die()
 
 
 def kill_groups(world):

@@ -17,28 +17,21 @@ MOMENTS = 10
 
 
 class Machine:
-    """A machine with its disk and its clock.
+    """A machine with its disk.
 
     Attributes:
         room_bytes: free space of the disk; None: plenty.
         slow_s: longest duration of a write.
         fails_to_sync: whether syncs fail.
-        wall_jump_s: error of the clock.
-        up_from_s: value of `base.clocks.up_s` when the simulation begins.
     """
 
     def __init__(self, world):
         self._world = world
         self.heal()
-        self.wall_jump_s = 0.0
-        self.boot()
 
     def heal(self):
         """Give the disk room, and end its faults."""
         self.room_bytes, self.slow_s, self.fails_to_sync = None, 0.0, False
-
-    def boot(self):
-        self.up_from_s = next(self._world.boots)
 
     def write(self, file, data):
         """Replace `base.files.disk.write`."""
@@ -106,22 +99,9 @@ class Process:
 
     def begin(self):
         self._clock_from = self.world.rng.random() * 1e5
-        self.epoch_s = self.wall() - self.up()
         self.spare()
         self.let_go = []
         self.is_alive = True
-
-    def wall(self):
-        """Return the Unix time that its machine's clock shows."""
-        return 1.7e9 + self.world.now + self.machine.wall_jump_s
-
-    def up(self):
-        """Replace `base.clocks.up_s`."""
-        return self.machine.up_from_s + self.world.now
-
-    def unix(self):
-        """Replace `base.clocks.unix_s`."""
-        return self.epoch_s + self.up()
 
     def clock(self):
         """Replace `time.monotonic`."""

@@ -22,7 +22,6 @@ from tmrl_like.session.ring import Ring
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.ranks import Alone
-from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.transport.base import Identity
 from tmrl_like.wire import messages as m
@@ -66,20 +65,6 @@ class Memory:
         )
 
 
-class Freshness(FreshnessLimits):
-    """The package's freshness limits, which report samples that are too old to the auditor."""
-
-    def __init__(self, world):
-        super().__init__(world.options.max_age_s)
-        self._world = world
-
-    def admit(self, packet, now_s, newest_version, ahead_s=0.0):
-        is_admitted = super().admit(packet, now_s, newest_version, ahead_s)
-        if not is_admitted:
-            self._world.auditor.note_stale(packet, is_told=ahead_s != 0.0)
-        return is_admitted
-
-
 class TrainerProcess(Process):
     """A trainer, or one rank of several; its connection and its training thread take turns."""
 
@@ -119,7 +104,7 @@ class TrainerProcess(Process):
         training.run = self.checkpoints.receiver.run
 
     def connect(self):
-        world, training, size = self.world, self.training, len(self.training.ranks)
+        training, size = self.training, len(self.training.ranks)
         receiver = self.checkpoints.receiver
         self.ranks.receipts = [
             msgspec.msgpack.encode(rank.checkpoints.receiver.receipts) for rank in training.ranks
@@ -127,9 +112,7 @@ class TrainerProcess(Process):
         self.checkpoints.gather_receipts()
         ring = Ring([training.server], self._dial)
         rank = m.ALONE if size == 1 else m.Rank(self.rank, size, training.group)
-        self.link = TrainerLink(
-            ring, self.name, SPACES, receiver, Freshness(world), rank=rank, clock=self.clock
-        )
+        self.link = TrainerLink(ring, self.name, SPACES, receiver, rank=rank, clock=self.clock)
         self.session = self.link.session
 
     def _dial(self, address):

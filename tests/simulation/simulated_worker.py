@@ -84,12 +84,12 @@ class RobotProcess(Process):
 
     def _append_sample(self, lane, is_reset):
         life, log, world = lane.life, lane.log, self.world
-        number = life.begin_sample(world.now)
+        number = life.begin_sample()
         obs = np.array((self.worker.number, life.incarnation, number))
         if world.rng.random() < 0.02:
             lane.is_text = not lane.is_text
         info = {"said": "x" * (number % 5)} if lane.is_text else {}
-        timing = StepTiming(self.unix(), 0.0, 0.0, number + 1)
+        timing = StepTiming(world.now, 0.0, 0.0, number + 1)
         log.append((None, obs, 0.0, False, False, info), *timing, RESET * is_reset)
         life.end_sample(number, log.entries, log.lost_samples)
         world.samples += 1
@@ -143,7 +143,6 @@ class LinkProcess(Process):
             worker.robot.folder.dead,
             world.options.outbox,
             self.clock,
-            worker.robot.epoch_s,
         )
         if self.outbox.takes_over:
             world.count("entries of dead processes were taken over")
@@ -252,7 +251,6 @@ class Worker:
             process.start_at = self.world.now
         self.world.count("the power of a worker was cut")
         self.disk.cut(self.world.rng)
-        self.machine.boot()
         self.world.auditor.note_worker_cut(self)
 
     def start(self):

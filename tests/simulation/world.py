@@ -16,7 +16,6 @@ that competes for the same seat; and random limits, some of them small.
 
 from __future__ import annotations
 
-import itertools
 import random
 import zlib
 from collections import Counter
@@ -73,7 +72,6 @@ FAULTS = {  # relative frequencies among the faults drawn for a world
     faults.fail_sync: 0.6,
     faults.cut_trainer_power: 0.6,
     faults.cut_worker_power: 0.6,
-    faults.jump_clock: 0.3,
     faults.pass_time: 0.3,
 }
 
@@ -93,7 +91,6 @@ class World:
         self.hash = 0
         self.lines = None  # a list for descriptions of events, or None
         self.running = None  # the process whose turn it is
-        self.boots = itertools.count(1e5, 1e5)
         self.auditor = Auditor(self)
         is_small = rng.random() < 0.3
         self.options = SimpleNamespace(
@@ -108,7 +105,6 @@ class World:
             log_bytes=rng.choice((1 << 15, 512 << 20)),
             relay_bytes=rng.choice((30_000, 512 << 20)),
             lanes=rng.choice(((1,), (1,), (2,), (1, 2))),
-            max_age_s=2.0 if rng.random() < 0.15 else float("inf"),
         )
         self.network = SimulatedNetwork(self, rng.choice((8, 1000)), rng.random() < 0.5)
         self.workers = [Worker(self, number) for number in range(rng.choice((1, 1, 2, 3)))]

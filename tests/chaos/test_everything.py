@@ -128,6 +128,11 @@ class Pipeline:
 )
 @pytest.mark.fault(
     "processes",
+    "the trainer is killed",
+    "what it acknowledged as stored is there again at the next start, once",
+)
+@pytest.mark.fault(
+    "processes",
     "a worker with a spool is killed",
     "all that its control loop had appended arrives, once",
 )

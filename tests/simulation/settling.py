@@ -1,7 +1,5 @@
 """The end of a simulation: faults stop, and all samples must arrive."""
 
-from simulated_faults import heal_disks
-
 ROUNDS = 1500
 
 
@@ -29,7 +27,6 @@ def settle(world):
 
 
 def _heal(world):
-    heal_disks(world)
     world.network.queue_messages = 1000
     for connection in world.network.connections:
         connection.held_until = [0.0, 0.0]

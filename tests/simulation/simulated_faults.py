@@ -45,12 +45,6 @@ def kill_worker(world):
             process.die()
 
 
-def kill_in_write(world):
-    process = world.one(world.trainers)
-    if process is not None:
-        process.dies_in_write = True
-
-
 def leave(world):
     process = world.one([*world.robots, *world.trainers])
     if process is not None:
@@ -108,23 +102,6 @@ def freeze(world):
     if process is not None:
         process.wait(world.rng.choice((0.3, 3.0, 9.0)))
         world.count("a process was stopped")
-
-
-def fill_disk(world):
-    world.rng.choice(world.machines).room_bytes = world.rng.randrange(3000)
-
-
-def heal_disks(world):
-    for machine in world.machines:
-        machine.heal()
-
-
-def slow_disk(world):
-    world.rng.choice(world.machines).slow_s = world.rng.choice((0.1, 3.0))
-
-
-def fail_sync(world):
-    world.rng.choice(world.machines).fails_to_sync = True
 
 
 def cut_trainer_power(world):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulated_machines import Machine, Process
+from simulated_machines import Process
 from simulated_network import SimulatedServerLink
 
 from tmrl_like.server.relay import Relay
@@ -12,9 +12,6 @@ TICK_S, BEAT_S = 0.25, 1.0
 
 class ServerProcess(Process):
     """A server process: the relay, and the loop around it."""
-
-    def __init__(self, world, name):
-        super().__init__(world, name, Machine(world))
 
     def start(self):
         self.begin()

@@ -12,12 +12,11 @@ from auditor import TrainingAudit
 from disk import PowerDisk
 from kill_lines import Killed
 from kit.executors import Beside
-from simulated_machines import Machine, Process
+from simulated_machines import Process
 from simulated_network import SimulatedPeerLink
 from simulated_worker import SPACES
 
 from tmrl_like.delivery.sample_store import SampleStore
-from tmrl_like.errors import CheckpointError
 from tmrl_like.session.ring import Ring
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints
@@ -69,7 +68,7 @@ class TrainerProcess(Process):
     """A trainer, or one rank of several; its connection and its training thread take turns."""
 
     def __init__(self, world, training, rank):
-        super().__init__(world, f"{training.name}-{rank}", training.machine)
+        super().__init__(world, f"{training.name}-{rank}")
         self.training = training
         self.rank = rank
         self.identity = Identity("key of the trainers", ("trainer",))
@@ -94,13 +93,7 @@ class TrainerProcess(Process):
         pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
         counts = {"total_samples": 0, "total_updates": 0, "epoch": 0, "elapsed_s": 0.0}
         made = SimpleNamespace(memory=self.memory, pacer=pacer, kept=Kept(), **counts)
-        try:
-            self.checkpoints.build(lambda: made, "all")
-        except CheckpointError:
-            if not self.machine.fails_to_sync:
-                raise
-            self.die()
-            return
+        self.checkpoints.build(lambda: made, "all")
         training.run = self.checkpoints.receiver.run
 
     def connect(self):
@@ -179,7 +172,6 @@ class Training:
         self.sizes = sizes
         self.memory_size = rng.choice((30, 10**9, 10**9))
         self.sync_every_s = rng.choice((0.0, 0.1, 0.25))
-        self.machine = Machine(world)
         self.run = ""
         self.group = 0
         self.ranks = []
@@ -188,7 +180,7 @@ class Training:
         if sizes != (1,) or rng.random() < 0.85:
             self.path = world.folder / self.name
             self.path.mkdir()
-            self.power = PowerDisk(self.path, really_syncs=True)
+            self.power = PowerDisk(self.path)
         self.audit = world.auditor.trainings[self.name] = TrainingAudit(world.auditor, self)
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
-from simulated_machines import Machine, MappedDisk, Process
+from simulated_machines import MappedDisk, Process
 from simulated_network import SimulatedPeerLink
 
 from tmrl_like.base.files import lock_folder
@@ -43,7 +43,7 @@ class RobotProcess(Process):
     """The process with a worker's control loops, which append numbered samples."""
 
     def __init__(self, world, worker):
-        super().__init__(world, f"{worker.name}-robot", worker.machine)
+        super().__init__(world, f"{worker.name}-robot")
         self.worker = worker
         self.lanes = []
 
@@ -122,7 +122,7 @@ class LinkProcess(Process):
     """The link process: a worker's half of the conversation with the server."""
 
     def __init__(self, world, worker):
-        super().__init__(world, f"{worker.name}-link", worker.machine)
+        super().__init__(world, f"{worker.name}-link")
         self.worker = worker
         self.identity = Identity(
             "key of all workers" if world.has_one_key else f"key of {worker.name}", ("worker",)
@@ -210,7 +210,6 @@ class Worker:
         self.name = f"w{number}"
         self.spools = world.rng.random() < 0.6
         self.is_in_lockstep = world.rng.random() < 0.2
-        self.machine = Machine(world)
         self.robot = RobotProcess(world, self)
         self.link = LinkProcess(world, self)
         self.is_cut = False

@@ -25,7 +25,6 @@ HAPPENED = (
     "SamplePacket",
     "Welcome",
     "a connection was cut in two",
-    "a disk was full",
     "a group changed its size",
     "a lane waited for training",
     "a link outlived its robot",
@@ -50,11 +49,8 @@ HAPPENED = (
     "time passed",
 )
 RARE = (
-    "a disk was slow",
     "a robot came back while its old link lived",
-    "a sync failed",
     "another training took the seat",
-    "killed in a write",
     "samples were dropped",
 )
 

@@ -59,17 +59,12 @@ FAULTS = {  # relative frequencies among the faults drawn for a world
     faults.kill_link: 0.6,
     faults.kill_worker: 0.3,
     faults.kill_trainer: 0.5,
-    faults.kill_in_write: 0.3,
     faults.leave: 0.3,
     faults.cut_connection: 0.8,
     faults.hold_up: 0.5,
     faults.lose: 1.0,
     faults.double: 1.0,
     faults.freeze: 0.3,
-    faults.fill_disk: 0.3,
-    faults.heal_disks: 0.6,
-    faults.slow_disk: 0.3,
-    faults.fail_sync: 0.6,
     faults.cut_trainer_power: 0.6,
     faults.cut_worker_power: 0.6,
     faults.pass_time: 0.3,
@@ -163,10 +158,6 @@ class World:
     @property
     def processes(self):
         return [*self.robots, *self.links, *self.trainers, *self.servers]
-
-    @property
-    def machines(self):
-        return [part.machine for part in (*self.workers, *self.trainings)]
 
     # -- the scheduler -----------------------------------------------------------------------------
 

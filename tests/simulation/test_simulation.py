@@ -14,7 +14,7 @@ from breaks import BREAKS, ROOT, seed_that_notices
 from histories import live
 from simulated_faults import kill_groups
 
-SEEDS, STEPS = 25, 800
+SEEDS, STEPS = 40, 800
 HAPPENED = (
     "Ack",
     "Beat",

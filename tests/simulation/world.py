@@ -97,7 +97,7 @@ class World:
                 spool_max_bytes=20_000 if is_small else 2 << 30,
                 window_bytes=rng.choice((1000, 32 << 20)),
             ),
-            log_bytes=rng.choice((1 << 15, 512 << 20)),
+            log_bytes=rng.choice((1 << 14, 512 << 20)),
             relay_bytes=rng.choice((30_000, 512 << 20)),
             lanes=rng.choice(((1,), (1,), (2,), (1, 2))),
         )

@@ -210,7 +210,6 @@ class Auditor:
         # by process: the entry up to which training steps were made, by any trainer
         self.trained = Counter()
         self.excused = set()  # rows that may be lost
-        self._seated = {}  # by server: the training that has, or last had, the trainer's seat
 
     # -- workers -----------------------------------------------------------------------------------
 
@@ -270,20 +269,8 @@ class Auditor:
     # -- the server --------------------------------------------------------------------------------
 
     def look_at_server(self, server):
-        relay = server.relay
-        names = Counter(seat.who for seat in relay._seats.values())
-        doubled = [who for who, count in names.items() if count > 1 and who[0] == "worker"]
-        assert not doubled, f"two seats of {doubled}"
-        trainers = [seat for seat in relay._seats.values() if seat.hello.role == "trainer"]
-        if trainers and (training := trainers[0].hello.name[:2]) != self._seated.setdefault(
-            server.name, training
-        ):
-            self._seated[server.name] = training
-            self.count("another training took the seat")
-        groups = {(seat.hello.rank.group, seat.hello.rank.number) for seat in trainers}
-        assert len(groups) == len(trainers), "two trainers have one seat"
-        assert len({seat.hello.rank.group for seat in trainers}) <= 1, "two groups have seats"
-        for seat in relay.ranks.values():
+        """Check that what waits at a server is within its limit."""
+        for seat in server.relay.ranks.values():
             assert seat.waiting.size_bytes <= self._world.options.relay_bytes
 
     # -- the end -----------------------------------------------------------------------------------

@@ -92,7 +92,6 @@ class RobotProcess(Process):
         timing = StepTiming(world.now, 0.0, 0.0, number + 1)
         log.append((None, obs, 0.0, False, False, info), *timing, RESET * is_reset)
         life.end_sample(number, log.entries, log.lost_samples)
-        world.samples += 1
 
     def append_to_all(self):
         """Append a sample in each lane that does not wait for training."""

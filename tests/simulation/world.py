@@ -81,7 +81,7 @@ class World:
         self.rng = rng = random.Random(seed)
         self.has_one_key = seed % 2 == 0  # all workers have the same
         self.now = 100.0
-        self.steps = self.samples = 0
+        self.steps = 0
         self.counts = Counter()
         self.hash = 0
         self.lines = None  # a list for descriptions of events, or None

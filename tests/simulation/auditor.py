@@ -180,6 +180,12 @@ class TrainingAudit:
         self._auditor.excused |= lost  # removed to make room, or there was no store
         self._stored -= lost
 
+    def note_unsynced_cut(self):
+        """Excuse samples lost in a power cut because the user chose to sync less often."""
+        self._auditor.excused |= self._stored | self.rows
+        self._stored, self._before, self._recent = set(), set(), set()
+        self._is_whole, self.rows = False, set()
+
     def note_ack(self, ack, rank):
         """Note a trainer's acknowledgement of stored samples."""
         process = ack.worker, ack.incarnation

@@ -171,7 +171,7 @@ class Training:
         self.server = server
         self.sizes = sizes
         self.memory_size = rng.choice((30, 10**9, 10**9))
-        self.sync_every_s = rng.choice((0.1, 0.25))
+        self.sync_every_s = rng.choice((0.0, 0.1, 0.25))
         self.run = ""
         self.group = 0
         self.ranks = []
@@ -197,6 +197,8 @@ class Training:
             self.world.count("the power of a trainer was cut")
             self.power.before = lambda number: None
             self.power.cut(self.world.rng)
+            if not self.sync_every_s:
+                self.audit.note_unsynced_cut()
 
     def cut_power_in(self, operations):
         """Cut the power of the machine before the given number of further operations is done."""

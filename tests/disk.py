@@ -234,15 +234,11 @@ class PowerDisk:
         is_off: discards all further writes, as of a process that is already dead.
     """
 
-    def __init__(self, root, really_syncs=False):
-        """`really_syncs`: perform each sync; by default it is only recorded, which takes no
-        time.
-        """
+    def __init__(self, root):
         self.root = root
         self.operations = []
         self.before = lambda number: None
         self.is_off = False
-        self._really_syncs = really_syncs
         self._numbers = weakref.WeakKeyDictionary()  # of open files
         self._opened = 0
         self._lock = threading.RLock()
@@ -331,20 +327,16 @@ class PowerDisk:
 
     def _sync(self, file):
         number = self._numbers.get(file)
-        operation = None if number is None else ("sync", number)
-        self._do(operation, self._syncing("sync", operation), file)
-
-    def _syncing(self, name, operation):
-        """Return the function that syncs for an operation: it may do nothing."""
-        is_real = self._really_syncs or operation is None
-        return self._before_us[name] if is_real else lambda target: None
+        if number is None:
+            self._before_us["sync"](file)
+        else:  # it is only recorded, which takes no time
+            self._do(("sync", number), lambda: None)
 
     def _on_paths(self, name, *paths):
         ours = [self._path(path) for path in paths]
         operation = None if None in ours else (name, *ours)
-        call = self._before_us[name]
-        if name == "sync_folder":
-            call = self._syncing(name, operation)
+        is_recorded_only = name == "sync_folder" and operation is not None
+        call = (lambda path: None) if is_recorded_only else self._before_us[name]
         self._do(operation, call, *paths)
 
     def _make_folder(self, path, mode=0o777):

@@ -1,4 +1,4 @@
-"""A TCP proxy that, on command, cuts, freezes, refuses, delays or corrupts its connections."""
+"""A TCP proxy that, on command, cuts, freezes, refuses or corrupts its connections."""
 
 import asyncio
 import contextlib
@@ -9,8 +9,6 @@ import socket
 import threading
 
 _CHUNK_BYTES = 1 << 16
-# pieces in each direction of a connection; beyond that the sender waits, as on a slow link
-_MAX_WAITING = 16
 _WITHIN_S = 10.0
 
 
@@ -32,7 +30,7 @@ class LinkProxy:
         """
         self._target = target_host, target_port
         self.accepted = 0
-        self._delay_s, self._bytes_per_s, self._noise = 0.0, math.inf, _Noise()
+        self._noise = _Noise()
         self._connections = {}
         self._thawed = asyncio.Event()
         self._thawed.set()
@@ -74,16 +72,6 @@ class LinkProxy:
     def allow(self):
         """Accept connections again."""
         self._order(self._listen(self._refusing))
-
-    def delay(self, seconds):
-        """Delay all data that arrives from now on by `seconds` in each direction; 0 ends the
-        delay.
-        """
-        self._delay_s = seconds
-
-    def limit(self, bytes_per_s):
-        """Limit each direction of each connection to this rate; `math.inf` removes the limit."""
-        self._bytes_per_s = bytes_per_s
 
     def corrupt(self, every_bytes, seed=None):
         """Flip single bits at random places.
@@ -151,11 +139,8 @@ class LinkProxy:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
             writers.append(far_writer)
             for source, sink in ((reader, far_writer), (far_reader, writer)):
-                # (due time, data); empty data ends it
-                pieces = asyncio.Queue(_MAX_WAITING)
-                parts.append(asyncio.ensure_future(self._take(source, pieces)))
-                parts.append(asyncio.ensure_future(self._give(pieces, sink)))
-            await asyncio.wait(parts[1::2], return_when=asyncio.FIRST_COMPLETED)
+                parts.append(asyncio.ensure_future(self._forward(source, sink)))
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, asyncio.CancelledError):
             pass  # the target does not answer, or the proxy cuts
         finally:
@@ -164,25 +149,17 @@ class LinkProxy:
             for each in writers:
                 each.transport.abort()
 
-    async def _take(self, source, pieces):
-        data, free_at = b"any", 0.0  # when a limited link has forwarded all earlier data
+    async def _forward(self, source, sink):
+        """Forward one direction until its sender ends it."""
+        sink.transport.set_write_buffer_limits(0)
+        data = b"any"
         while data:
             data = b""
             with contextlib.suppress(OSError):
                 data = await source.read(_CHUNK_BYTES)
-            free_at = max(self._loop.time(), free_at) + len(data) / self._bytes_per_s
-            await pieces.put((free_at + self._delay_s, self._noise.on(data)))
-
-    async def _give(self, pieces, sink):
-        sink.transport.set_write_buffer_limits(0)
-        with contextlib.suppress(OSError):
-            while True:
-                due_at, data = await pieces.get()
-                await asyncio.sleep(due_at - self._loop.time())
-                await self._thawed.wait()
-                if not data:
-                    return
-                sink.write(data)
+            await self._thawed.wait()
+            with contextlib.suppress(OSError):
+                sink.write(self._noise.on(data))
                 await sink.drain()
 
 

@@ -385,12 +385,12 @@ def link_of(worker):
     return None
 
 
-def wait_until(condition, within_s, what, every_s=0.01):
+def wait_until(condition, within_s, what):
     """Wait for a condition; return how long it took, in seconds."""
     started = time.monotonic()
     while not condition():
         assert time.monotonic() < started + within_s, f"not within {within_s} s: {what}"
-        time.sleep(every_s)
+        time.sleep(0.01)
     return time.monotonic() - started
 
 

@@ -56,17 +56,17 @@ class EngineRig:
 
     # faults: each is repaired by the end of the call, or by the function `mend` that it returns
 
-    def kill_leader(self, rng):
-        self._kill(rng, [self._leader(rng)])
-
-    def kill_any_node(self, rng):
-        self._kill(rng, [rng.randrange(3)])
+    def kill_leader(self, rng, with_disk=False):
+        leader = self.nodes.leader(STREAM)
+        victim = rng.randrange(3) if leader is None else leader
+        self.nodes.kill(victim)
+        if with_disk:
+            shutil.rmtree(self.nodes.home(victim) / "streams")
+        time.sleep(rng.uniform(0.0, 3.0))
+        self.nodes.start(victim, wait=False)
 
     def kill_leader_and_its_disk(self, rng):
-        self._kill(rng, [self._leader(rng)], with_disk=True)
-
-    def kill_all_nodes(self, rng):
-        self._kill(rng, [0, 1, 2])
+        self.kill_leader(rng, with_disk=True)
 
     def kill_a_gateway_and_all_nodes(self, rng):
         """Kill all nodes, then a gateway with packets that it has received and no node has."""
@@ -77,19 +77,6 @@ class EngineRig:
         for i in range(3):
             self.nodes.start(i, wait=False)
         return start
-
-    def _leader(self, rng):
-        leader = self.nodes.leader(STREAM)
-        return rng.randrange(3) if leader is None else leader
-
-    def _kill(self, rng, victims, with_disk=False):
-        for i in victims:
-            self.nodes.kill(i)
-            if with_disk:
-                shutil.rmtree(self.nodes.home(i) / "streams")
-        time.sleep(rng.uniform(0.0, 3.0))
-        for i in victims:
-            self.nodes.start(i, wait=False)
 
     def kill_a_gateway(self, rng):
         gateway = rng.choice(self.gateways)
@@ -136,9 +123,7 @@ many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
         # the long form below measures the time
         pytest.param("kill_a_gateway_and_all_nodes", 1, 60.0),
         pytest.param("kill_leader", 20, 5.0, marks=many),
-        pytest.param("kill_any_node", 20, 5.0, marks=many),
         pytest.param("kill_leader_and_its_disk", 3, 15.0, marks=many),
-        pytest.param("kill_all_nodes", 3, 20.0, marks=many),
         pytest.param("kill_a_gateway", 20, 4.0, marks=many),
         pytest.param("kill_a_gateway_and_all_nodes", 3, 20.0, marks=many),
     ],

@@ -1,5 +1,5 @@
-"""The ends of a worker's delivery in one test: the control loop's logs, the outbox that sends, and
-a stand-in for the receiver.
+"""The ends of delivery in one test: the control loop's logs, the outbox that sends, and a
+receiver.
 """
 
 import numpy as np
@@ -10,9 +10,10 @@ from kit.packets import TIMING
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
+from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import columns_in, decode_body, refuse_misnumbered
+from tmrl_like.wire.packet import columns_in, decode_body
 
 STATS = episode(test=True, return_=-5.0)
 
@@ -92,47 +93,36 @@ class Ends:
 
 
 class Taker:
-    """Takes each entry once and in order, as a trainer does, as long as there is room for packets.
+    """A trainer's receiver whose memory takes everything, as long as there is room for packets.
 
     Attributes:
+        receiver: the receiver.
         packets: the packets, in order.
         numbers: for each packet, the first observations of its samples, which are their numbers.
-        rows: by process, its samples.
-        received: by process, the last entry received.
-        missing: processes of which a packet came that does not continue the one before.
-        gaps: (process, entry before, entry after) for entries that never come.
+        rows: by process, the numbers of the samples in the memory.
+        stretches: the first entry of each stretch without a gap.
     """
 
     def __init__(self, room=10**9):
         self.room = room
+        self.receiver = Receiver()
         self.packets, self.numbers = [], []
-        self.rows, self.received, self.missing, self.gaps = {}, {}, set(), []
+        self.rows, self.stretches = {}, []
 
     def send(self, data):
         if len(self.packets) >= self.room:
             return False
         packet, body = m.decode(data)
-        refuse_misnumbered(packet)
         block = decode_body(packet, columns_in(data, body)) if packet.samples else None
         self.packets.append(packet)
-        self.numbers.append([int(np.ravel(row.obs)[0]) for row in block.samples()] if block else [])
-        self._take(packet, self.numbers[-1])
+        self.numbers.append(numbers_of(block.samples()) if block else [])
+        for delivery in self.receiver.take(packet, body, data, 0.0, lambda packet: True):
+            self.rows.setdefault(packet.incarnation, []).extend(numbers_of(delivery.buffer))
+            first = int(delivery.buffer.stream.rpartition("/")[2])
+            if first not in self.stretches[-1:]:
+                self.stretches.append(first)
+            self.receiver.confirm([delivery.receipt])
         return True
-
-    def _take(self, packet, numbers):
-        process, received = packet.incarnation, self.received.get(packet.incarnation, 0)
-        if packet.oldest > received + 1:
-            self.gaps.append((process, received, packet.oldest))
-            received = packet.oldest - 1
-        if packet.first > received + 1:
-            self.missing.add(process)
-            return
-        reports = {entry for entry, _ in packet.episodes}
-        entries = [entry for entry in range(packet.first, packet.last + 1) if entry not in reports]
-        entries = entries[len(entries) - packet.samples :]  # without the break
-        new = [number for entry, number in zip(entries, numbers, strict=True) if entry > received]
-        self.rows.setdefault(process, []).extend(new)
-        self.received[process] = max(received, packet.last)
 
     @property
     def spans(self):
@@ -144,8 +134,12 @@ class Taker:
         return [number for numbers in self.numbers for number in numbers]
 
     def acknowledge(self, box, stored=True):
-        for process, received in self.received.items():
-            box.on_ack(m.Ack("w", process, received if stored else 0, received))
+        for worker, process, entry in self.receiver.receipts:
+            box.on_ack(m.Ack(worker, process, entry if stored else 0, entry))
+
+
+def numbers_of(samples):
+    return [int(np.ravel(sample.obs)[0]) for sample in samples]
 
 
 def nothing(data):

@@ -5,10 +5,9 @@ import threading
 
 import numpy as np
 import pytest
-from both_ends import Taker, nothing, sample
+from both_ends import Taker, nothing
 from kit.clocks import Clock
 from kit.failing import failing
-from kit.packets import TIMING
 
 from tmrl_like.delivery import segments
 from tmrl_like.wire import messages as m
@@ -149,28 +148,6 @@ def test_a_backlog_is_sent_in_turns_between_which_the_link_gives_signs_of_life(e
         assert len(wire.packets) == sent
 
 
-def test_what_does_not_continue_what_came_before_begins_a_packet(ends):
-    box = ends(max_samples=2)
-    for _ in range(3):
-        box.fill(*range(3))
-        box.log.add_break()
-    packets = box.emptied().packets
-    assert [(packet.breaks, packet.samples) for packet in packets] == [
-        (0, 2),
-        (0, 1),
-        (1, 3),
-        (2, 3),
-    ]
-
-
-def test_a_packet_says_what_decides_whether_it_is_too_old(ends):
-    box = ends(max_samples=3)
-    for version in (0, 7, 8):
-        box.append(sample(), TIMING._replace(policy_version=version, observed_at_s=1e9 + version))
-    (packet,) = box.pumped().packets
-    assert (packet.observed_at_s, packet.policy_version) == (1e9, 7)
-
-
 # -- what is on its way ----------------------------------------------------------------------------
 
 
@@ -291,7 +268,7 @@ def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted_once(
         box.pump(nothing, False)
     box.emptied(taker)
     assert taker.rows == {1: [*range(500), *range(500), *range(500)][lost:]}
-    assert taker.gaps == [(1, 0, lost + 1)]
+    assert taker.stretches == [lost + 1]
     taker.acknowledge(box)
     box.restart_reader()
     assert (box.lost_samples, box.unacknowledged_samples()) == (lost, 0)

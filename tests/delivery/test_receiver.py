@@ -97,14 +97,6 @@ def test_breaks_samples_and_reports_are_cut_off_alike(trainer, known, samples, r
     assert [report.return_ for d in trainer.inbox for report in d.episodes] == reports
 
 
-def test_what_waits_for_the_memory_is_in_no_receipt_and_not_acknowledged(trainer):
-    for entry in (1, 2, 3):
-        trainer.give(entry)
-    trainer.store(2)
-    assert trainer.receiver.receipts == (Receipt("w", 7, 2),)
-    assert trainer.due() == [m.Ack("w", 7, 2, 2)]
-
-
 def test_a_damaged_packet_is_counted_and_asked_for_again(trainer):
     trainer.give(1)
     message = packet_of(2, numbered(2))

@@ -4,7 +4,6 @@ damage.
 
 import errno
 import threading
-from collections import deque
 from itertools import count
 from types import SimpleNamespace
 
@@ -284,17 +283,3 @@ def test_a_sample_log_that_was_closed_takes_nothing_and_does_not_fail(spool):
     box.fill(2)
     box.log.refill()
     assert box.log.lost_samples == 1
-
-
-def test_the_control_thread_makes_a_file_if_the_last_spare_one_is_just_being_removed(spool):
-    class Taken(deque):
-        def __len__(self):
-            length = super().__len__()
-            self.clear()
-            return length
-
-    box = spool()
-    box.log._spare = Taken(box.log._spare)
-    for number in (1, 2):
-        box.fill(number, size=200_000)  # two of them are too large for a file
-    assert box.emptied().all_numbers == [1, 2]

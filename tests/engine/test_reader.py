@@ -1,10 +1,8 @@
 """Samples go from the stream to the trainer's memory, with real nodes."""
 
-import contextlib
 import time
 
 from engine_nodes import Nodes
-from engine_packets import message
 from engine_rig import RUN, Rig, Trainer, make
 from kit.packets import numbered, packet_of
 from kit.waiting import until
@@ -18,7 +16,6 @@ from tmrl_like.engine.subjects import (
     BUCKET,
     policy_subject,
     samples_subject,
-    stream_name,
     token,
 )
 from tmrl_like.wire import messages as m
@@ -112,8 +109,10 @@ def test_what_is_stored_is_purged_although_a_purge_has_failed(rig, monkeypatch):
     assert next(failures, None) is None
 
 
-def replace_client(reader):
-    """Have a message fail to leave, so that the connection goes on with another client."""
+def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on(rig, caplog):
+    reader = Reader(rig.nodes.options(RUN, "gpu"))
+    trainer, worker = rig.keep(Trainer(reader, Receiver())), rig.worker(rig.server())
+    until(lambda: reader._direct is not None)
 
     def fail(client):
         del reader._say_who_trains
@@ -121,31 +120,10 @@ def replace_client(reader):
 
     client, reader._say_who_trains = reader._connection._client, fail
     until(lambda: reader._connection._client is not client and reader._connection.connected)
-
-
-def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on(rig, caplog):
-    reader = Reader(rig.nodes.options(RUN, "gpu"))
-    trainer, worker = rig.keep(Trainer(reader, Receiver())), rig.worker(rig.server())
-    until(lambda: reader._direct is not None)
-    replace_client(reader)
     make(worker, 1)
     until(lambda: worker.kept == 0)
     assert trainer.memory == {"w1": [1]}
     assert "is away" not in caplog.text
-
-
-def test_what_another_client_reads_again_counts_once_in_the_backlog(node):
-    async def publish(client):
-        await client.jetstream().publish(samples_subject(RUN, "arena", "w"), message(1))
-
-    with contextlib.closing(Reader(node.options(RUN, "gpu"))) as reader:
-        reader.send(m.encode(m.Hello("trainer", "t", 1, "")))
-        until(lambda: node.streams().get(stream_name(RUN)), "the stream of the run")
-        EngineConnection(node.options(RUN, "arena"), publish).close()
-        until(lambda: reader.receive(0.1) == message(1))
-        replace_client(reader)
-        until(lambda: reader.receive(0.1) == message(1))
-        assert len(reader._backlog._messages) == 1
 
 
 def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog):

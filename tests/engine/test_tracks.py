@@ -61,4 +61,14 @@ def test_what_the_trainer_has_stored_is_received_and_its_memory_alone_is_not(tra
     tracks.on_ack(m.Ack("w", INCARNATION, 0, 1))
     assert words(tracks) == [(0, 0, False)]
     tracks.on_ack(m.Ack("w", INCARNATION, 1, 1, trained=1))
-    assert words(tracks) == [(1, 1, False)]
+    assert tracks.words() == [m.Ack("w", INCARNATION, 1, 1, trained=1)]
+
+
+def test_who_is_forgotten_for_others_is_asked_again_for_what_is_not_stored(tracks, monkeypatch):
+    monkeypatch.setattr("tmrl_like.engine.tracks._MAX_PROCESSES", 2)
+    publish(tracks, *(header(1, worker=worker) for worker in "abc"))
+    tracks.words()
+    tracks.on_ack(m.Ack("a", INCARNATION, 1, 1))
+    assert words(tracks) == []
+    publish(tracks, header(2, worker="a"))
+    assert words(tracks) == [(0, 0, True)]

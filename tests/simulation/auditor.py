@@ -19,7 +19,7 @@ class Life:
         maybe: the row that was being appended when the process was killed.
         counted: number of samples that its worker has to report as lost.
         breaks: numbers of samples that do not continue the one before.
-        made_at: when each sample was appended, by the world's clock.
+        made: number of samples, kept or not.
         trained: training steps have been made up to this entry, as far as its worker has been told.
         is_gone: whether its files were removed with its worker.
         is_cut: whether the power of its machine was cut; then only rows in `safe` must be found.
@@ -32,8 +32,7 @@ class Life:
         self.incarnation = incarnation
         self.kept, self.dropped, self.maybe, self.safe = set(), set(), set(), set()
         self.breaks = set()
-        self.made_at = []
-        self.trained = self.counted = 0
+        self.made = self.trained = self.counted = 0
         self.is_gone = self.is_cut = False
         self._entries, self._rows = [], []  # of kept samples
 
@@ -48,16 +47,16 @@ class Life:
         """
         return bool(self._entries) and self.trained < self._entries[-1]
 
-    def begin_sample(self, now):
-        self.made_at.append(now)
-        number = len(self.made_at) - 1
+    def begin_sample(self):
+        number = self.made
+        self.made += 1
         self.maybe = {(*self.process, number)}
         return number
 
     def end_sample(self, number, entry, lost_samples):
         row = (*self.process, number)
         self.maybe = set()
-        if lost_samples == len(self.made_at) - len(self._rows):
+        if lost_samples == self.made - len(self._rows):
             self.dropped.add(row)
             self.counted += 1
             self.breaks.add(number + 1)
@@ -68,7 +67,7 @@ class Life:
             self._rows.append(row)
 
     def note_break(self):
-        self.breaks.add(len(self.made_at))
+        self.breaks.add(self.made)
 
     def rows_between(self, after, last):
         """Return the rows whose entries come after entry `after`, up to entry `last`."""
@@ -211,8 +210,6 @@ class Auditor:
         # by process: the entry up to which training steps were made, by any trainer
         self.trained = Counter()
         self.excused = set()  # rows that may be lost
-        self._stale = set()
-        self._seated = {}  # by server: the training that has, or last had, the trainer's seat
 
     # -- workers -----------------------------------------------------------------------------------
 
@@ -264,25 +261,6 @@ class Auditor:
 
     # -- trainers ----------------------------------------------------------------------------------
 
-    def note_stale(self, packet, is_told):
-        """Check and note samples dropped as too old. `is_told`: the trainer knows their worker's
-        clock.
-        """
-        life = self.lives[packet.worker, packet.incarnation]
-        rows = life.rows_between(packet.first - 1, packet.last)
-        if (
-            rows
-            and is_told
-            and any(lane.life is life for robot in self._world.robots for lane in robot.lanes)
-        ):
-            age_s = self._world.now - life.made_at[rows[0][2]]
-            assert age_s > self._world.options.max_age_s - 0.01, (
-                f"samples {age_s:.2f} s old were dropped as too old"
-            )
-            self.count("samples came too late, by their worker's clock")
-        self._stale.update(rows)
-        self.count("samples came too late")
-
     def note_steps_made(self, receipt):
         """Note that the training steps for all samples up to an entry were made."""
         worker, incarnation, entry = receipt
@@ -291,27 +269,15 @@ class Auditor:
     # -- the server --------------------------------------------------------------------------------
 
     def look_at_server(self, server):
-        relay = server.relay
-        names = Counter(seat.who for seat in relay._seats.values())
-        doubled = [who for who, count in names.items() if count > 1 and who[0] == "worker"]
-        assert not doubled, f"two seats of {doubled}"
-        trainers = [seat for seat in relay._seats.values() if seat.hello.role == "trainer"]
-        if trainers and (training := trainers[0].hello.name[:2]) != self._seated.setdefault(
-            server.name, training
-        ):
-            self._seated[server.name] = training
-            self.count("another training took the seat")
-        groups = {(seat.hello.rank.group, seat.hello.rank.number) for seat in trainers}
-        assert len(groups) == len(trainers), "two trainers have one seat"
-        assert len({seat.hello.rank.group for seat in trainers}) <= 1, "two groups have seats"
-        for seat in relay.ranks.values():
+        """Check that what waits at a server is within its limit."""
+        for seat in server.relay.ranks.values():
             assert seat.waiting.size_bytes <= self._world.options.relay_bytes
 
     # -- the end -----------------------------------------------------------------------------------
 
     def settle(self):
         """Check at the end that each sample is in a memory or was counted as lost."""
-        present = self.excused | self._stale
+        present = set(self.excused)
         for training in self.trainings.values():
             present |= training.rows
         for life in self.lives.values():

@@ -81,21 +81,16 @@ def _put_under(made, patches):
     draw = random.Random(f"names of {made.seed}")
     patch(secrets, "randbits", draw.getrandbits)
     patch(secrets, "token_hex", lambda size: f"{draw.getrandbits(8 * size):0{2 * size}x}")
-    patch(disk, "write", lambda file, data: made.running.machine.write(file, data))
-    patch(disk, "sync", lambda file: made.running.machine.sync())
     patch(disk, "sync_folder", lambda path: None)
     for training in made.trainings:
         if training.power is not None:
             patches.enter_context(training.power)
-    patch(sample_log, "reserve", lambda path, size: made.running.machine.reserve(path, size))
-    clock = SimpleNamespace(
-        time=lambda: made.running.wall(), monotonic=lambda: made.running.clock()
-    )
+    clock = SimpleNamespace(time=lambda: made.now, monotonic=lambda: made.running.clock())
     clock.perf_counter = clock.monotonic
     for module in (worker_link, trainer_link, fleet, sample_ages):
         patch(module, "time", clock)
-    patch(clocks, "up_s", lambda: made.running.up())
-    patch(clocks, "unix_s", lambda: made.running.unix())
+    for name in ("up_s", "unix_s"):
+        patch(clocks, name, lambda: made.now)
     patch(session, "start_thread", _no_thread)
     patch(conversation, "unknown_host", lambda addresses: "")
     patch(sample_log, "_SEGMENT_BYTES", 4096)

@@ -1,7 +1,5 @@
 """The end of a simulation: faults stop, and all samples must arrive."""
 
-from simulated_faults import heal_disks
-
 ROUNDS = 1500
 
 
@@ -29,12 +27,7 @@ def settle(world):
 
 
 def _heal(world):
-    heal_disks(world)
     world.network.queue_messages = 1000
-    if world.stream is not None:
-        world.stream.refuses = False
-    for machine in world.machines:
-        machine.wall_jump_s = 0.0
     for connection in world.network.connections:
         connection.held_until = [0.0, 0.0]
     for training in world.trainings:

@@ -5,8 +5,6 @@ FIRST [LAST] --steps 1000 [--trace]`.
 import argparse
 import gc
 import sys
-import time
-from collections import Counter
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -21,7 +19,6 @@ def main():
     parser.add_argument("--trace", action="store_true", help="print what happened")
     options = parser.parse_args()
     last = options.first if options.last is None else options.last
-    counts, started = Counter(), time.perf_counter()
     gc.freeze()
     for seed in range(options.first, last + 1):
         lines = [] if options.trace else None
@@ -31,13 +28,7 @@ def main():
             return str(error)
         finally:
             print("\n".join(lines or ()), end="")
-        counts += world.counts
-        counts["samples"] += world.samples
-        counts["steps"] += options.steps
         print(f"seed {seed}: {world.hash:08x}")
-    for what, count in sorted(counts.items()):
-        print(f"{count:8d} {what}")
-    print(f"{time.perf_counter() - started:.1f} s")
     return 0
 
 

@@ -45,12 +45,6 @@ def kill_worker(world):
             process.die()
 
 
-def kill_in_write(world):
-    process = world.one(world.trainers)
-    if process is not None:
-        process.dies_in_write = True
-
-
 def leave(world):
     process = world.one([*world.robots, *world.trainers])
     if process is not None:
@@ -99,19 +93,6 @@ def lose(world):
         world.count("a message was lost")
 
 
-def refuse_at_stream(world):
-    """Let the stream refuse messages, as without a leader or when full, or accept them again."""
-    if world.stream is not None:
-        world.stream.refuses ^= True
-        world.count("a stream took nothing, or took again")
-
-
-def lose_at_stream(world):
-    """Bring the stream's nodes back with an older state."""
-    if world.stream is not None:
-        world.stream.lose(world.rng.randrange(1, 10))
-
-
 def double(world):
     world.deliver(doubles=world.rng.choice((1, 1, 3)))
 
@@ -121,23 +102,6 @@ def freeze(world):
     if process is not None:
         process.wait(world.rng.choice((0.3, 3.0, 9.0)))
         world.count("a process was stopped")
-
-
-def fill_disk(world):
-    world.rng.choice(world.machines).room_bytes = world.rng.randrange(3000)
-
-
-def heal_disks(world):
-    for machine in world.machines:
-        machine.heal()
-
-
-def slow_disk(world):
-    world.rng.choice(world.machines).slow_s = world.rng.choice((0.1, 3.0))
-
-
-def fail_sync(world):
-    world.rng.choice(world.machines).fails_to_sync = True
 
 
 def cut_trainer_power(world):
@@ -161,11 +125,6 @@ def cut_worker_power(world):
         process.dies_after = int(1.5 ** world.rng.uniform(0, TINY_TURNS))
 
 
-def jump_clock(world):
-    world.rng.choice(world.machines).wall_jump_s += world.rng.choice((-3600.0, -1.0, 1.0, 3600.0))
-    world.count("a clock jumped")
-
-
 def pass_time(world):
     """Let time pass without any turns, as on a suspended machine."""
     world.now += world.rng.choice((3.0, 30.0, 300.0))
@@ -173,15 +132,6 @@ def pass_time(world):
 
 
 # -- changes of a whole world: no other fault hits it ----------------------------------------------
-
-
-def let_clocks_jump(world):
-    """Let clocks jump while samples must be younger than 2 s."""
-    world.only(jump_clock, 0.05)
-    world.options.max_age_s = 2.0
-    for trainer in world.trainers:
-        if trainer.is_alive:  # it has the age limit that was drawn
-            trainer.die()
 
 
 def kill_groups(world):

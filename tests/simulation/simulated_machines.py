@@ -1,82 +1,17 @@
-"""Machines and processes of a simulation, which are scheduled, killed and stopped, and their
-disks.
+"""Processes of a simulation, which are scheduled, killed and stopped, and a disk for mapped
+files.
 """
 
 import contextlib
-import errno
 import gc
 
 from kill_lines import Killed, kill_after
 
 from tmrl_like import delivery
-from tmrl_like.base import files
 from tmrl_like.delivery.segments import SUFFIX
 
 PAGE_BYTES = 512  # small like the files of a simulation; a real page has 4 KiB
 MOMENTS = 10
-
-
-class Machine:
-    """A machine with its disk and its clock.
-
-    Attributes:
-        room_bytes: free space of the disk; None: plenty.
-        slow_s: longest duration of a write.
-        fails_to_sync: whether syncs fail.
-        wall_jump_s: error of the clock.
-        up_from_s: value of `base.clocks.up_s` when the simulation begins.
-    """
-
-    def __init__(self, world):
-        self._world = world
-        self.heal()
-        self.wall_jump_s = 0.0
-        self.boot()
-
-    def heal(self):
-        """Give the disk room, and end its faults."""
-        self.room_bytes, self.slow_s, self.fails_to_sync = None, 0.0, False
-
-    def boot(self):
-        self.up_from_s = next(self._world.boots)
-
-    def write(self, file, data):
-        """Replace `base.files.disk.write`."""
-        process = self._world.running
-        if process.dies_in_write:
-            file.write(data[: self._world.rng.randrange(len(data))])
-            self._world.count("killed in a write")
-            raise Killed
-        self._take(len(data), lambda room: file.write(data[:room]))
-        self._pause()
-        files.write_whole(file, data)
-
-    def sync(self):
-        """Replace `base.files.disk.sync`."""
-        if self.fails_to_sync:
-            self._world.count("a sync failed")
-            raise OSError(errno.EIO, "input/output error")
-        self._pause()
-
-    def reserve(self, path, size):
-        """Replace `base.files.reserve`."""
-        self._take(size, lambda room: None)
-        files.reserve(path, size)
-
-    def _take(self, size, write):
-        if self.room_bytes is None:
-            return
-        if size > self.room_bytes:
-            write(self.room_bytes)
-            self.room_bytes = 0
-            self._world.count("a disk was full")
-            raise OSError(errno.ENOSPC, "no space left")
-        self.room_bytes -= size
-
-    def _pause(self):
-        if self.slow_s:
-            self._world.running.wait(self._world.rng.random() * self.slow_s)
-            self._world.count("a disk was slow")
 
 
 class Process:
@@ -86,42 +21,27 @@ class Process:
         is_alive: whether it may be scheduled.
         dies_after: number of lines of `tmrl_like.delivery` after which it is killed in its next
             turn; None: it is not killed.
-        dies_in_write: whether it is killed in its next write.
-        frozen_until: until then it is stopped (SIGSTOP) or waits for its disk.
+        frozen_until: until then it is stopped (SIGSTOP).
         start_at: when it may be restarted.
         let_go: lets go of each file that it has mapped and each lock that it holds.
     """
 
-    def __init__(self, world, name, machine):
+    def __init__(self, world, name):
         self.world = world
         self.name = name
-        self.machine = machine
         self.is_alive = False
         self.start_at = 0.0
         self.spare()
 
     def spare(self):
         """Cancel faults that are about to hit it."""
-        self.dies_after, self.dies_in_write, self.frozen_until = None, False, 0.0
+        self.dies_after, self.frozen_until = None, 0.0
 
     def begin(self):
         self._clock_from = self.world.rng.random() * 1e5
-        self.epoch_s = self.wall() - self.up()
         self.spare()
         self.let_go = []
         self.is_alive = True
-
-    def wall(self):
-        """Return the Unix time that its machine's clock shows."""
-        return 1.7e9 + self.world.now + self.machine.wall_jump_s
-
-    def up(self):
-        """Replace `base.clocks.up_s`."""
-        return self.machine.up_from_s + self.world.now
-
-    def unix(self):
-        """Replace `base.clocks.unix_s`."""
-        return self.epoch_s + self.up()
 
     def clock(self):
         """Replace `time.monotonic`."""

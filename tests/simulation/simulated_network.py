@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from simulated_engine import ENGINE
-
 from tmrl_like.transport.base import Incoming
 
 
@@ -111,7 +109,6 @@ class SimulatedServerLink:
     def __init__(self, world):
         self.inbox = deque()
         self.connections = {}
-        self.engine = None  # its gateway, if the world has an engine
         self._world = world
         self._known = set()
 
@@ -120,8 +117,6 @@ class SimulatedServerLink:
         self.inbox.append(Incoming(connection.id, connection.link.identity, data))
 
     def send(self, peer, data):
-        if peer == ENGINE:
-            return self.engine.send(data)
         connection = self.connections.get(peer)
         if connection is None or peer not in self._known:
             return False

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from simulated_engine import Gateway
-from simulated_machines import Machine, Process
+from simulated_machines import Process
 from simulated_network import SimulatedServerLink
 
 from tmrl_like.server.relay import Relay
@@ -14,9 +13,6 @@ TICK_S, BEAT_S = 0.25, 1.0
 class ServerProcess(Process):
     """A server process: the relay, and the loop around it."""
 
-    def __init__(self, world, name):
-        super().__init__(world, name, Machine(world))
-
     def start(self):
         self.begin()
         self.link = SimulatedServerLink(self.world)
@@ -25,9 +21,6 @@ class ServerProcess(Process):
             max_workers=len(self.world.workers) + self.world.rng.choice((0, 0, 5)),
             max_waiting_bytes=self.world.options.relay_bytes,
         )
-        self.gateway = None
-        if self.world.stream is not None:
-            self.gateway = self.link.engine = Gateway(self, self.world.stream)
         self._next_tick = self._next_beat = self.clock()
 
     def turn(self):
@@ -35,8 +28,6 @@ class ServerProcess(Process):
         for _ in range(self.world.rng.randrange(1, 30)):
             if self.link.inbox:
                 self.relay.handle(self.link.inbox.popleft(), self.clock())
-        if self.gateway is not None:
-            self.gateway.turn()
         self.relay.flush()
         now = self.clock()
         if now >= self._next_tick:

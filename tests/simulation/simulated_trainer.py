@@ -12,18 +12,15 @@ from auditor import TrainingAudit
 from disk import PowerDisk
 from kill_lines import Killed
 from kit.executors import Beside
-from simulated_engine import Reader
-from simulated_machines import Machine, Process
+from simulated_machines import Process
 from simulated_network import SimulatedPeerLink
 from simulated_worker import SPACES
 
 from tmrl_like.delivery.sample_store import SampleStore
-from tmrl_like.errors import CheckpointError
 from tmrl_like.session.ring import Ring
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.ranks import Alone
-from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.transport.base import Identity
 from tmrl_like.wire import messages as m
@@ -67,25 +64,11 @@ class Memory:
         )
 
 
-class Freshness(FreshnessLimits):
-    """The package's freshness limits, which report samples that are too old to the auditor."""
-
-    def __init__(self, world):
-        super().__init__(world.options.max_age_s)
-        self._world = world
-
-    def admit(self, packet, now_s, newest_version, ahead_s=0.0):
-        is_admitted = super().admit(packet, now_s, newest_version, ahead_s)
-        if not is_admitted:
-            self._world.auditor.note_stale(packet, is_told=ahead_s != 0.0)
-        return is_admitted
-
-
 class TrainerProcess(Process):
     """A trainer, or one rank of several; its connection and its training thread take turns."""
 
     def __init__(self, world, training, rank):
-        super().__init__(world, f"{training.name}-{rank}", training.machine)
+        super().__init__(world, f"{training.name}-{rank}")
         self.training = training
         self.rank = rank
         self.identity = Identity("key of the trainers", ("trainer",))
@@ -110,17 +93,11 @@ class TrainerProcess(Process):
         pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
         counts = {"total_samples": 0, "total_updates": 0, "epoch": 0, "elapsed_s": 0.0}
         made = SimpleNamespace(memory=self.memory, pacer=pacer, kept=Kept(), **counts)
-        try:
-            self.checkpoints.build(lambda: made, "all")
-        except CheckpointError:
-            if not self.machine.fails_to_sync:
-                raise
-            self.die()
-            return
+        self.checkpoints.build(lambda: made, "all")
         training.run = self.checkpoints.receiver.run
 
     def connect(self):
-        world, training, size = self.world, self.training, len(self.training.ranks)
+        training, size = self.training, len(self.training.ranks)
         receiver = self.checkpoints.receiver
         self.ranks.receipts = [
             msgspec.msgpack.encode(rank.checkpoints.receiver.receipts) for rank in training.ranks
@@ -128,16 +105,11 @@ class TrainerProcess(Process):
         self.checkpoints.gather_receipts()
         ring = Ring([training.server], self._dial)
         rank = m.ALONE if size == 1 else m.Rank(self.rank, size, training.group)
-        self.link = TrainerLink(
-            ring, self.name, SPACES, receiver, Freshness(world), rank=rank, clock=self.clock
-        )
+        self.link = TrainerLink(ring, self.name, SPACES, receiver, rank=rank, clock=self.clock)
         self.session = self.link.session
 
     def _dial(self, address):
-        if self.world.stream is not None:
-            self.peer = Reader(self, self.world.stream)
-        else:
-            self.peer = SimulatedPeerLink(self.world, address, self, self.identity)
+        self.peer = SimulatedPeerLink(self.world, address, self, self.identity)
         return self.peer
 
     def turn(self):
@@ -177,9 +149,7 @@ class TrainerProcess(Process):
 
     def die(self):
         super().die()
-        if isinstance(self.peer, Reader):
-            self.peer.close()
-        elif self.peer is not None:
+        if self.peer is not None:
             self.world.network.drop_peer(self.peer)
         self.session = None
         self.training.note_death()
@@ -202,7 +172,6 @@ class Training:
         self.sizes = sizes
         self.memory_size = rng.choice((30, 10**9, 10**9))
         self.sync_every_s = rng.choice((0.0, 0.1, 0.25))
-        self.machine = Machine(world)
         self.run = ""
         self.group = 0
         self.ranks = []
@@ -211,7 +180,7 @@ class Training:
         if sizes != (1,) or rng.random() < 0.85:
             self.path = world.folder / self.name
             self.path.mkdir()
-            self.power = PowerDisk(self.path, really_syncs=True)
+            self.power = PowerDisk(self.path)
         self.audit = world.auditor.trainings[self.name] = TrainingAudit(world.auditor, self)
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
-from simulated_machines import Machine, MappedDisk, Process
+from simulated_machines import MappedDisk, Process
 from simulated_network import SimulatedPeerLink
 
 from tmrl_like.base.files import lock_folder
@@ -43,7 +43,7 @@ class RobotProcess(Process):
     """The process with a worker's control loops, which append numbered samples."""
 
     def __init__(self, world, worker):
-        super().__init__(world, f"{worker.name}-robot", worker.machine)
+        super().__init__(world, f"{worker.name}-robot")
         self.worker = worker
         self.lanes = []
 
@@ -84,15 +84,14 @@ class RobotProcess(Process):
 
     def _append_sample(self, lane, is_reset):
         life, log, world = lane.life, lane.log, self.world
-        number = life.begin_sample(world.now)
+        number = life.begin_sample()
         obs = np.array((self.worker.number, life.incarnation, number))
         if world.rng.random() < 0.02:
             lane.is_text = not lane.is_text
         info = {"said": "x" * (number % 5)} if lane.is_text else {}
-        timing = StepTiming(self.unix(), 0.0, 0.0, number + 1)
+        timing = StepTiming(world.now, 0.0, 0.0, number + 1)
         log.append((None, obs, 0.0, False, False, info), *timing, RESET * is_reset)
         life.end_sample(number, log.entries, log.lost_samples)
-        world.samples += 1
 
     def append_to_all(self):
         """Append a sample in each lane that does not wait for training."""
@@ -122,7 +121,7 @@ class LinkProcess(Process):
     """The link process: a worker's half of the conversation with the server."""
 
     def __init__(self, world, worker):
-        super().__init__(world, f"{worker.name}-link", worker.machine)
+        super().__init__(world, f"{worker.name}-link")
         self.worker = worker
         self.identity = Identity(
             "key of all workers" if world.has_one_key else f"key of {worker.name}", ("worker",)
@@ -143,7 +142,6 @@ class LinkProcess(Process):
             worker.robot.folder.dead,
             world.options.outbox,
             self.clock,
-            worker.robot.epoch_s,
         )
         if self.outbox.takes_over:
             world.count("entries of dead processes were taken over")
@@ -211,7 +209,6 @@ class Worker:
         self.name = f"w{number}"
         self.spools = world.rng.random() < 0.6
         self.is_in_lockstep = world.rng.random() < 0.2
-        self.machine = Machine(world)
         self.robot = RobotProcess(world, self)
         self.link = LinkProcess(world, self)
         self.is_cut = False
@@ -252,7 +249,6 @@ class Worker:
             process.start_at = self.world.now
         self.world.count("the power of a worker was cut")
         self.disk.cut(self.world.rng)
-        self.machine.boot()
         self.world.auditor.note_worker_cut(self)
 
     def start(self):

@@ -3,18 +3,15 @@ docs/reliability.md.
 """
 
 import multiprocessing as mp
-import subprocess
-import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import pytest
 from breaks import BREAKS, ROOT, seed_that_notices
 from histories import live
-from simulated_faults import kill_groups, let_clocks_jump
+from simulated_faults import kill_groups
 
-SEEDS, STEPS = 25, 800
+SEEDS, STEPS = 40, 800
 HAPPENED = (
     "Ack",
     "Beat",
@@ -24,9 +21,7 @@ HAPPENED = (
     "Refusal",
     "SamplePacket",
     "Welcome",
-    "a clock jumped",
     "a connection was cut in two",
-    "a disk was full",
     "a group changed its size",
     "a lane waited for training",
     "a link outlived its robot",
@@ -46,17 +41,12 @@ HAPPENED = (
     "killed between turns",
     "messages were lost with their connection",
     "one direction was held up",
-    "samples came too late",
     "the power of a trainer was cut",
     "the power of a worker was cut",
     "time passed",
 )
 RARE = (
-    "a disk was slow",
     "a robot came back while its old link lived",
-    "a sync failed",
-    "another training took the seat",
-    "killed in a write",
     "samples were dropped",
 )
 
@@ -105,16 +95,6 @@ def test_every_promise_holds_in_a_million_steps(figure):
     figure(f"1,000,000 steps of seeds 1000 to 1999: {kills:,} kills, {cuts:,} power cuts")
 
 
-@pytest.mark.fault(
-    "clocks",
-    "clocks jump by an hour all the time, in simulated histories",
-    "no young sample is dropped",
-)
-def test_while_clocks_jump_only_old_samples_are_dropped():
-    worlds = [live(seed, STEPS, change=let_clocks_jump) for seed in range(4)]
-    assert all(world.counts["a clock jumped"] > 20 for world in worlds)
-
-
 def test_groups_that_change_their_size_have_each_sample_once():
     counts = sum((live(seed, STEPS, change=kill_groups).counts for seed in range(4)), Counter())
     assert counts["a group changed its size"] > 5
@@ -136,18 +116,3 @@ def test_the_line_of_a_break_is_there(broken):
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.name)
 def test_a_break_is_noticed(broken):
     assert seed_that_notices(broken)
-
-
-@pytest.mark.chaos
-def test_a_seed_is_the_same_history_in_another_process():
-    """The other process has other string hashes, and thus another order of sets."""
-
-    def lines(hash_seed):
-        command = [sys.executable, str(Path(__file__).with_name("simulate.py")), "0", "29"]
-        done = subprocess.run(
-            command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
-        )
-        return [line for line in done.stdout.splitlines() if line.startswith("seed")]
-
-    assert lines("1") == lines("2")
-    assert len(lines("1")) == 30

@@ -16,7 +16,6 @@ that competes for the same seat; and random limits, some of them small.
 
 from __future__ import annotations
 
-import itertools
 import random
 import zlib
 from collections import Counter
@@ -24,7 +23,6 @@ from types import SimpleNamespace
 
 import simulated_faults as faults
 from auditor import Auditor
-from simulated_engine import Stream
 from simulated_network import SimulatedNetwork
 from simulated_server import ServerProcess
 from simulated_trainer import Training
@@ -61,22 +59,14 @@ FAULTS = {  # relative frequencies among the faults drawn for a world
     faults.kill_link: 0.6,
     faults.kill_worker: 0.3,
     faults.kill_trainer: 0.5,
-    faults.kill_in_write: 0.3,
     faults.leave: 0.3,
     faults.cut_connection: 0.8,
     faults.hold_up: 0.5,
     faults.lose: 1.0,
     faults.double: 1.0,
-    faults.refuse_at_stream: 0.5,
-    faults.lose_at_stream: 0.3,
     faults.freeze: 0.3,
-    faults.fill_disk: 0.3,
-    faults.heal_disks: 0.6,
-    faults.slow_disk: 0.3,
-    faults.fail_sync: 0.6,
     faults.cut_trainer_power: 0.6,
     faults.cut_worker_power: 0.6,
-    faults.jump_clock: 0.3,
     faults.pass_time: 0.3,
 }
 
@@ -91,12 +81,11 @@ class World:
         self.rng = rng = random.Random(seed)
         self.has_one_key = seed % 2 == 0  # all workers have the same
         self.now = 100.0
-        self.steps = self.samples = 0
+        self.steps = 0
         self.counts = Counter()
         self.hash = 0
         self.lines = None  # a list for descriptions of events, or None
         self.running = None  # the process whose turn it is
-        self.boots = itertools.count(1e5, 1e5)
         self.auditor = Auditor(self)
         is_small = rng.random() < 0.3
         self.options = SimpleNamespace(
@@ -108,21 +97,16 @@ class World:
                 spool_max_bytes=20_000 if is_small else 2 << 30,
                 window_bytes=rng.choice((1000, 32 << 20)),
             ),
-            log_bytes=rng.choice((1 << 15, 512 << 20)),
+            log_bytes=rng.choice((1 << 14, 512 << 20)),
             relay_bytes=rng.choice((30_000, 512 << 20)),
             lanes=rng.choice(((1,), (1,), (2,), (1, 2))),
-            max_age_s=2.0 if rng.random() < 0.15 else float("inf"),
         )
         self.network = SimulatedNetwork(self, rng.choice((8, 1000)), rng.random() < 0.5)
         self.workers = [Worker(self, number) for number in range(rng.choice((1, 1, 2, 3)))]
         names = ["a:1", "b:2"][: rng.choice((1, 1, 1, 2))]
         self.servers = [ServerProcess(self, name) for name in names]
-        # of the engine between servers and trainer, if there is one
-        self.stream = Stream(self) if rng.random() < 0.25 else None
         seats = names + names[:1] * (rng.random() < 0.2)  # perhaps two for the first seat
         sizes = rng.choice(((1,), (1,), (1,), (2,), (1, 2, 3)))
-        if self.stream is not None:
-            seats, sizes = names[:1], (1,)
         self.trainings = [Training(self, number, name, sizes) for number, name in enumerate(seats)]
         self._faults = {fault: weight for fault, weight in FAULTS.items() if rng.random() < 0.6}
         fewest, most = rng.choice(((0.0, 0.01), (0.01, 0.05), (0.03, 0.1)))
@@ -174,10 +158,6 @@ class World:
     @property
     def processes(self):
         return [*self.robots, *self.links, *self.trainers, *self.servers]
-
-    @property
-    def machines(self):
-        return [part.machine for part in (*self.workers, *self.trainings)]
 
     # -- the scheduler -----------------------------------------------------------------------------
 

@@ -106,6 +106,11 @@ def test_a_worker_whose_machine_was_started_again_or_is_another_begins_again(fle
     assert fleet.age_s(fleet.now - 3.0) == pytest.approx(3.0, abs=0.02)
 
 
+@pytest.mark.fault(
+    "clocks",
+    "the clocks of a worker's and the trainer's machine jump by an hour, at random",
+    "ages of samples stay right: no young sample is dropped",
+)
 def test_at_random_ages_stay_right(monkeypatch):
     for seed in range(5):
         rng = random.Random(seed)

@@ -112,7 +112,8 @@ class LinkProxy:
         await self._cut()
 
     async def _cut(self):
-        await asyncio.sleep(0.01)  # asyncio needs some turns to accept and to close
+        for _ in range(5):  # asyncio needs some turns to accept and to close
+            await asyncio.sleep(0.002)
         connections = dict(self._connections)
         for task, writer in connections.items():
             task.cancel()

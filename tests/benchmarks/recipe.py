@@ -22,9 +22,9 @@ from tmrl_like.replay import ReplayMemory
 
 STEPS = {"Hopper-v5": 50_000, "Walker2d-v5": 50_000, "HalfCheetah-v5": 50_000}
 BESIDE = {
-    "Hopper-v5": {"peer": "SAC 530, CrossQ 1,421", "goal": 2000},
-    "Walker2d-v5": {"peer": "SAC 384, CrossQ 1,096", "goal": 1500},
-    "HalfCheetah-v5": {"peer": "SAC 4,212, CrossQ 6,345", "goal": 6000},
+    "Hopper-v5": {"peer": "SAC 530, CrossQ 1,421, XQC 2,735", "goal": 2000},
+    "Walker2d-v5": {"peer": "SAC 384, CrossQ 1,096, XQC 2,374", "goal": 1500},
+    "HalfCheetah-v5": {"peer": "SAC 4,212, CrossQ 6,345, XQC 6,754", "goal": 6000},
 }
 FIRST_STEPS, GAMMA = 1000, 0.99
 

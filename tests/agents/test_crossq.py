@@ -85,10 +85,15 @@ def test_weights_of_hidden_units_keep_the_length_1(acceleration):
 
 
 @pytest.mark.parametrize("acceleration", ["off", "auto"])
-def test_one_critic_that_is_not_finite_makes_the_losses_so(acceleration):
+@pytest.mark.parametrize("broken", ["a critic", "the actor"])
+def test_what_is_not_finite_makes_the_losses_so(acceleration, broken):
     made = crossq(acceleration, lr_critic=0.0)
     with torch.no_grad():
-        made.critic.network.bias[1] = torch.nan
+        if broken == "a critic":
+            made.critic.network.bias[1] = torch.nan
+        else:
+            made.plain_actor.head.bias.fill_(torch.nan)
+            made.actor.network.bias.fill_(torch.nan)
     (metrics,) = train(made, 1)
     assert math.isnan(metrics["loss_critic"])
     assert math.isnan(metrics["loss_actor"])

@@ -99,7 +99,7 @@ def test_what_is_not_finite_makes_the_losses_so(acceleration, broken):
     assert math.isnan(metrics["loss_actor"])
 
 
-def test_usual_values_are_those_of_the_robot_s():
+def test_critics_are_as_wide_as_the_actor_and_half_a_nat_per_dimension_is_aimed_at():
     made = CrossQAgent(OBS, BOX, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(8, 7)))
     assert made.target_entropy == -1.5  # minus half a nat per dimension
     # as wide as the actor

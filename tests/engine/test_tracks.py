@@ -64,8 +64,8 @@ def test_what_the_trainer_has_stored_is_received_and_its_memory_alone_is_not(tra
     assert tracks.words() == [m.Ack("w", INCARNATION, 1, 1, trained=1)]
 
 
-def test_who_is_forgotten_for_others_is_asked_again_for_what_is_not_stored(tracks, monkeypatch):
-    monkeypatch.setattr("tmrl_like.engine.tracks._MAX_PROCESSES", 2)
+def test_who_is_forgotten_for_others_is_asked_again_for_what_is_not_stored():
+    tracks = Tracks(max_processes=2)
     publish(tracks, *(header(1, worker=worker) for worker in "abc"))
     tracks.words()
     tracks.on_ack(m.Ack("a", INCARNATION, 1, 1))

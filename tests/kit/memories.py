@@ -9,6 +9,8 @@ from tmrl_like.replay import DropHistory, check_transition
 from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved, packed
 from tmrl_like.types import Buffer
 
+COMPRESS = DropHistory(4)
+
 
 def gather(memory, items):
     """Return the batch of these items."""
@@ -32,7 +34,7 @@ def arriving(workers, sizes, seed, count=100, first=0, **env):
     return interleaved(streams, seed=seed)
 
 
-def driven_by(by_whom, steps, compress=DropHistory(4), stream="w", size=100):  # noqa: B008
+def driven_by(by_whom, steps, compress=COMPRESS, stream="w", size=100):
     """Yield a stream of steps in packets of this size; `by_whom`: the first and the end of the
     steps in which a driver took over.
     """

@@ -209,14 +209,14 @@ class CrossQAgent(SACAgent):
         with torch.no_grad():
             next_act, next_log_prob_B = self._sample(batch.next_obs)
         logits_NRK = critic.outputs_at(joint_obs(batch), torch.cat((batch.act, next_act)))
+        logits_NBK, _ = logits_NRK.chunk(2, dim=1)
         bins_K, p_NRK = critic.bins, logits_NRK.detach().softmax(dim=-1)
-        q_NB, next_q_NB = (p_NRK @ bins_K).chunk(2, dim=1)
-        _, next_p_NBK = p_NRK.chunk(2, dim=1)
-        of_least = next_q_NB.argmin(dim=0), torch.arange(len(batch.rew), device=self.device)
+        p_NBK, next_p_NBK = p_NRK.chunk(2, dim=1)
+        least_B = (next_p_NBK @ bins_K).argmin(dim=0)
+        next_p_BK = next_p_NBK[least_B, torch.arange(len(least_B), device=self.device)]
         rest = next_log_prob_B, self.temperature().detach(), self._gamma_of(batch), bins_K
-        target_BK = categorical_target(batch.rew, batch.terminated, next_p_NBK[of_least], *rest)
-        loss = categorical_loss(logits_NRK[:, : len(target_BK)], target_BK)
-        return loss, q_NB, target_BK @ bins_K
+        target_BK = categorical_target(batch.rew, batch.terminated, next_p_BK, *rest)
+        return categorical_loss(logits_NBK, target_BK), p_NBK @ bins_K, target_BK @ bins_K
 
     @property
     def _policy(self) -> SquashedGaussianActor:

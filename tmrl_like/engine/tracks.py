@@ -38,7 +38,9 @@ class _Track:
 class Tracks:
     """Tracks every worker process that a gateway has heard from."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_processes: int = _MAX_PROCESSES) -> None:
+        """Follow this many processes at most."""
+        self._max_processes = max_processes
         self._tracks: dict[tuple[str, int], _Track] = {}
         # tracks whose workers must get an acknowledgement; True: with a request to send again
         self._due: dict[_Track, bool] = {}
@@ -65,7 +67,7 @@ class Tracks:
 
     def _track_of(self, packet: m.SamplePacket) -> _Track:
         process = (packet.worker, packet.incarnation)
-        if process not in self._tracks and len(self._tracks) >= _MAX_PROCESSES:
+        if process not in self._tracks and len(self._tracks) >= self._max_processes:
             self._tracks.clear()  # workers are asked again for what is not stored
         track = self._tracks.setdefault(process, _Track(process))
         track.confirm(packet.oldest - 1)  # earlier entries are stored, or never come

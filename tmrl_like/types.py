@@ -221,6 +221,7 @@ class EpisodeStats(msgspec.Struct, frozen=True, rename={"return_": "return"}):
     terminated: bool
     truncated: bool
     finished_at_s: float  # Unix time
+    # of what drove at its end; 0: it was never published, or did not drive a test alone
     policy_version: Count
     duration_s: float = 0.0
     overruns: Count = 0  # time-steps that missed their deadline in this episode

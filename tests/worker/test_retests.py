@@ -41,9 +41,9 @@ def weights_of(version):
     return linear_actor(bias=version / 10).weights()
 
 
-def driven(steps):
-    """Drive `steps` steps with a new policy after each; return for each episode: is it a test, its
-    return, its policy version.
+def driven(steps, others=()):
+    """Drive `steps` steps with a new policy after each; something else drives the step after those
+    in `others`, too. Return for each episode: is it a test, its return, its policy version.
     """
     episodes = []
     with alone(partial(PolicysReturn, 4), own_thread=False) as worker:
@@ -51,6 +51,7 @@ def driven(steps):
         driving = worker.lanes[0].steps(plan)
         for version, _ in zip(range(1, steps + 1), driving, strict=False):
             worker.use_weights(weights_of(version), version)
+            worker.loop.driver.steps_of_others += version in others
     return [(stats.test, stats.return_, stats.policy_version) for stats in episodes]
 
 
@@ -67,6 +68,13 @@ def test_a_better_policy_is_tested_three_times_in_a_row_in_the_place_of_later_te
     assert "".join("t" if test else "." for test, *_ in episodes) == "t..ttt......ttt...."
     tested = [version for test, _, version in episodes if test]
     assert len(set(tested[1:4])) == len(set(tested[4:7])) == 1
+
+
+def test_a_test_in_which_something_else_drove_counts_for_no_policy_and_ends_the_repetition():
+    episodes = driven(40, others=(18,))
+    assert [(test, version) for test, _, version in episodes[:6]] == [
+        *((True, 1), (False, 8), (False, 12), (True, 12), (True, 0), (False, 24))
+    ]
 
 
 def test_a_policy_that_is_too_old_is_not_held():

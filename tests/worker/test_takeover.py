@@ -216,3 +216,9 @@ def test_test_episodes_are_taken_over_only_where_that_is_asked_for(make, wants, 
     worker = make({2: wants([0.5])}, takeover_in_tests=in_tests)
     worker.run_episode()
     assert worker.env.sent[2:] == [0.5 * in_tests] * 8
+
+
+def test_a_test_counts_for_no_policy_if_a_driver_took_it_over(make, wants):
+    worker = make({3: wants([0.5]), 5: wants(None)}, takeover_in_tests=True)
+    worker.loop.counts.policy_version = 7
+    assert [worker.run_episode().policy_version for _ in range(2)] == [0, 7]

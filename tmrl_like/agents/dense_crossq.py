@@ -126,7 +126,7 @@ def _critic_gradients(
     logits_NRK, passes = _forward(critics, x_RI)
     metrics = _distribution_errors(logits_NRK, drawn.log_prob_B, outcome, entropy_coef)
     for n in range(len(passes)):
-        _backward(critics, n, passes[n], logits_NRK[n])
+        _backward(critics, n, passes[n], logits_NRK[n][:num_rows])  # none flows through the target
     return metrics
 
 
@@ -137,9 +137,9 @@ def _distribution_errors(
     outcome: tuple[Floats, Floats, Floats],
     entropy_coef: float,
 ) -> tuple[float, float, float]:
-    """Turn the logits of (s, a), then of (s', a'), into the gradient of `categorical_loss`, in
-    place; return the loss, and the means of values and targets. `outcome` is rew, terminated and
-    gamma [B].
+    """Turn the logits of (s, a), which those of (s', a') follow, into the gradient of
+    `categorical_loss`, in place; return the loss, and the means of values and targets. `outcome` is
+    rew, terminated and gamma [B].
     """
     rew_B, terminated_B, gamma_B = outcome
     num_critics, num_rows, loss, q_sum, target_sum = len(logits_NRK), len(rew_B), 0.0, 0.0, 0.0
@@ -163,10 +163,6 @@ def _distribution_errors(
             q_sum += mean_of(p_K)
             for k in range(len(p_K)):
                 p_K[k] = (p_K[k] - target_K[k]) / np.float32(num_rows)
-    for n in range(num_critics):
-        for b in range(num_rows, 2 * num_rows):
-            for k in range(len(target_K)):
-                logits_NRK[n, b, k] = ZERO  # no gradient flows through the target
     return loss / num_rows, q_sum / (num_critics * num_rows), target_sum / num_rows
 
 
@@ -295,20 +291,19 @@ def _running(network: NormedNetwork, i: int, n: int) -> tuple[Floats, Floats]:
 
 
 @compiled_part
-def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO: Floats) -> None:
-    """Backpropagate the gradient `d_out_RO` of the outputs of network n, after `_forward`, to its
-    parameters.
+def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_BO: Floats) -> None:
+    """Backpropagate the gradient `d_out_BO` of the first outputs of network n, after `_forward`, to
+    its parameters. That of the other outputs is 0.
     """
-    layers, d = network.layers, d_out_RO
+    layers, d = network.layers, d_out_BO
     for i in range(len(passed) - 1, -1, -1):
         layer = layer_of(layers, layers.parameters, i, n)
         gradient = layer_of(layers, layers.gradients, i, n)
-        y = passed[i].y
         if i == len(passed) - 1:
             sum_rows(d, gradient.bias)
-        multiply(y, d, gradient.weight, True, False)
-        d_y = np.empty_like(y)
-        multiply(d, layer.weight, d_y, False, True)
+        multiply(passed[i].y[: len(d)], d, gradient.weight, True, False)
+        d_y = np.zeros_like(passed[i].y)
+        multiply(d, layer.weight, d_y[: len(d)], False, True)
         if i > 0:
             gain = layer_of(layers, layers.parameters, i - 1, n).gain
             d_before = layer_of(layers, layers.gradients, i - 1, n)

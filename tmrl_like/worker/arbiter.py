@@ -56,6 +56,7 @@ class Arbiter:
             file; 0: there is none.
         expires_at: `time.perf_counter()` after which the current policy is too old; -inf: there is
             none.
+        steps_of_others: number of steps that neither policy nor expert drove.
     """
 
     env: SupervisedEnv
@@ -74,6 +75,7 @@ class Arbiter:
         self.received_at = 0.0
         self.expires_at = math.inf if self.max_policy_age_s == math.inf else -math.inf
         self.holds = False
+        self.steps_of_others = 0
         self._waiting: tuple[Weights, int] | None = None  # until the policy is no longer held
         self._is_finite = finite_check(self.env.env.action_space)
         self._published_at_s = 0.0
@@ -85,6 +87,7 @@ class Arbiter:
         loop calls this at each step.
         """
         if self.takeover is not None and (act := self.takeover.choose(obs, test, now)) is not None:
+            self.steps_of_others += 1
             return act, self.takeover.source
         if now > self.expires_at and not self.is_expert:
             return self._safe(now), ActionSource.SAFE
@@ -130,6 +133,7 @@ class Arbiter:
             self._safe_steps_before = counts.safe_steps
             self.env.log.add(logging.ERROR, "%s", counts.alarm)
         counts.safe_steps += 1
+        self.steps_of_others += 1
         self._safe_at = now
         return copy.deepcopy(
             self.env.default_action if self.safe_action is None else self.safe_action

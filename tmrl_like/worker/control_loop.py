@@ -52,6 +52,7 @@ class _Episode:
     started_at: float  # time.monotonic()
     steps_before: int
     overruns_before: int
+    others_before: int
     return_: float = 0.0
     rollout: deque[Step] | None = None  # None: nobody asked for it
 
@@ -98,7 +99,7 @@ class ControlLoop:
         }
         self._action: Action = None  # the newest
         self._source = ActionSource.POLICY  # what chose it
-        self._episode = _Episode(False, 0.0, 0, 0)
+        self._episode = _Episode(False, 0.0, 0, 0, 0)
         # number of the newest episode whose samples are collected; sent with them
         self._number = -1
         self._reward = 0.0  # the newest
@@ -157,9 +158,8 @@ class ControlLoop:
     def begin_episode(self, test: bool, collect_samples: bool) -> Observation:
         """Reset, and return the observation. Raises as `step` does."""
         self.check()
-        self._episode = _Episode(
-            test, time.monotonic(), self.counts.env_steps, self.counts.overruns
-        )
+        counts, others = self.counts, self.driver.steps_of_others
+        self._episode = _Episode(test, time.monotonic(), counts.env_steps, counts.overruns, others)
         obs, _ = self.reset(collect_samples)
         if self.rollouts is not None:
             self._episode.rollout = self.rollouts.begin(obs, self.times[3])
@@ -320,6 +320,7 @@ class ControlLoop:
         """
         self.release()
         episode, counts = self._episode, self.counts
+        drove_alone = self.driver.steps_of_others == episode.others_before
         stats = EpisodeStats(
             worker=self.worker,
             test=episode.test,
@@ -328,7 +329,7 @@ class ControlLoop:
             terminated=terminated,
             truncated=truncated,
             finished_at_s=time.time(),
-            policy_version=counts.policy_version,
+            policy_version=counts.policy_version if drove_alone or not episode.test else 0,
             duration_s=time.monotonic() - episode.started_at,
             overruns=counts.overruns - episode.overruns_before,
             fault=fault or "",

@@ -236,8 +236,9 @@ class Lane:
             self.env.log.add(
                 logging.INFO, line, kind, stats.return_, stats.steps, how, stats.policy_version
             )
-        if stats.test is not plan.test and stats.policy_version:
-            self._repeats = self._retests.wants_another(-math.inf if stats.fault else stats.return_)
+        if stats.test is not plan.test and (stats.policy_version or self._repeats):
+            counts = stats.policy_version and not stats.fault
+            self._repeats = self._retests.wants_another(stats.return_ if counts else -math.inf)
         if plan.on_episode is not None:
             plan.on_episode(stats)
 

@@ -40,7 +40,6 @@ from tmrl_like.wire.rows import RowFormat, row_of
 
 log = logging.getLogger("tmrl_like.delivery")
 
-_SEGMENT_BYTES = 1 << 20
 _MAX_SEGMENT_BYTES = 8 << 20
 _ROWS = 64  # rows that a segment has room for, within these limits
 _LEFT_BYTES = 256 << 20  # free space left to other programs on a disk, at most
@@ -71,6 +70,7 @@ class SampleLog:
         folder: WorkerFolder,
         max_bytes: int = 512 << 20,
         incarnation: int = 0,
+        file_bytes: int = 1 << 20,
     ) -> None:
         """Create the first files.
 
@@ -78,6 +78,7 @@ class SampleLog:
             folder: folder for the files; its owner closes it.
             max_bytes: maximum size of entries that are not stored; at least two files are kept.
             incarnation: identifies these entries; 0: a new one.
+            file_bytes: size of a file, as long as the limit leaves room for several and rows fit.
         """
         self.incarnation = incarnation or new_incarnation()
         self.entries = self.lost_samples = 0
@@ -85,7 +86,8 @@ class SampleLog:
         self._folder = folder.path
         self._is_checked = not folder.is_private
         self._max_bytes = max_bytes
-        self._segment_bytes = max(_SEGMENT_BYTES // 16, min(_SEGMENT_BYTES, max_bytes // 8)) & ~7
+        self._file_bytes = file_bytes
+        self._segment_bytes = max(file_bytes // 16, min(file_bytes, max_bytes // 8)) & ~7
         self._files = count(1)
         self._numbers = count(1)
         self._spare: deque[Segment] = deque()
@@ -239,7 +241,7 @@ class SampleLog:
                     return segment
                 self._spare.append(segment)
         rows = padded(min(_ROWS * size_bytes, _MAX_SEGMENT_BYTES))
-        if rows > _SEGMENT_BYTES:
+        if rows > self._file_bytes:
             self._segment_bytes = max(self._segment_bytes, rows)
         size_bytes = max(self._segment_bytes, padded(size_bytes))
         used_bytes = sum(segment.size_bytes for segment in self._used)

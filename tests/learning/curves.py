@@ -45,10 +45,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class SteppedClock(Clock):
-    """A clock of a simulated world, whose time advances only in `sleep`."""
+    """The clock of a simulated `world`, whose time advances only in its `sleep`."""
+
+    def __init__(self, world):
+        super().__init__(0.0, world.monotonic)
+        self.world = world
 
     def wait_until(self, deadline):
-        self._sleep(max(0.0, deadline - self.now()))
+        self.world.sleep(max(0.0, deadline - self.now()))
 
 
 class Simulated(gymnasium.Env[Any, Any]):
@@ -57,8 +61,7 @@ class Simulated(gymnasium.Env[Any, Any]):
     """
 
     def __init__(self, make, world):
-        clock = SteppedClock(0.0, world.monotonic, world.sleep)
-        with mock.patch.object(real_time, "Clock", return_value=clock):
+        with mock.patch.object(real_time, "Clock", return_value=SteppedClock(world)):
             self._env = env = make()
         inner = env.unwrapped
         self.observation_space, self.action_space = env.observation_space, env.action_space

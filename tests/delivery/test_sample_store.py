@@ -6,7 +6,6 @@ import errno
 import random
 from contextlib import ExitStack
 
-import numpy as np
 import pytest
 from disk import PowerDisk, end_at_each_operation
 from kit.executors import Beside
@@ -365,14 +364,13 @@ def test_a_group_that_is_being_written_at_the_end_is_awaited_and_the_disk_not_ca
 
 
 def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder):
-    store = opened(EVERY_S)
+    store = opened(EVERY_S, group_bytes=10_000)
     taker = trainer_of(store)
-    picture = np.zeros(6 << 20, np.uint8)
     for entry in range(1, 11):
-        taker.give_bytes(packet_of(entry, (None, picture, 0.0, False, False, {})))
+        taker.give(entry)
     taker.write(0.0)
     assert len(files(folder)) == 3
     taker.write(1.0)
     assert len(files(folder)) == 4
     store.close()
-    assert entries(opened()) == list(range(1, 11))
+    assert samples_of(opened) == list(range(1, 11))

@@ -41,7 +41,6 @@ from tmrl_like.wire.rows import RowFormat, row_of
 log = logging.getLogger("tmrl_like.delivery")
 
 _MAX_SEGMENT_BYTES = 8 << 20
-_ROWS = 64  # rows that a segment has room for, within these limits
 _LEFT_BYTES = 256 << 20  # free space left to other programs on a disk, at most
 _SPARE = 3  # segments that are ready to be filled
 _MAX_SPARE = 16
@@ -71,6 +70,7 @@ class SampleLog:
         max_bytes: int = 512 << 20,
         incarnation: int = 0,
         file_bytes: int = 1 << 20,
+        file_rows: int = 64,
     ) -> None:
         """Create the first files.
 
@@ -78,7 +78,8 @@ class SampleLog:
             folder: folder for the files; its owner closes it.
             max_bytes: maximum size of entries that are not stored; at least two files are kept.
             incarnation: identifies these entries; 0: a new one.
-            file_bytes: size of a file, as long as the limit leaves room for several and rows fit.
+            file_bytes: size of a file, if the limit leaves room for several, and …
+            file_rows: … so many rows fit.
         """
         self.incarnation = incarnation or new_incarnation()
         self.entries = self.lost_samples = 0
@@ -86,7 +87,7 @@ class SampleLog:
         self._folder = folder.path
         self._is_checked = not folder.is_private
         self._max_bytes = max_bytes
-        self._file_bytes = file_bytes
+        self._file_bytes, self._file_rows = file_bytes, file_rows
         self._segment_bytes = max(file_bytes // 16, min(file_bytes, max_bytes // 8)) & ~7
         self._files = count(1)
         self._numbers = count(1)
@@ -240,7 +241,7 @@ class SampleLog:
                 if segment.size_bytes >= size_bytes:
                     return segment
                 self._spare.append(segment)
-        rows = padded(min(_ROWS * size_bytes, _MAX_SEGMENT_BYTES))
+        rows = padded(min(self._file_rows * size_bytes, _MAX_SEGMENT_BYTES))
         if rows > self._file_bytes:
             self._segment_bytes = max(self._segment_bytes, rows)
         size_bytes = max(self._segment_bytes, padded(size_bytes))

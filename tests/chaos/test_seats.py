@@ -3,38 +3,55 @@
 import pytest
 from chaos_rig import MANY_S, all_at_once, counts, wait_until
 
+from tmrl_like.server.relay import Relay
+
 FREE_WITHIN_S = 10.0
+
+
+@pytest.fixture
+def relays(monkeypatch):
+    """The relays of all servers of a test."""
+    made = []
+
+    class Kept(Relay):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    monkeypatch.setattr("tmrl_like.server.server.Relay", Kept)
+    return made
 
 
 @pytest.mark.fault("processes", "whoever holds a seat dies", "the seat is free within 10 s")
 @counts(short=1, zmq=5, tlspyo=3)
 def test_a_dead_parts_seat_is_free_within_ten_seconds_and_another_takes_it(
-    rigs, figure, transport, count
+    rigs, relays, figure, transport, count
 ):
     cases = [(rigs(transport), role) for role in ("worker", "trainer")]
-    all_at_once(*[lambda case=case: figure(kill_who_sits(*case, count)) for case in cases])
+    all_at_once(*[lambda case=case: figure(kill_who_sits(*case, relays, count)) for case in cases])
 
 
-def kill_who_sits(rig, role, count):
-    server = rig.server()
+def kill_who_sits(rig, role, relays, count):
+    """Kill parts of a role that no other rig has; return a line about their seats."""
+    rig.server()
     part, freed, replaced = (
         {"worker": lambda: rig.worker_part(1), "trainer": rig.trainer_part}[role](),
         [],
         [],
     )
     for _ in range(count):
-        wait_until(lambda: sitting(server, role), 30, "the seat is taken")
+        wait_until(lambda: sitting(relays, role), 30, "the seat is taken")
         part.kill()
         freed.append(
-            wait_until(lambda: not sitting(server, role), FREE_WITHIN_S, "the seat is free")
+            wait_until(lambda: not sitting(relays, role), FREE_WITHIN_S, "the seat is free")
         )
         part.start()
-        wait_until(lambda: sitting(server, role), 30, "the seat is taken")
-        (dead,) = sitting(server, role)
+        wait_until(lambda: sitting(relays, role), 30, "the seat is taken")
+        (dead,) = sitting(relays, role)
         part.restart()
         replaced.append(
             wait_until(
-                lambda s=dead: sitting(server, role) - {s}, FREE_WITHIN_S, "another takes the seat"
+                lambda s=dead: sitting(relays, role) - {s}, FREE_WITHIN_S, "another takes the seat"
             )
         )
         assert part.alive
@@ -44,11 +61,10 @@ def kill_who_sits(rig, role, count):
     )
 
 
-def sitting(server, role):
+def sitting(relays, role):
     """Return the incarnations of a role's peers that have a seat."""
-    relay = server._relay
-    seats = relay.workers if role == "worker" else relay.ranks
-    return {seat.hello.incarnation for seat in list(seats.values())}
+    seats = [relay.workers if role == "worker" else relay.ranks for relay in relays]
+    return {seat.hello.incarnation for some in seats for seat in list(some.values())}
 
 
 @pytest.mark.fault("processes", "a worker with child processes is killed", "none of them is left")

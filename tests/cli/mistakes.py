@@ -110,7 +110,7 @@ MISTAKES = {
     ),
     "a damaged key": Mistake("worker TINY --server.port 1", "peer.json", 1, "key_is_damaged"),
     "a key of another server": Mistake(
-        "worker TINY --server.port PORT --worker.link_process false",
+        "worker TINY --server.port PORT --server.limits.gives_up_after_s 0.1",
         "is not the server that this machine's key is for: check the address, or join",
         1,
         "key_is_of_another_server",

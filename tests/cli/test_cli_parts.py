@@ -127,8 +127,8 @@ def test_a_check_passes_where_the_pipeline_keeps_everything(typed):
 
 
 def test_a_check_notes_what_is_odd_and_takes_each_sample_once(typed, monkeypatch):
-    monkeypatch.setattr("tmrl_like.delivery.sender._FIRST_PATIENCE_S", 0.0)
-    out = typed("check TINY --delay-steps 0 --env.returns outside").out
+    impatient = "--delay-steps 0 --worker.outbox.patience_s 0"
+    out = typed(f"check TINY {impatient} --env.returns outside").out
     assert out.count("note: step 2: the observation is outside the bounds") == 1
     assert "wire: 33 samples" in out
     monkeypatch.setattr("tmrl_like.cli.check.LONGEST_EPISODE", 5)

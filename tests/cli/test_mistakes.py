@@ -66,7 +66,6 @@ def key_is_damaged():
 @pytest.fixture
 def key_is_of_another_server(port_is_taken, tmp_path, monkeypatch):
     monkeypatch.setenv("TMRL_LIKE_HOME", str(tmp_path / "other"))
-    monkeypatch.setattr("tmrl_like.transport.zmq._GIVES_UP_AFTER_S", 0.1)
 
 
 @pytest.fixture

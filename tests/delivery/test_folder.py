@@ -1,11 +1,12 @@
 """Access to a worker's folder."""
 
 import os
+import tempfile
 
 import pytest
 
 from tmrl_like.delivery import folder as folder_module
-from tmrl_like.delivery.folder import open_folder
+from tmrl_like.delivery.folder import lock_for_reading, open_folder
 from tmrl_like.errors import ConfigError
 
 
@@ -23,13 +24,12 @@ def opened(tmp_path):
         folder.close()
 
 
-def test_two_workers_of_one_name_do_not_share_a_folder(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_module, "_LOCK_WITHIN_S", 0.0)
+def test_two_workers_of_one_name_do_not_share_a_folder(opened, tmp_path):
     opened("arm")
     with pytest.raises(
         ConfigError, match=r"another process uses the spool of worker arm.*give this worker another"
     ):
-        open_folder(tmp_path, "arm")
+        open_folder(tmp_path, "arm", within_s=0.0)
 
 
 def test_a_worker_without_a_name_takes_the_first_folder_that_is_free(opened):
@@ -86,16 +86,15 @@ def test_a_worker_without_a_name_leaves_a_folder_to_who_still_sends_from_it(open
     assert opened(None).worker == "w"
 
 
-def test_one_that_sends_waits_for_the_one_before_and_gives_up_after_a_while(spool, monkeypatch):
-    monkeypatch.setattr(folder_module, "_READER_WITHIN_S", 0.0)
+def test_one_that_sends_waits_for_the_one_before_and_gives_up_after_a_while(spool):
     box = spool()
     with pytest.raises(ConfigError, match=r"another process still sends what is in .*w: end it"):
-        box.reader()
+        lock_for_reading(box.path, within_s=0.0)
 
 
 @pytest.fixture
 def shared_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_module, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(folder_module, "shared_memory", lambda: tmp_path)
     return tmp_path
 
 
@@ -153,6 +152,6 @@ def test_a_link_that_leaves_before_its_robot_leaves_everything_to_it(spool):
 def test_where_there_is_no_shared_memory_a_private_folder_is_a_temporary_one(
     spool, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(folder_module, "_SHARED_MEMORY", tmp_path / "missing")
-    monkeypatch.setattr(folder_module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert spool(root=None).folder.path.parent == tmp_path

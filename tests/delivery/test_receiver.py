@@ -259,39 +259,36 @@ def test_a_rejected_process_that_goes_on_sending_is_rejected_again_but_not_for_e
 # -- processes that ended --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def few(monkeypatch):
-    monkeypatch.setattr("tmrl_like.delivery.receiver._MAX_PROCESSES", 100)
-
-
 def live_and_end(trainer, first, number):
-    """Have `number` worker processes each send a packet, which is stored, and end."""
+    """Have `number` processes of several workers each send a packet, which is stored, and end."""
     for incarnation in range(first, first + number):
-        trainer.give(1, incarnation=incarnation)
+        trainer.give(1, worker=f"w{incarnation // 1000}", incarnation=incarnation)
     trainer.store()
 
 
-def test_processes_that_ended_long_ago_are_forgotten(trainer, few):
-    for first in range(1, 1000, 50):
-        live_and_end(trainer, first, 50)
+def test_processes_that_ended_long_ago_are_forgotten(trainer):
+    for first in range(1, 5000, 250):
+        live_and_end(trainer, first, 250)
     known = [incarnation for _, incarnation, _ in trainer.receiver.receipts]
-    assert len(known) <= 100
-    assert known[-50:] == list(range(951, 1001))
+    assert len(known) <= 4096
+    assert known[-4000:] == list(range(1001, 5001))
 
 
-def test_a_process_that_is_still_heard_is_not_forgotten(trainer, few):
+def test_a_process_that_is_still_heard_is_not_forgotten(trainer):
     trainer.give(1)
     for k in range(20):
-        live_and_end(trainer, 1000 + 50 * k, 50)
+        live_and_end(trainer, 1000 + 250 * k, 250)
         trainer.give(2 + k)
+        trainer.store()
     trainer.give(5)  # again
-    assert trainer.inbox[-1].receipt == Receipt("w", 7, 21)
+    assert trainer.inbox == []
+    assert trainer.receiver.receipts[-1] == Receipt("w", 7, 21)
 
 
-def test_a_process_whose_packets_are_not_stored_is_not_forgotten(trainer, few):
+def test_a_process_whose_packets_are_not_stored_is_not_forgotten(trainer):
     trainer.give(1)
     waiting = trainer.inbox.pop()
-    live_and_end(trainer, 1000, 500)
+    live_and_end(trainer, 1000, 5000)
     trainer.give(1)
     assert trainer.inbox == []
     trainer.receiver.confirm([waiting.receipt])

@@ -363,9 +363,8 @@ def test_a_group_that_is_being_written_at_the_end_is_awaited_and_the_disk_not_ca
     assert not caplog.records
 
 
-def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder, monkeypatch):
-    monkeypatch.setattr("tmrl_like.delivery.receiver._GROUP_BYTES", 10_000)
-    store = opened(EVERY_S)
+def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder):
+    store = opened(EVERY_S, group_bytes=10_000)
     taker = trainer_of(store)
     for entry in range(1, 11):
         taker.give(entry)

@@ -33,11 +33,11 @@ class Rig:
         ring = Ring(["server"], lambda _: connect("inproc", *server.address, self.keys))
         return self.keep(LightWorker(open_folder(self.folder / "spool", name), ring))
 
-    def trainer(self, receiver=None, link=(), **options):
-        """Start a trainer. `link`: arguments of its `TrainerLink`; `options`: the engine's
-        options.
+    def trainer(self, receiver=None, link=(), reads=(), **options):
+        """Start a trainer. `link`: arguments of its `TrainerLink`; `reads`: of its `Reader`;
+        `options`: the engine's options.
         """
-        reader = Reader(self.nodes.options(RUN, "gpu", **options))
+        reader = Reader(self.nodes.options(RUN, "gpu", **options), **dict(reads))
         return self.keep(
             Trainer(reader, receiver or Receiver(run=f"training {len(self.parts)}"), **dict(link))
         )

@@ -3,7 +3,6 @@
 import pytest
 from engine_packets import INCARNATION, header
 
-from tmrl_like.engine import backlog as backlog_module
 from tmrl_like.engine.backlog import Backlog
 from tmrl_like.wire import messages as m
 
@@ -106,15 +105,14 @@ def test_a_dismissed_process_holds_nothing_up(stream):
     assert stream.backlog.purge(0.0) == 2
 
 
-def test_no_more_is_read_than_a_window_of_what_may_be_on_its_way(stream, monkeypatch):
-    monkeypatch.setattr(backlog_module, "_WINDOW_BYTES", 2500)
+def test_no_more_is_read_than_a_window_of_what_may_be_on_its_way(stream):
     for entry in (1, 2, 3):
         assert stream.backlog.has_room(0.0)
-        stream.read(entry)
+        stream.read(entry, size=16 << 20)
     assert not stream.backlog.has_room(0.0)
     stream.ack(0, again=True)
     assert stream.backlog.has_room(0.0), "what comes behind a gap is not taken"
-    stream.read(4, size=2000)
+    stream.read(4, size=32 << 20)
     stream.ack(1)
     assert not stream.backlog.has_room(59.0)
     assert stream.backlog.has_room(61.0), "it was not taken"

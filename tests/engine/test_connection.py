@@ -96,11 +96,10 @@ class OneSidedNode(threading.Thread):
                 pass
 
 
-def test_a_node_whose_answers_lie_behind_a_backlog_is_not_given_up(monkeypatch):
+def test_a_node_whose_answers_lie_behind_a_backlog_is_not_given_up():
     """The connection is kept as long as anything arrives: a new trainer has much to read, slowly on
     a busy machine.
     """
-    monkeypatch.setattr("tmrl_like.engine.connection._PING_S", 0.1)
     clients, node = [], OneSidedNode()
 
     async def attend(client):
@@ -108,7 +107,7 @@ def test_a_node_whose_answers_lie_behind_a_backlog_is_not_given_up(monkeypatch):
         await hear(client, "tmrl.r.p", lambda message: None)
         await asyncio.Event().wait()
 
-    connection = EngineConnection(EngineOptions(nodes=(node.url,), run="r"), attend)
+    connection = EngineConnection(EngineOptions(nodes=(node.url,), run="r"), attend, ping_s=0.1)
     until(lambda: clients)
     time.sleep(1.0)
     assert connection.connected

@@ -1,15 +1,18 @@
 """Samples go from workers through a server to a real node's stream, and from there to a trainer."""
 
+import asyncio
 import contextlib
 import re
 import shutil
 import subprocess
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from engine_nodes import GUIDE, Nodes, nats_server, rights
 from engine_packets import message
 from engine_rig import RUN, Rig, make
@@ -20,13 +23,13 @@ from kit.waiting import until
 from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.gateway import ENGINE, Gateway
 from tmrl_like.engine.options import EngineOptions
+from tmrl_like.engine.subjects import acks_subject
 from tmrl_like.errors import CredentialsError
 from tmrl_like.server.relay import Relay
 from tmrl_like.server.server import Server
 from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.policy import split_policy
 
 NOBODY = EngineOptions(nodes=(f"nats://localhost:{free_ports(1)[0]}",), run=RUN)
 
@@ -76,22 +79,17 @@ def test_a_stream_that_is_lost_with_its_disk_is_filled_again(rig):
     assert len(set(worker.feeds) - {0}) == 1
 
 
-def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig, monkeypatch):
-    monkeypatch.setattr("tmrl_like.engine.reader._POLICY_AGAIN_S", 0.1)
-    trainer, first = rig.trainer(), rig.server()
+def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
+    trainer, first = rig.trainer(reads={"policy_again_s": 0.1}), rig.server()
     worker = rig.worker(first)
     until(lambda: trainer.link.session.connected)
-    publication = split_policy(({"w": ("U8", (3 << 20,))}, bytes(3 << 20)), 7, 1e9)
-    frames = [bytes(frame) for frame in publication]
-    trainer.link._frames_of = lambda policy: iter(frames)
-    trainer.link._next_publication = object()
-    trainer.link.session.wake()
-    until(lambda: worker.policies == [7])
+    version = trainer.link.broadcast_model(torch.nn.Linear(1024, 768))  # several frames
+    until(lambda: worker.policies == [version])
     later = rig.worker(rig.server(), "w2")
-    until(lambda: later.policies == [7])
+    until(lambda: later.policies == [version])
     make(worker, 1)
     until(lambda: worker.kept == 0)
-    assert worker.policies == [7], "though it went out again"
+    assert worker.policies == [version], "though it went out again"
 
 
 def test_a_worker_hears_that_its_samples_do_not_fit(rig):
@@ -153,37 +151,58 @@ def test_without_a_node_workers_are_served_and_nothing_is_kept(tmp_path):
     assert time.monotonic() - started < 20.0
 
 
-def test_packets_that_a_lost_connection_cancels_leave_room_for_others(tmp_path, monkeypatch):
+def test_packets_that_a_lost_connection_cancels_leave_room_for_others(node, tmp_path, monkeypatch):
     inner = listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
-    monkeypatch.setattr(EngineConnection, "connected", True)
-    with contextlib.closing(Gateway(inner, NOBODY)) as gateway:
-        start = gateway._start
+    call = EngineConnection.call
 
-        def start_and_cancel(*arguments):
-            start(*arguments)
-            for task in gateway._tasks:
+    def call_and_cancel(connection, function, *arguments):
+        def run():
+            before = asyncio.all_tasks()
+            function(*arguments)
+            for task in asyncio.all_tasks() - before:
                 task.cancel()
 
-        gateway._start = start_and_cancel
+        call(connection, run)
+
+    monkeypatch.setattr(EngineConnection, "call", call_and_cancel)
+    with contextlib.closing(Gateway(inner, node.options(RUN, "arena"))) as gateway:
         for _ in range(10):
             until(lambda: gateway.send(ENGINE, message(1, size=1 << 20)), within_s=10.0)
-        until(lambda: not gateway._tasks)
-        (ack,) = gateway._tracks.words()
+        ack = until(lambda: next_ack(gateway))
         assert (ack.received, ack.again) == (0, True)
 
 
-def test_a_server_that_hung_seats_its_engine_once(tmp_path):
+def next_ack(gateway):
+    """Return the next message of a gateway without a trainer if it is an acknowledgement."""
+    incoming = gateway.receive(0.1)
+    said = incoming and m.decode(incoming.data)[0]
+    return said if isinstance(said, m.Ack) else None
+
+
+def test_a_server_that_hung_seats_its_engine_once(node, tmp_path):
     inner = listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
-    with contextlib.closing(Gateway(inner, NOBODY)) as gateway:
+    woken = threading.Event()
+    inner.wake = woken.set
+    with contextlib.closing(Gateway(inner, node.options(RUN, "arena"))) as gateway:
         relay = Relay(gateway)
         relay.handle(gateway.receive(0.0), 0.0)
-        for _ in range(3):
-            gateway._deliver(m.encode(m.Ack("w", 1, 0, 0)))
+
+        async def answer(client):
+            while not woken.is_set():
+                word = m.Dismissal("w", 1, "it does not fit")
+                await client.publish(acks_subject(RUN, "arena"), m.encode(word))
+                await client.flush()
+            await asyncio.Event().wait()
+
+        with contextlib.closing(EngineConnection(node.options(RUN, "gpu"), answer)):
+            assert woken.wait(60.0)
         relay.tick(10.0)
         assert relay.trainer is None
-        while relay.trainer is None:
+        hellos = 0
+        while hellos < 2:
             if incoming := gateway.receive(0.1):
                 relay.handle(incoming, 10.0)
+                hellos += isinstance(m.decode(incoming.data)[0], m.Hello)
         assert relay.trainer is not None
         assert relay.counters.refused == 0
 

@@ -3,27 +3,27 @@
 import time
 
 from engine_nodes import Nodes
-from engine_rig import RUN, Rig, Trainer, make
+from engine_rig import RUN, Rig, make
 from kit.packets import numbered, packet_of
 from kit.waiting import until
 from nats.errors import OutboundBufferLimitError
 from nats.js import JetStreamContext
 
-from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.engine.client import NodeClient
 from tmrl_like.engine.connection import EngineConnection
-from tmrl_like.engine.reader import Reader
 from tmrl_like.engine.subjects import (
     BUCKET,
+    beats_of_rank,
     policy_subject,
+    samples_of_rank,
     samples_subject,
     token,
 )
 from tmrl_like.wire import messages as m
 
 
-def test_a_trainer_that_no_server_gives_samples_to_says_what_to_do(rig, caplog, monkeypatch):
-    monkeypatch.setattr("tmrl_like.engine.reader._LONELY_AFTER_S", 0.2)
-    rig.trainer()
+def test_a_trainer_that_no_server_gives_samples_to_says_what_to_do(rig, caplog):
+    rig.trainer(reads={"lonely_after_s": 0.2})
     until(lambda: "no server sends samples of the run to this engine" in caplog.text)
 
 
@@ -47,9 +47,8 @@ def test_each_rank_takes_its_parts_once_its_group_has_the_seat(rig):
 
 
 def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_write(
-    rig, monkeypatch
+    rig,
 ):
-    monkeypatch.setattr("tmrl_like.engine.reader._SEAT_S", 0.1)
     own = samples_subject(RUN, "arena", "w1")
 
     async def forge(client):
@@ -61,7 +60,7 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
             await client.publish(own, b"no packet", forged)
         await client.publish(own, packet_of(1, numbered(1), worker="w9"))
 
-    trainer = rig.trainer()
+    trainer = rig.trainer(reads={"seat_s": 0.1})
     rig.stream()
     EngineConnection(rig.arena, forge).close()
     time.sleep(0.5)  # enough for several looks at the seat
@@ -109,19 +108,33 @@ def test_what_is_stored_is_purged_although_a_purge_has_failed(rig, monkeypatch):
     assert next(failures, None) is None
 
 
-def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on(rig, caplog):
-    reader = Reader(rig.nodes.options(RUN, "gpu"))
-    trainer, worker = rig.keep(Trainer(reader, Receiver())), rig.worker(rig.server())
-    until(lambda: reader._direct is not None)
+def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on(
+    rig, monkeypatch, caplog
+):
+    heard, said, errors = [], [], []
 
-    def fail(client):
-        del reader._say_who_trains
-        raise OutboundBufferLimitError
+    class Failing(NodeClient):
+        async def subscribe(self, subject, **how):
+            subscription = await super().subscribe(subject, **how)
+            heard.append(subject)
+            return subscription
 
-    client, reader._say_who_trains = reader._connection._client, fail
-    until(lambda: reader._connection._client is not client and reader._connection.connected)
+        async def publish(self, subject, *arguments, **how):
+            if errors and subject == policy_subject(RUN):
+                raise errors.pop()
+            said.append(subject)
+            await super().publish(subject, *arguments, **how)
+
+    monkeypatch.setattr("tmrl_like.engine.client.NodeClient", Failing)
+    trainer, worker = rig.trainer(), rig.worker(rig.server())
+    directly, beats = samples_of_rank(RUN, 0, 1), beats_of_rank(RUN, 0, 1)
+    until(lambda: directly in heard)
+    errors.append(OutboundBufferLimitError())
+    until(lambda: heard.count(beats) == 2)
     make(worker, 1)
     until(lambda: worker.kept == 0)
+    said.clear()
+    until(lambda: any("CONSUMER.MSG.NEXT" in subject for subject in said), "it asks for more")
     assert trainer.memory == {"w1": [1]}
     assert "is away" not in caplog.text
 

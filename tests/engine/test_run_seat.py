@@ -4,10 +4,13 @@ another run's trainer never does.
 
 import contextlib
 import time
+from dataclasses import replace
 
 import pytest
 from kit.waiting import until
+from link_proxy import LinkProxy
 
+from tmrl_like.engine.options import address_of
 from tmrl_like.engine.reader import Reader
 from tmrl_like.wire import messages as m
 
@@ -16,7 +19,7 @@ class Trainer:
     """A reader, with the messages that a session would send through it."""
 
     def __init__(self, options, name, run="", began_up_s=0.0, rank=m.ALONE, incarnation=None):
-        self.reader = Reader(options)
+        self.reader = Reader(options, seat_s=0.1)
         self.answers = []
         self.name = name
         incarnation = incarnation or hash(name) & 0xFFFF | 1
@@ -36,21 +39,14 @@ class Trainer:
     def is_seated(self):
         return bool(self.heard()) and isinstance(self.answers[-1], m.Welcome)
 
-    def vanish(self):
-        """Disappear as if killed, without a word."""
-        connection = self.reader._connection
-        connection.call(connection._ended.set)
-        connection.close(0.0)
-
 
 @pytest.fixture
-def trainer(node, monkeypatch):
-    monkeypatch.setattr("tmrl_like.engine.reader._SEAT_S", 0.1)  # between two looks at the seat
-    monkeypatch.setattr("tmrl_like.engine.seat._TTL_S", 1)
+def trainer(node):
     with contextlib.ExitStack() as stack:
 
-        def start(name, **hello):
-            started = Trainer(node.options("run", "gpu"), name, **hello)
+        def start(name, url=node.urls[0], **hello):
+            options = replace(node.options("run", "gpu"), nodes=(url,))
+            started = Trainer(options, name, **hello)
             stack.callback(started.reader.close)
             return started
 
@@ -88,13 +84,13 @@ def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer):
     assert len(first.answers) == 1
 
 
-def test_the_seat_of_a_dead_trainer_is_free_after_a_moment(trainer):
-    first = trainer("first")
-    until(first.is_seated)
-    second = trainer("second")
-    until(second.heard)
-    assert isinstance(second.answers[0], m.Refusal)
-    first.vanish()
+def test_the_seat_of_a_dead_trainer_is_free_after_a_moment(trainer, node):
+    with LinkProxy(*address_of(node.urls[0])) as link:
+        first = trainer("first", f"nats://localhost:{link.port}")
+        until(first.is_seated)
+        second = trainer("second")
+        until(second.heard)
+        assert isinstance(second.answers[0], m.Refusal)
 
     def ask():
         second.reader.send(second.hello)

@@ -11,7 +11,6 @@ from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js.api import StreamConfig
 
-from tmrl_like.engine import stream_pass
 from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.stream_pass import StreamPass
 
@@ -107,8 +106,7 @@ def test_what_follows_a_skipped_message_is_not_taken(answers, taken, is_broken, 
     assert found == taken
 
 
-def test_the_late_end_of_a_request_does_not_end_the_next_one(monkeypatch):
-    monkeypatch.setattr(stream_pass, "_REQUEST_S", 0.1)
+def test_the_late_end_of_a_request_does_not_end_the_next_one():
     requests = []
 
     class Late(ScriptedClient):

@@ -22,6 +22,7 @@ import gymnasium
 import numpy as np
 
 from tmrl_like.base.factories import said_to_memory
+from tmrl_like.envs import real_time
 from tmrl_like.envs.carla import CarlaSyncEnv
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.doom import VizDoomEnv
@@ -44,18 +45,25 @@ ROOT = Path(__file__).parents[2]
 
 
 class SteppedClock(Clock):
-    """A clock of a simulated world, whose time advances only in `sleep`."""
+    """The clock of a simulated `world`, whose time advances only in its `sleep`."""
+
+    def __init__(self, world):
+        super().__init__(0.0, world.monotonic)
+        self.world = world
 
     def wait_until(self, deadline):
-        self._sleep(max(0.0, deadline - self.now()))
+        self.world.sleep(max(0.0, deadline - self.now()))
 
 
 class Simulated(gymnasium.Env[Any, Any]):
-    """Runs a real-time environment on the simulated time of a `world` (`monotonic`, `sleep`)."""
+    """Runs the real-time environment that `make` returns on the simulated time of a `world`
+    (`monotonic`, `sleep`).
+    """
 
-    def __init__(self, env, world):
-        self._env, inner = env, env.unwrapped
-        inner._clock = SteppedClock(0.0, world.monotonic, world.sleep)
+    def __init__(self, make, world):
+        with mock.patch.object(real_time, "Clock", return_value=SteppedClock(world)):
+            self._env = env = make()
+        inner = env.unwrapped
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.default_action, self.act_buf_len = env.default_action, inner.act_buf_len
 
@@ -121,9 +129,9 @@ class Robot(Simulated):
     ):
         """`seed` determines the arm's noise and its targets."""
         self.world = SteppedArm(seed)
-        env = RobotEnv(lambda: self.world, time_step_duration, ep_max_length, act_buf_len)
-        env.unwrapped.interface.random = np.random.default_rng(seed)
-        super().__init__(env, self.world)
+        arguments = time_step_duration, ep_max_length, act_buf_len
+        super().__init__(lambda: RobotEnv(lambda: self.world, *arguments), self.world)
+        self._env.unwrapped.interface.random = np.random.default_rng(seed)
 
     def reset(self, *, seed=None, options=None):
         with mock.patch.object(robot, "time", self.world):  # while the arm moves home
@@ -169,7 +177,7 @@ class Racing(Simulated):
     @also_takes(RacingEnv)
     def __init__(self, **arguments):
         self.world = self.game_cls(arguments["track"])
-        super().__init__(RacingEnv(**arguments), self.world)
+        super().__init__(lambda: RacingEnv(**arguments), self.world)
 
     def reset(self, *, seed=None, options=None):
         with mock.patch.object(racing, "RacingGame", return_value=self.world):
@@ -179,13 +187,16 @@ class Racing(Simulated):
 class WaitingGame:
     """A game of Doom whose engine waits for the player, and its simulated time."""
 
-    def __init__(self, game):
+    def __init__(self):
+        self._game, self._tics = None, 0
+
+    def play(self, game):
         import vizdoom
 
         game.close()
         game.set_mode(vizdoom.Mode.PLAYER)
         game.init()
-        self._game, self._tics = game, 0
+        self._game = game
 
     def __getattr__(self, name):
         return getattr(self._game, name)
@@ -210,10 +221,11 @@ class Doom(Simulated):
 
     @also_takes(VizDoomEnv)
     def __init__(self, **arguments):
-        env = VizDoomEnv(**arguments)
-        interface = env.unwrapped.interface
-        interface.game = WaitingGame(interface.game)
-        super().__init__(env, interface.game)
+        game = WaitingGame()
+        super().__init__(lambda: VizDoomEnv(**arguments), game)
+        interface = self._env.unwrapped.interface
+        game.play(interface.game)
+        interface.game = game
 
 
 class Carla(CarlaSyncEnv):

@@ -13,7 +13,6 @@ from running import all_is_stored, assert_settled, drives_on, rig_in, trains_on
 
 from tmrl_like.base.files import Disk, disk
 from tmrl_like.delivery import folder as folders
-from tmrl_like.delivery import sample_store
 from tmrl_like.errors import ConfigError
 
 
@@ -59,7 +58,6 @@ def assert_that_what_is_lost_is_counted(rig, trainer, worker):
 def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(sample_store, "_RETRY_S", 0.1)
     with rig_in(tmp_path) as rig:
         rig.server()
         kept = {"checkpoint_path": rig.place.checkpoint, "policies_path": tmp_path / "policies"}
@@ -85,7 +83,7 @@ def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(
 )
 def test_a_worker_does_not_start_without_shared_memory(tmp_path, monkeypatch, full_disk):
     full_disk()
-    monkeypatch.setattr(folders, "_SHARED_MEMORY", tmp_path / "disk")
+    monkeypatch.setattr(folders, "shared_memory", lambda: tmp_path / "disk")
     with (
         rig_in(tmp_path) as rig,
         pytest.raises(ConfigError, match="No space left on device; make room"),

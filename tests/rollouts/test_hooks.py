@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from house import alone
 from kit.environments import returning
+from kit.episodes import episode
 from kit.fakes import CountingEnv, LinearActor
 
-from tmrl_like.rollouts import hooks
+from tmrl_like.rollouts.hooks import Rollouts
 from tmrl_like.types import ActionSource
 
 STEPS = 5
@@ -70,13 +71,15 @@ def test_an_episode_that_the_environment_breaks_off_says_so():
     assert "the motor is on fire" in rollouts[0].fault
 
 
-def test_an_episode_that_is_too_long_makes_no_rollout(monkeypatch):
-    monkeypatch.setattr(hooks, "MAX_STEPS", 5)
-    rollouts = []
-    with listened(rollouts.append) as worker:
-        for length in (5, 6, 5):
-            worker.run_episode(max_samples=length)
-    assert [len(rollout) for rollout in rollouts] == [5, 5]
+def test_an_episode_that_is_too_long_makes_no_rollout():
+    rollouts, step = [], (np.zeros(1), 0.0, {}, 0, 0, 0.0, None)
+    hooks = Rollouts(rollouts.append)
+    for length in (100_000, 100_001, 3):
+        steps = hooks.begin(np.zeros(1), 0.0)
+        steps.extend([step] * length)
+        hooks.end(steps, episode(), 0.1)
+    hooks.close()
+    assert [len(rollout) for rollout in rollouts] == [100_000, 3]
 
 
 @pytest.mark.parametrize("error", [ValueError("not today"), SystemExit("not today")])

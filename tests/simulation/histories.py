@@ -24,7 +24,6 @@ from tmrl_like.base.files import disk, lock_folder
 from tmrl_like.delivery import (
     folder,
     outbox,
-    receiver,
     sample_log,
     sample_store,
     segments,
@@ -93,9 +92,6 @@ def _put_under(made, patches):
         patch(clocks, name, lambda: made.now)
     patch(session, "start_thread", _no_thread)
     patch(conversation, "unknown_host", lambda addresses: "")
-    patch(sample_log, "_SEGMENT_BYTES", 4096)
-    patch(sample_log, "_ROWS", 4)
-    patch(receiver, "_GROUP_BYTES", 20_000)
     patch(sample_store, "wait", lambda futures: made.running.beside.work())
     patch(checkpoints, "share", lambda training, ranks: None)
 

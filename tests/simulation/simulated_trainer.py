@@ -83,7 +83,7 @@ class TrainerProcess(Process):
         training = self.training
         self.beside = Beside()
         self.ranks = SimulatedRanks(self.rank, len(training.ranks), training.run)
-        make_store = partial(SampleStore, small_bytes=3000, small_files=4)
+        make_store = partial(SampleStore, small_bytes=3000, small_files=4, group_bytes=20_000)
         self.checkpoints = Checkpoints(
             *(training.path, None, None, self.ranks, training.sync_every_s),
             make_store=make_store,

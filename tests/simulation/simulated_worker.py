@@ -59,7 +59,11 @@ class RobotProcess(Process):
         for _ in range(world.rng.choice(world.options.lanes)):
             life = world.auditor.begin_life(worker)
             log = SampleLog(
-                self.folder, max_bytes=world.options.log_bytes, incarnation=life.incarnation
+                self.folder,
+                max_bytes=world.options.log_bytes,
+                incarnation=life.incarnation,
+                file_bytes=4096,
+                file_rows=4,
             )
             self.lanes.append(Lane(log, life))
 

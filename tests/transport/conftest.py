@@ -81,17 +81,6 @@ def machines(request, machines_for):
 
 
 @pytest.fixture
-def hasty(monkeypatch):
-    """Read keys again, and dial servers again, much sooner than usual."""
-    for module in ("credentials", "gate", "over_tlspyo"):
-        monkeypatch.setattr(f"tmrl_like.transport.{module}.KEYS_CHECK_S", 0.1)
-    monkeypatch.setattr("tmrl_like.transport.zmq._REDIAL_AFTER_S", 0.05)
-    monkeypatch.setattr("tmrl_like.transport.zmq._GIVES_UP_AFTER_S", 0.1)
-    for time_s in ("_REDIAL_INITIAL_S", "_REDIAL_MAX_S"):
-        monkeypatch.setattr(f"tmrl_like.transport.over_tlspyo.{time_s}", 0.05)
-
-
-@pytest.fixture
 def tls(machines_for):
     return machines_for("tlspyo")
 

@@ -182,7 +182,6 @@ def test_what_strangers_send_takes_64_mb_at_most(machines, echo, crowd, size):
     assert memory_of(echo.process.pid) - before < 64e6
 
 
-@pytest.mark.usefixtures("hasty")
 def test_what_breaks_the_gate_surfaces_at_the_server(machines_for, monkeypatch):
     server = machines_for("zmq").listen()
 

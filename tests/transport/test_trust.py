@@ -28,6 +28,7 @@ from .exchange import introduce, receive_at, send_of, until
 from .rawclient import RawPeer, closes
 
 MEGABYTE = 1 << 20
+HASTY = TransportOptions(gives_up_after_s=0.1)
 
 
 def refusal_of(peer):
@@ -65,9 +66,8 @@ def test_a_key_that_the_server_does_not_know_is_refused(machines, server, caplog
     assert caplog.text.count("refused a connection") == 1
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_key_for_another_server_is_an_error_at_the_peer(machines, server):
-    peer = machines.connect(server, machines.stranger())
+    peer = machines.connect(server, machines.stranger(), HASTY)
     assert "not the server that this machine's key is for" in refusal_of(peer)
 
 
@@ -78,7 +78,6 @@ def test_a_known_public_key_without_its_secret_is_refused(machines, server):
         refusal_of(peer)
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machines):
     server = machines.listen()
     friend = machines.connect(server)
@@ -119,21 +118,19 @@ class WebServer(socketserver.ThreadingTCPServer):
             request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-@pytest.mark.usefixtures("hasty")
 def test_something_else_that_answers_at_the_address_is_an_error(machines):
     with WebServer() as web:
         threading.Thread(target=web.serve_forever, args=(0.01,)).start()
         try:
-            assert "not the server" in refusal_of(machines.connect(web))
+            assert "not the server" in refusal_of(machines.connect(web, options=HASTY))
         finally:
             web.shutdown()
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_forwarder_whose_server_is_away_is_not_taken_for_another_server(machines):
     """It accepts connections and drops them, because the server may still come."""
     with LinkProxy("127.0.0.1", 1) as forwarder:
-        peer = machines.connect(forwarder)
+        peer = machines.connect(forwarder, options=HASTY)
         until(lambda: peer.receive(0.2) or forwarder.accepted >= 8)
         assert peer.receive(0.0) is None
 

@@ -4,6 +4,7 @@ other.
 
 import itertools
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -55,21 +56,23 @@ def test_another_link_goes_on_where_the_one_before_was(link, loop, tmp_path):
     assert successor.free_slot() != loop.take().slot
 
 
-class Interrupted:
-    """Words before each load and store of which `meanwhile` is called, as if the process had been
-    preempted.
+def preempted(meanwhile, call, *arguments):
+    """Return what a call returns. Before each of its instructions, `meanwhile` is called, as if the
+    process had been preempted.
     """
 
-    def __init__(self, words, meanwhile):
-        self.words, self.meanwhile = words, meanwhile
+    def trace(frame, event, argument):
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            meanwhile()
+        return trace
 
-    def __getitem__(self, i):
-        self.meanwhile()
-        return self.words[i]
-
-    def __setitem__(self, i, value):
-        self.meanwhile()
-        self.words[i] = value
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return call(*arguments)
+    finally:
+        sys.settrace(before)
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -92,10 +95,13 @@ def test_no_slot_is_filled_that_is_or_may_be_acted_with(seed, lanes, tmp_path):
         for _ in itertools.islice(steps, dice.choice([0, 0, 1, 2, 3, 7])):
             pass
 
-    loop._words = Interrupted(loop._words, publish_for_a_while)
+    def publish_sometimes():
+        if dice.random() < 0.05:
+            publish_for_a_while()
+
     for _ in range(200):
         publish_for_a_while()
         lane = dice.randrange(lanes)
-        policy = loop.take(lane)
+        policy = preempted(publish_sometimes, loop.take, lane)
         acting[lane] = loop.slots[policy.slot].arrays()["layer.weight"], policy.version
         assert all((weights == of_version).all() for weights, of_version in acting.values())

@@ -38,8 +38,6 @@ log = logging.getLogger("tmrl_like.delivery")
 _WRITER, _READER = "worker.lock", "lock"
 _SHARED_MEMORY = Path("/dev/shm")
 _PRIVATE = "tmrl_like."  # no worker's folder has a dot in its name
-_LOCK_WITHIN_S = 2.0  # a process that was just killed may need a moment to end
-_READER_WITHIN_S = 5.0  # a sender whose worker was killed first sends what is left
 _YOUNG_S = 60.0  # a private folder that was just created may not be locked yet
 _MAX_FOLDER_NAME = 200
 
@@ -74,10 +72,12 @@ class WorkerFolder:
         leave(self.path)
 
 
-def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
+def open_folder(root: Path | None, name: str | None, within_s: float = 2.0) -> WorkerFolder:
     """Lock a worker's folder in `root`, which is created if missing; None: a private folder.
 
     Without a name, the first folder that no process uses is taken, or a new one with a new name.
+    The folder of a name may stay locked for `within_s`, as a process that was just killed may need
+    a moment to end.
 
     Raises:
         ConfigError: another process uses the folder of this name, or the folder cannot be used at
@@ -102,7 +102,7 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
                 "letters"
             )
         path = root / folder
-        lock = lock_folder(path, _LOCK_WITHIN_S, _WRITER)
+        lock = lock_folder(path, within_s, _WRITER)
         if lock is not None:
             return WorkerFolder(path, name, lock)
     except OSError as error:
@@ -156,11 +156,11 @@ def _private_folder(worker: str) -> WorkerFolder:
     return WorkerFolder(path, worker, lock)
 
 
-def lock_for_reading(path: Path) -> filelock.BaseFileLock:
+def lock_for_reading(path: Path, within_s: float = 5.0) -> filelock.BaseFileLock:
     """Lock a worker's folder for the process that sends; raise ConfigError if another process keeps
-    it locked.
+    it locked for `within_s`: a sender whose worker was killed first sends what is left.
     """
-    lock = lock_folder(path, _READER_WITHIN_S, _READER)
+    lock = lock_folder(path, within_s, _READER)
     if lock is None:
         raise ConfigError(f"another process still sends what is in {path}: end it")
     return lock

@@ -24,6 +24,8 @@ class OutboxOptions(Options):
             them; beyond it, the oldest are dropped and counted.
         spool_max_bytes: the same on disk, with a spool.
         window_bytes: maximum number of bytes in flight.
+        patience_s: what is not stored is sent again when nothing was acknowledged for this long,
+            then twice as long, and so on, up to a minute.
     """
 
     min_samples: Positive = 1
@@ -33,6 +35,7 @@ class OutboxOptions(Options):
     max_bytes: Positive = 512 << 20
     spool_max_bytes: Positive = 2 << 30
     window_bytes: Positive = 32 << 20
+    patience_s: NotNegative = 5.0
 
     def kept_bytes(self, is_private: bool) -> int:
         """Return how many bytes a worker keeps, in a private folder in shared memory or in a

@@ -40,9 +40,7 @@ from tmrl_like.wire.rows import RowFormat, row_of
 
 log = logging.getLogger("tmrl_like.delivery")
 
-_SEGMENT_BYTES = 1 << 20
 _MAX_SEGMENT_BYTES = 8 << 20
-_ROWS = 64  # rows that a segment has room for, within these limits
 _LEFT_BYTES = 256 << 20  # free space left to other programs on a disk, at most
 _SPARE = 3  # segments that are ready to be filled
 _MAX_SPARE = 16
@@ -71,6 +69,8 @@ class SampleLog:
         folder: WorkerFolder,
         max_bytes: int = 512 << 20,
         incarnation: int = 0,
+        file_bytes: int = 1 << 20,
+        file_rows: int = 64,
     ) -> None:
         """Create the first files.
 
@@ -78,6 +78,8 @@ class SampleLog:
             folder: folder for the files; its owner closes it.
             max_bytes: maximum size of entries that are not stored; at least two files are kept.
             incarnation: identifies these entries; 0: a new one.
+            file_bytes: size of a file, if the limit leaves room for several, and …
+            file_rows: … so many rows fit.
         """
         self.incarnation = incarnation or new_incarnation()
         self.entries = self.lost_samples = 0
@@ -85,7 +87,8 @@ class SampleLog:
         self._folder = folder.path
         self._is_checked = not folder.is_private
         self._max_bytes = max_bytes
-        self._segment_bytes = max(_SEGMENT_BYTES // 16, min(_SEGMENT_BYTES, max_bytes // 8)) & ~7
+        self._file_bytes, self._file_rows = file_bytes, file_rows
+        self._segment_bytes = max(file_bytes // 16, min(file_bytes, max_bytes // 8)) & ~7
         self._files = count(1)
         self._numbers = count(1)
         self._spare: deque[Segment] = deque()
@@ -238,8 +241,8 @@ class SampleLog:
                 if segment.size_bytes >= size_bytes:
                     return segment
                 self._spare.append(segment)
-        rows = padded(min(_ROWS * size_bytes, _MAX_SEGMENT_BYTES))
-        if rows > _SEGMENT_BYTES:
+        rows = padded(min(self._file_rows * size_bytes, _MAX_SEGMENT_BYTES))
+        if rows > self._file_bytes:
             self._segment_bytes = max(self._segment_bytes, rows)
         size_bytes = max(self._segment_bytes, padded(size_bytes))
         used_bytes = sum(segment.size_bytes for segment in self._used)

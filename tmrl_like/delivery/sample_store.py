@@ -131,6 +131,7 @@ class SampleStore:
     Attributes:
         alarm: why nothing can be written; empty: all is well.
         keep_samples: older files are removed once the newest ones hold at least this many samples.
+        group_bytes: about how much is to be written as one group.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class SampleStore:
         beside: Executor | None = None,
         small_bytes: int = 1 << 20,
         small_files: int = 64,
+        group_bytes: int = 16 << 20,
     ) -> None:
         """Take over the files in the folder.
 
@@ -152,6 +154,7 @@ class SampleStore:
             beside: executor that writes the groups; None: they are written in the calling thread.
             small_bytes: files below this size are joined with their neighbours …
             small_files: … when at least this many of them are consecutive.
+            group_bytes: see the attribute.
 
         Raises:
             OSError: the folder cannot be read, or what a killed process has left cannot be synced.
@@ -159,6 +162,7 @@ class SampleStore:
         self.folder = folder
         self.alarm = ""
         self.keep_samples = math.inf
+        self.group_bytes = group_bytes
         self._lock = lock
         self._is_synced = sync_every_s > 0
         self._every_s = sync_every_s or _UNSYNCED_EVERY_S

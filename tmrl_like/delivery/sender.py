@@ -13,7 +13,6 @@ from tmrl_like.wire import messages as m
 
 Send = Callable[[bytes], bool]
 
-_FIRST_PATIENCE_S = 5.0
 _MAX_PATIENCE_S = 60.0
 _AGAIN_EVERY_S = 0.25  # more frequent requests are ignored; a trainer makes two a second
 _BACKLOG = 20  # in a backlog, a packet may hold this many times as many samples
@@ -45,7 +44,7 @@ class Sender:
         self._hasten_to = 0  # entries up to this one are sent at once
         self._again_at = float("-inf")  # when it was last asked to send again
         self._progress_at = now  # when an acknowledgement last made progress
-        self._patience_s = _FIRST_PATIENCE_S
+        self._patience_s = options.patience_s
 
     def send_one(self, send: Send, now: float, awaits: bool, epoch_s: float) -> bool | None:
         """Send the next packet; return whether the connection took it, None: none is due.
@@ -96,7 +95,7 @@ class Sender:
     def on_ack(self, ack: m.Ack, now: float) -> None:
         """Note what is received and stored; send again what is missing."""
         if ack.received > self.received or ack.stored > self.stored:
-            self._progress_at, self._patience_s = now, _FIRST_PATIENCE_S
+            self._progress_at, self._patience_s = now, self._options.patience_s
         self.received = max(self.received, ack.received)
         self.sent = max(self.sent, self.received)
         while self._in_flight and self._in_flight[0][0] <= self.received:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.engine")
 
 _DIAL_WITHIN_S, _REDIAL_S = 2, 0.2
-_PING_S, _MISSED_PINGS = 1, 2  # a node that is silent for 3 s is given up
+_MISSED_PINGS = 2  # a node that misses one more is given up
 _SAY_AGAIN_S = 60.0
 _CLOSE_WITHIN_S = 1.0
 _MIN_PAYLOAD_BYTES = 1 << 20  # twice a frame of a policy
@@ -50,6 +50,7 @@ class EngineConnection:
         attend: Callable[[Client], Awaitable[None]],
         wake: Callable[[], None] = lambda: None,
         closing: asyncio.Event | None = None,
+        ping_s: float = 1.0,
     ) -> None:
         """Start the thread, without waiting for a node; `attend` may run before this returns.
 
@@ -61,6 +62,8 @@ class EngineConnection:
                 connection, and is raised by `check`.
             wake: called when the connection has failed, from the connection's thread.
             closing: event that is set in the loop when `attend` should return.
+            ping_s: interval of pings, in seconds; a node that is silent for three of them is given
+                up.
 
         Raises:
             CredentialsError: the credentials file cannot be read.
@@ -78,7 +81,7 @@ class EngineConnection:
         user = EngineUser.of(options.credentials) if options.credentials else EngineUser()
         self.user = user.name
         self._where = ", ".join(options.nodes)
-        self._options = options
+        self._options, self._ping_s = options, ping_s
         self._tls = _tls_context(options.ca)
         self._new_client = NodeClient
         self._client: Client = NodeClient(options.credentials)
@@ -181,7 +184,7 @@ class EngineConnection:
             connect_timeout=_DIAL_WITHIN_S,
             reconnect_time_wait=_REDIAL_S,  # type: ignore[arg-type]
             max_reconnect_attempts=-1,
-            ping_interval=_PING_S,
+            ping_interval=self._ping_s,  # type: ignore[arg-type]
             max_outstanding_pings=_MISSED_PINGS,
             pending_size=_PENDING_BYTES,
             inbox_prefix=inbox(self.user),

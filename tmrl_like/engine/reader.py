@@ -56,14 +56,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.engine")
 
 _TURN_S = 0.1
-_SEAT_S = 1.0  # between two checks
 _SEAT_KEPT_S = 15.0  # without confirmation: nobody can take it while its stream has no leader
 _REFUSED_FOR_S = 1.0
 _MAX_OUTGOING = 64  # messages; a frame of a policy has half a MiB
 _AGAIN_S = 0.2
 _BEAT_S = 1.0
-_LONELY_AFTER_S = 10.0
-_POLICY_AGAIN_S = 5.0
 _MAX_WORKERS = 4096
 _MAX_BEATS = 10_000  # maximum number that may wait
 # error codes: the stream differs; JetStream is not enabled for this account, or at this node
@@ -82,14 +79,28 @@ class Reader:
     The connection logs its state itself.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(
+        self,
+        options: EngineOptions,
+        seat_s: float = 1.0,
+        lonely_after_s: float = 10.0,
+        policy_again_s: float = 5.0,
+    ) -> None:
         """Start the thread, without waiting for a node.
+
+        Args:
+            options: addresses of the nodes, the run, and this machine's credentials.
+            seat_s: interval between two checks of the seat, in seconds.
+            lonely_after_s: time after which it is logged that no server sends samples.
+            policy_again_s: minimum interval between two publications of the same policy.
 
         Raises:
             CredentialsError, ConfigError: the files that the options name cannot be read.
             MissingExtraError: nats-py is not installed.
         """
         self._options = options
+        self._seat_s, self._lonely_after_s = seat_s, lonely_after_s
+        self._policy_again_s = policy_again_s
         self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._outgoing: deque[tuple[m.Answer | m.PolicyFrame, bytes]] = deque()
         self._hello: m.Hello | None = None
@@ -180,7 +191,7 @@ class Reader:
                 await self._purge(stream, samples)
             except (nats.errors.Error, OSError) as error:
                 self._complain("the trainer's seat", error)
-            await wait(self._greeted, _SEAT_S)
+            await wait(self._greeted, self._seat_s)
 
     @property
     def _is_seated(self) -> bool:
@@ -229,7 +240,7 @@ class Reader:
         """Publish the session's messages, and give it a sign of life each second while
         connected.
         """
-        beat_at, lonely_at = -math.inf, time.monotonic() + _LONELY_AFTER_S
+        beat_at, lonely_at = -math.inf, time.monotonic() + self._lonely_after_s
         while True:
             await wait(self._woken, _TURN_S)
             now = time.monotonic()
@@ -404,7 +415,7 @@ class Reader:
         self._has_gateway = True
         now = time.monotonic()
         is_old = self._policy is not None and (state.version, state.published_at_s) != self._policy
-        if is_old and now - self._policy_at > _POLICY_AGAIN_S:
+        if is_old and now - self._policy_at > self._policy_again_s:
             self._policy_at = now
             self._inbox.put(m.encode(m.Welcome(self._feed, policy_wanted=True)))
 

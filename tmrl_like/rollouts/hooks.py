@@ -15,8 +15,7 @@ from tmrl_like.types import EpisodeStats
 
 log = logging.getLogger("tmrl_like.rollouts")
 
-MAX_STEPS = 100_000
-"""Longer episodes make no rollout."""
+_MAX_STEPS = 100_000  # longer episodes make no rollout
 
 Hook: TypeAlias = Callable[[Rollout], object]
 
@@ -48,13 +47,13 @@ class Rollouts:
     def begin(self, obs: Any, at_s: float) -> deque[Step]:
         """Return the steps of a new episode, to be appended to; the first is its reset."""
         return deque(
-            [(None, 0.0, {}, 0, 0, at_s, obs if self.observations else None)], maxlen=MAX_STEPS + 2
+            [(None, 0.0, {}, 0, 0, at_s, obs if self.observations else None)], maxlen=_MAX_STEPS + 2
         )
 
     def end(self, steps: deque[Step], stats: EpisodeStats, time_step_s: float) -> None:
         """Hand over an episode, without waiting."""
         # there is no step, or so many that the oldest were dropped
-        if not 1 < len(steps) <= MAX_STEPS + 1:
+        if not 1 < len(steps) <= _MAX_STEPS + 1:
             return
         if self._queue.qsize() < self._max_waiting:
             self._queue.put((steps, stats, time_step_s))

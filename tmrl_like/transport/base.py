@@ -57,6 +57,8 @@ class TransportOptions(Options):
         handshake_timeout_s: a connection that has not proved its key after this time is dropped.
         heartbeat_s: interval of signs of life on an idle connection.
         silent_after_s: a connection without a sign of life for this long is closed.
+        gives_up_after_s: how long a peer dials what breaks off each handshake, as a busy server may
+            (zmq).
     """
 
     max_message_bytes: Positive = 64 << 20
@@ -64,6 +66,7 @@ class TransportOptions(Options):
     handshake_timeout_s: _UpToADay = 5.0
     heartbeat_s: _UpToADay = 1.0
     silent_after_s: _UpToADay = 5.0
+    gives_up_after_s: _UpToADay = 60.0
 
     @property
     def queue_bytes(self) -> int:

@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 
 _BROKEN_HANDSHAKES = 3  # before a check whether a server answers there (`_speaks`)
 _SPEAKS_WITHIN_S = 3.0
-# after such an answer: a server that many peers dial at once breaks off handshakes, see `Gate`
-_GIVES_UP_AFTER_S = 60.0
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
 _PART_BYTES = 516 << 10  # enough for a frame of a policy
@@ -295,7 +293,8 @@ class ZmqPeerLink(_ZmqLink):
             return
         self._broken_handshakes = 0
         if _speaks(self._address):
-            self._gives_up_at = now + _GIVES_UP_AFTER_S
+            # a server that many peers dial at once breaks off handshakes, see `Gate`
+            self._gives_up_at = now + self._options.gives_up_after_s
             line = (
                 "what listens at %s breaks off each handshake: is it the server that this "
                 "machine's key is for? Still trying"

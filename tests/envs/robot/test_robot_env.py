@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tmrl_like.base.functional import partial
-from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.envs.robot.driver import RobotCommand, RobotState, SimulatedArm, state_of
 from tmrl_like.envs.robot.physics import (
     COMMAND,
@@ -197,12 +196,11 @@ def test_an_arm_is_hardware_unless_its_driver_says_otherwise():
             assert env.moves_hardware is moves
 
 
-def test_an_arm_that_does_not_come_home_is_stopped_and_not_waited_for_again(monkeypatch):
-    monkeypatch.setattr(robot, "HOME_WITHIN_S", 0.1)
+def test_an_arm_that_does_not_come_home_is_stopped_and_not_waited_for_again():
     arm = FakeArm(moves=False)
     for told in (r"not at home after 0\.1 s", "the robot's emergency stop is on"):
         with pytest.raises(EnvironmentFaultError, match=told):
-            RobotInterface(arm).reset()
+            RobotInterface(arm, home_within_s=0.1).reset()
     assert arm.state.is_stopped
 
 

@@ -18,7 +18,6 @@ from kit.refusals import one_line
 from playing import GAMES
 
 import tmrl_like.envs.desktop.desktop_env as desktop_game
-import tmrl_like.envs.trackmania.trackmania_env as trackmania
 from tmrl_like import load_experiment
 from tmrl_like.envs.desktop.game_window import find_window
 from tmrl_like.envs.keyboards import Keyboard
@@ -157,7 +156,6 @@ FINISH = CAR._replace(z=9.0, y=1.0, x=0.0, has_finished=1.0)
 def test_a_race_begins_with_b_and_at_the_finish_the_pop_up_goes_first_whoever_drove_there(
     interface, pad, monkeypatch, car, pressed
 ):
-    monkeypatch.setattr(trackmania, "POP_UP_AFTER_S", 0.0)
     monkeypatch.setattr(interface, "look", lambda: (None, car))
     interface.begin_episode()
     assert pad.mock_calls == [call.tap(button) for button in pressed]

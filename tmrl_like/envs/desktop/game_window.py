@@ -13,7 +13,7 @@ from tmrl_like.envs.desktop.window_x11 import X11Window
 from tmrl_like.errors import ConfigError, EnvironmentAwayError
 
 _LOOK_S = 0.05
-FOCUS_WITHIN_S = 2.0
+_FOCUS_WITHIN_S = 2.0
 
 
 Window = X11Window | Win32Window
@@ -73,14 +73,14 @@ def focus(window: Window, place: Region | None = None) -> None:
     """Give a window the keyboard focus, wait until it has it, and put it at its place; raise
     EnvironmentAwayError if it does not get the focus, for instance because a person is at work.
     """
-    until = time.monotonic() + FOCUS_WITHIN_S
+    until = time.monotonic() + _FOCUS_WITHIN_S
     while True:
         window.raise_and_focus()
         if window.has_focus():
             break
         if time.monotonic() >= until:
             raise EnvironmentAwayError(
-                f"the game's window does not get the focus within {FOCUS_WITHIN_S:g} s: click "
+                f"the game's window does not get the focus within {_FOCUS_WITHIN_S:g} s: click "
                 "into it"
             )
         time.sleep(_LOOK_S)

@@ -59,7 +59,6 @@ _ARM, _JOINT, _TARGET = (95, 135, 180), (0, 0, 0), (255, 0, 0)  # RGB
 
 _HOME_GAIN = 5.0  # 1/s
 _AT_HOME_RAD = 0.05
-HOME_WITHIN_S = 5.0
 _HOME_PERIOD_S = 0.02
 
 
@@ -74,12 +73,13 @@ class RobotInterface(TaskInterface[RobotState]):
         target_m: x and y of the target, float32 [2].
     """
 
-    def __init__(self, driver: RobotDriver) -> None:
+    def __init__(self, driver: RobotDriver, home_within_s: float = 5.0) -> None:
         """Set up the interface without touching the robot, because a trainer also makes one, to
-        read the spaces. The first reset connects the robot.
+        read the spaces. The first reset connects the robot. An arm that is not at home within
+        `home_within_s` is stopped.
         """
         super().__init__()
-        self._driver = driver
+        self._driver, self._home_within_s = driver, home_within_s
         self.target_m = np.zeros(2, np.float32)
         self._position_rad = HOME_RAD
         self._is_stopped = False
@@ -168,7 +168,7 @@ class RobotInterface(TaskInterface[RobotState]):
         """Move to where episodes begin. If the arm does not get there, stop it: something is in its
         way.
         """
-        deadline_s = time.monotonic() + HOME_WITHIN_S
+        deadline_s = time.monotonic() + self._home_within_s
         while time.monotonic() < deadline_s:
             state = self.look()
             way_rad = np.subtract(HOME_RAD, state.position_rad)
@@ -182,7 +182,7 @@ class RobotInterface(TaskInterface[RobotState]):
             time.sleep(_HOME_PERIOD_S)
         self._driver.emergency_stop()
         raise EnvironmentFaultError(
-            f"the robot is not at home after {HOME_WITHIN_S:g} s; emergency stop"
+            f"the robot is not at home after {self._home_within_s:g} s; emergency stop"
         )
 
 

@@ -70,7 +70,7 @@ _LIDAR_ANGLES = range(90, -91, -10)
 _LIDAR_MAX_PX = math.hypot(*_LIDAR_PLACE[2:])
 _LIDAR_FROM_PX = 20
 _BORDER = (54, 54, 54)  # the road's black borders are no brighter than this
-POP_UP_AFTER_S = 0.5
+_POP_UP_AFTER_S = 0.5
 _LAP_STEPS = 12_000  # ten minutes
 # the instruments in the observation, with their limits
 _INSTRUMENTS = {"speed": (-300.0, 300.0), "gear": (0.0, 7.0), "rpm": (0.0, 12000.0)}
@@ -240,7 +240,7 @@ class TrackManiaInterface(DesktopGameInterface):
     def begin_episode(self) -> None:
         if CarReport(*self.look()[1]).has_finished:  # closes the pop-up of the finish
             self._press("b", "delete")
-            time.sleep(POP_UP_AFTER_S)
+            time.sleep(_POP_UP_AFTER_S)
             self._press("a", "enter")
         self._press("b", "delete")
         time.sleep(self._restart_wait_s)

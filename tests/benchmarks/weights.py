@@ -7,15 +7,13 @@ environment that steps every 0.2 ms and records when it first acts with each ver
 machine's clock. The limit sends the same bytes over two plain TCP hops through a thread.
 """
 
-import tempfile
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
-from _harness import Part, be_quiet, benchmark, over_two_hops, ring_to, run_server, trainer_link
+from _harness import Parts, be_quiet, benchmark, over_two_hops, ring_to, trainer_link
 from _heavy_actor import HeavyActor
 from _recorded import Kind, Ticking
 from gymnasium.spaces import Box
@@ -51,12 +49,11 @@ def published(width, repeats):
     """Return the times from publication to use, in ms."""
     spaces = KIND.observation, Ticking.action_space
     actor, used_ms = HeavyActor(*spaces, width), []
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        keys = Path(folder) / "keys"
-        port = stack.enter_context(Part(run_server, {"keys_dir": keys})).hear()
-        worker = stack.enter_context(Part(run_worker, port, keys, width))
-        ring = ring_to(port, keys)
-        link = stack.enter_context(closing(trainer_link(ring, describe_spaces(*spaces))))
+    with Parts() as parts:
+        _, port = parts.serve()
+        worker = parts.start(run_worker, port, parts.keys, width)
+        ring = ring_to(port, parts.keys)
+        link = parts.enter_context(closing(trainer_link(ring, describe_spaces(*spaces))))
         worker.hear()
         for _ in range(repeats + 2):
             started = time.time()

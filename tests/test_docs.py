@@ -80,15 +80,11 @@ def without_code(text):
     return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
 
 
-def headings(text):
-    return re.findall(r"^#+ (.+)$", without_code(text), re.M)
-
-
 def anchors(text):
     """Return the anchors that MyST and GitHub make from headings."""
     return {
         re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-        for heading in headings(text)
+        for heading in re.findall(r"^#+ (.+)$", without_code(text), re.M)
     }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from house import alone, linear_actor, publish, take
-from kit.environments import acting
+from kit.environments import Recording, acting
 from kit.fakes import CountingEnv, LinearActor
 
 from tmrl_like.base.functional import partial
@@ -28,18 +28,17 @@ INCIDENT = (
 )
 
 
-class RecordingEnv(CountingEnv):
-    """An environment that records the actions it receives, and then changes them in place."""
+class Spoiling(Recording):
+    """An environment that changes the actions it receives in place."""
 
     def __init__(self):
         super().__init__()
         self.action_space = spaces.Box(-1, 1, (30,))
-        self.sent = []
 
     def step(self, action):
-        self.sent.append(float(action[0]))
+        result = super().step(action)
         action[:] = 7
-        return super().step(action)
+        return result
 
 
 # in every second step, many numbers that are not finite
@@ -53,7 +52,7 @@ def test_an_action_that_is_not_finite_is_never_sent_and_an_incident_is_logged_on
 ):
     """An incident ends when a second has passed without such an action."""
     caplog.set_level(logging.INFO)
-    with alone(RecordingEnv, Wavering, safe_action=safe_action) as worker:
+    with alone(Spoiling, Wavering, safe_action=safe_action) as worker:
         worker.run_episodes(nb_episodes=12)
         assert worker.env.sent == [0.25, safe] * 60
         assert worker.condition().alarm == INCIDENT

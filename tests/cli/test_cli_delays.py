@@ -1,7 +1,5 @@
 """The actions with which `check` drives, and its report about delays and action buffers."""
 
-from __future__ import annotations
-
 import contextlib
 
 import gymnasium

@@ -80,10 +80,6 @@ def _imports(file):
     return [name.removeprefix("tmrl_like.") for name in found if name.startswith("tmrl_like.")]
 
 
-def _is_in(module, room):
-    return f"{module}.".startswith(f"{room}.")
-
-
 def _rooms_imported(file):
     return set(map(_room_of, _imports(file)))
 
@@ -134,9 +130,9 @@ def test_no_files_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(_imports_within("")).prepare()
 
 
-def _imports_within(room):
-    """Return, for each module of a room (or of all), the modules there that it imports."""
-    files = {name: file for name, file in _modules() if not room or _is_in(name, room)}
+def _imports_within(begin):
+    """Return, for each module whose name begins so, those of them that it imports."""
+    files = {name: file for name, file in _modules() if f"{name}.".startswith(begin)}
     return {
         name: {_longest_in(files, imported.split(".")) for imported in _imports(file)} - {name, ""}
         for name, file in files.items()
@@ -150,7 +146,7 @@ def _longest_in(files, parts):
 
 
 def test_an_environment_knows_the_machinery_and_the_machinery_no_environment():
-    for name, imported in _imports_within("envs").items():
+    for name, imported in _imports_within("envs.").items():
         own = name.split(".")[1] if "." in name else ""
         strange = ENVIRONMENTS - {own, BUILT_ON.get(own)}
         others = {module for module in imported if module.split(".")[1] in strange}

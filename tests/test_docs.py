@@ -19,6 +19,7 @@ import torch
 import yaml
 from gymnasium import spaces
 from house import House
+from kit.boxes import box
 from kit.fakes import CountingEnv
 from kit.ports import free_port
 from kit.pythons import python
@@ -233,9 +234,7 @@ def test_every_metric_of_a_round_is_explained_in_its_group_and_no_other(records)
 
 
 def test_every_metric_of_quantiles_is_explained_and_no_other():
-    agent = IQNAgent(
-        spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2), actor_cls=partial(IQNActor, width=4)
-    )
+    agent = IQNAgent(box(1.0, 2), spaces.Discrete(2), actor_cls=partial(IQNActor, width=4))
     obs, numbers = torch.zeros(4, 2), torch.zeros(4)
     batch = Batch(obs, numbers.long(), numbers, obs, numbers, numbers)
     named = set(agent.train(batch)) | {f"{name}_held_out" for name in agent.evaluate(batch)}

@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 from _harness import Parts, benchmark, in_turns, over_two_hops, ring_to, trainer_link
+from kit.boxes import box, picture
 from kit.light_worker import LightDelivery
 from kit.waiting import until
 
@@ -52,13 +53,8 @@ def spaces_of(kind):
     """Return observation and action space of the samples, without the action buffer."""
     from gymnasium import spaces
 
-    number = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    obs = (
-        spaces.Tuple([number] * 4)
-        if kind == "packets"
-        else spaces.Box(0, 255, (4, 64, 64), np.uint8)
-    )
-    return obs, spaces.Box(-2.0, 2.0, (2,), np.float32)
+    obs = spaces.Tuple([box(1.0, 1)] * 4) if kind == "packets" else picture(4, 64, 64)
+    return obs, box(2.0, 2)
 
 
 def run_trainer(port, keys, kind, pipe):

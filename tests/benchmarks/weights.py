@@ -11,19 +11,18 @@ import time
 from contextlib import closing
 from functools import partial
 
-import numpy as np
 import torch
 from _harness import Parts, be_quiet, benchmark, over_two_hops, ring_to, trainer_link
 from _heavy_actor import HeavyActor
 from _recorded import Kind, Ticking
-from gymnasium.spaces import Box
+from kit.boxes import box
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.wire.spaces import describe_spaces
 
 # MB: width of the actor, goal in ms
 SIZES = {"0.28": (265, 2), "10": (1581, 30), "50": (3536, 150)}
-KIND = Kind(5000.0, Box(-1.0, 1.0, (8,), np.float32))
+KIND = Kind(5000.0, box(1.0, 8))
 
 
 def run_worker(port, keys, width, pipe):

@@ -16,15 +16,15 @@ STEPS = 10
 
 
 OBS = np.zeros(2, np.float32)
-STRANGE = {
-    "nan": (np.full(2, np.nan, np.float32), 0.0, False, False, {}),
-    "shape": (np.zeros(3, np.float32), 0.0, False, False, {}),
-    "nothing": (None, 0.0, False, False, {}),
-    "float16": (OBS.astype(np.float16), 0.0, False, False, {}),
-    "outside": (np.full(2, 7.0, np.float32), 0.0, False, False, {}),
-    "no_reward": (OBS, None, False, False, {}),
-    "no_end": (OBS, 0.0, None, False, {}),
-    "no_info": (OBS, 0.0, False, False, None),
+STRANGE = {  # which item of a step's result is another one, and what it is
+    "nan": (0, np.full(2, np.nan, np.float32)),
+    "shape": (0, np.zeros(3, np.float32)),
+    "nothing": (0, None),
+    "float16": (0, OBS.astype(np.float16)),
+    "outside": (0, np.full(2, 7.0, np.float32)),
+    "no_reward": (1, None),
+    "no_end": (2, None),
+    "no_info": (4, None),
 }
 
 
@@ -53,7 +53,10 @@ class TinyEnv(gymnasium.Env):
             os.kill(os.getpid(), signal.SIGKILL)
         self.steps += 1
         if self.steps == 2 and self.returns:
-            return STRANGE[self.returns]
+            item, value = STRANGE[self.returns]
+            result = [OBS, 0.0, False, False, {}]
+            result[item] = value
+            return tuple(result)
         terminated = self.steps >= 3 and float(action[0]) > 0.8
         noise = float(self.random.uniform(0.0, 0.01))
         return self._obs(), float(action[0]) - 1.0 - noise, terminated, self.steps >= STEPS, {}

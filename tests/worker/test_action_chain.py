@@ -10,6 +10,7 @@ from gymnasium import spaces
 from house import alone
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.boxes import box
 from kit.environments import Recording, acting
 from kit.episodes import episode
 from kit.samples import appended_by
@@ -30,7 +31,7 @@ from tmrl_like.worker.action_chain import (
 )
 
 STEP_S = 0.05
-BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+BOX = box(1.0, 2)
 REST = np.array([0.0, -0.5], np.float32)
 
 
@@ -191,7 +192,7 @@ def test_each_episode_begins_at_rest():
             "expected for an action_chain a Box of floats",
         ),
         (
-            lambda: chain_of(space=spaces.Box(-np.inf, np.inf, (2,))),
+            lambda: chain_of(space=box(np.inf, 2)),
             "expected for an action_chain a Box of floats",
         ),
         (

@@ -4,11 +4,13 @@ import itertools
 import logging
 import threading
 import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 from house import alone, linear_actor, publish, take
+from kit.boxes import box
 from kit.environments import Recording, acting
 from kit.fakes import CountingEnv, LinearActor
 
@@ -21,7 +23,7 @@ from tmrl_like.worker.takeover import to_action
 
 SOON = OutboxOptions(max_age_s=0.0)
 BRAKE = [-1.0]
-BOX = spaces.Box(-1, 1, (2,))
+BOX = box(1, 2)
 INCIDENT = (
     "the safe action drives: the policy's action is not finite: "
     "array([nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan"
@@ -33,7 +35,7 @@ class Spoiling(Recording):
 
     def __init__(self):
         super().__init__()
-        self.action_space = spaces.Box(-1, 1, (30,))
+        self.action_space = box(1, 30)
 
     def step(self, action):
         result = super().step(action)
@@ -127,21 +129,20 @@ def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(inproc_house)
     assert worker.loop.driver.expires_at == expires_at
 
 
-class Hardware(CountingEnv):
-    """An environment that moves hardware and counts its resets."""
-
-    moves_hardware = True
-    resets: list
-
-    def reset(self, **kwargs):
-        self.resets.append("reset")
-        return super().reset(**kwargs)
-
-
 @pytest.fixture
 def hardware(caplog):
+    """An environment that moves hardware and counts its resets."""
     caplog.set_level(logging.INFO)
-    return type("Hardware", (Hardware,), {"resets": []})
+
+    class Hardware(CountingEnv):
+        moves_hardware = True
+        resets: ClassVar = []
+
+        def reset(self, **kwargs):
+            self.resets.append("reset")
+            return super().reset(**kwargs)
+
+    return Hardware
 
 
 @pytest.mark.parametrize(

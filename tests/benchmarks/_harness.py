@@ -263,8 +263,6 @@ class Peer:
         )
 
     def ask(self, line):
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")
         for answer in self._process.stdout:
             if answer.startswith("answer "):

@@ -164,7 +164,7 @@ class _TickingEnv(gymnasium.Env):
         self.time_step_s = 1.0 / kind.hz
         self._episode_steps = kind.episode_steps
         self._clock = Clock(min(SPIN_S, MAX_SPIN_SHARE * self.time_step_s) if kind.spins else 0.0)
-        values = np.random.default_rng(0).integers(0, 255, (16, *(kind.observation.shape or ())))
+        values = np.random.default_rng(0).integers(0, 255, (16, *kind.observation.shape))
         self._observations = list(values.astype(kind.observation.dtype))
 
     def reset(self, **_):

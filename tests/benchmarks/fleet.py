@@ -76,9 +76,8 @@ def run_trainer(keys, port, nodes, pipe):
     torch.set_num_threads(1)
     folder = keys.parent / f"log-{port}"
     memory = ReplayMemory(memory_size=100_000)
-    lock = lock_folder(folder)
-    assert lock is not None
-    receiver = Receiver(SampleStore(folder, lock), "fleet", keep_samples=memory.memory_size)
+    store = SampleStore(folder, lock_folder(folder))
+    receiver = Receiver(store, "fleet", keep_samples=memory.memory_size)
     ring = ring_to_engine(nodes) if nodes else ring_to(port, keys)
     link = trainer_link(ring, m.Spaces(*SPACES), receiver)
     pipe.send("ready")

@@ -29,6 +29,7 @@ from tmrl_like import load_experiment, partial
 from tmrl_like.agents import IQNActor, IQNAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.cli.arguments import parse, parsers
 from tmrl_like.config.settings import PARTS, SECTIONS
+from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.sinks import tag_of
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.types import Batch
@@ -109,7 +110,8 @@ def test_the_script_in_the_readme_trains(tmp_path):
         "    trainer={": f'    server={{"port": {free_port()}}},\n    trainer={{',
     }
     _, said = python("-c", replaced(script, shorter), cwd=tmp_path, TMRL_LIKE_HOME=str(tmp_path))
-    *_, newest = rounds_in(tmp_path / "runs" / "default_run" / "metrics.jsonl")
+    records = read_records(tmp_path / "runs" / "default_run" / "metrics.jsonl")
+    *_, newest = (record for record in records if record["kind"] == "round")
     assert newest["training_steps_total"] > 0
     assert math.isfinite(newest["loss_critic"])
     assert re.search(
@@ -122,11 +124,6 @@ def replaced(script, texts):
         assert long in script
         script = script.replace(long, short)
     return script
-
-
-def rounds_in(path):
-    records = map(json.loads, path.read_text().splitlines())
-    return [record for record in records if record["kind"] == "round"]
 
 
 # figures are shown by a browser
@@ -202,7 +199,7 @@ def records(tmp_path_factory):
         )
         house.start(worker.run, test_episode_interval=2, verbose=False)
         trainer.run()
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return list(read_records(path))
 
 
 SUMMED = {figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed}

@@ -104,9 +104,7 @@ class State:
         for part in path.parts:
             if part not in folder.names:
                 folder.names[part] = folder.synced[part] = Folder()
-            found = folder.names[part]
-            assert isinstance(found, Folder), path
-            folder = found
+            folder = folder.names[part]
         return folder
 
     def open(self, path, number):

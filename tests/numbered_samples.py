@@ -10,12 +10,13 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from kit.boxes import box
 
 from tmrl_like.replay.contract import MemoryDataloading
 
 NUMBERED_SPACES = (
     spaces.Box(0.0, 1 << 24, (3,), np.float32),
-    spaces.Box(-1.0, 1.0, (1,), np.float32),
+    box(1.0, 1),
 )
 
 

@@ -19,6 +19,7 @@ import torch
 import yaml
 from gymnasium import spaces
 from house import House
+from kit.boxes import box
 from kit.fakes import CountingEnv
 from kit.ports import free_port
 from kit.pythons import python
@@ -28,6 +29,7 @@ from tmrl_like import load_experiment, partial
 from tmrl_like.agents import IQNActor, IQNAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.cli.arguments import parse, parsers
 from tmrl_like.config.settings import PARTS, SECTIONS
+from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.sinks import tag_of
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.types import Batch
@@ -80,15 +82,11 @@ def without_code(text):
     return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
 
 
-def headings(text):
-    return re.findall(r"^#+ (.+)$", without_code(text), re.M)
-
-
 def anchors(text):
     """Return the anchors that MyST and GitHub make from headings."""
     return {
         re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-        for heading in headings(text)
+        for heading in re.findall(r"^#+ (.+)$", without_code(text), re.M)
     }
 
 
@@ -112,7 +110,8 @@ def test_the_script_in_the_readme_trains(tmp_path):
         "    trainer={": f'    server={{"port": {free_port()}}},\n    trainer={{',
     }
     _, said = python("-c", replaced(script, shorter), cwd=tmp_path, TMRL_LIKE_HOME=str(tmp_path))
-    *_, newest = rounds_in(tmp_path / "runs" / "default_run" / "metrics.jsonl")
+    records = read_records(tmp_path / "runs" / "default_run" / "metrics.jsonl")
+    *_, newest = (record for record in records if record["kind"] == "round")
     assert newest["training_steps_total"] > 0
     assert math.isfinite(newest["loss_critic"])
     assert re.search(
@@ -125,11 +124,6 @@ def replaced(script, texts):
         assert long in script
         script = script.replace(long, short)
     return script
-
-
-def rounds_in(path):
-    records = map(json.loads, path.read_text().splitlines())
-    return [record for record in records if record["kind"] == "round"]
 
 
 # figures are shown by a browser
@@ -205,7 +199,7 @@ def records(tmp_path_factory):
         )
         house.start(worker.run, test_episode_interval=2, verbose=False)
         trainer.run()
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return list(read_records(path))
 
 
 SUMMED = {figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed}
@@ -237,9 +231,7 @@ def test_every_metric_of_a_round_is_explained_in_its_group_and_no_other(records)
 
 
 def test_every_metric_of_quantiles_is_explained_and_no_other():
-    agent = IQNAgent(
-        spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2), actor_cls=partial(IQNActor, width=4)
-    )
+    agent = IQNAgent(box(1.0, 2), spaces.Discrete(2), actor_cls=partial(IQNActor, width=4))
     obs, numbers = torch.zeros(4, 2), torch.zeros(4)
     batch = Batch(obs, numbers.long(), numbers, obs, numbers, numbers)
     named = set(agent.train(batch)) | {f"{name}_held_out" for name in agent.evaluate(batch)}

@@ -83,10 +83,9 @@ def made(tmp_path_factory):
 
 def described(space):
     """Return a space's shape, dtype and range in the tables' notation."""
-    shape = str(list(space.shape or ()))
+    shape = str(list(space.shape))
     if isinstance(space, spaces.Discrete):
         return [shape, str(space.dtype), f"{space.start} to {space.start + space.n - 1}"]
-    assert isinstance(space, spaces.Box)
     return [shape, str(space.dtype), f"{written(space.low)} to {written(space.high)}"]
 
 

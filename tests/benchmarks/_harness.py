@@ -17,6 +17,7 @@ which the script ends within seconds and its figures mean nothing.
 """
 
 import argparse
+import contextlib
 import faulthandler
 import json
 import logging
@@ -27,6 +28,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -173,20 +175,6 @@ def rate(call, times):
     return times / (time.perf_counter() - started)
 
 
-def wait_for(condition, what, within_s=120.0):
-    """Wait until `condition` returns something true, and return that.
-
-    Raises:
-        SystemExit: that has not happened within `within_s`.
-    """
-    until = time.monotonic() + within_s
-    while not (found := condition()):
-        if time.monotonic() > until:
-            sys.exit(f"{what}: not within {within_s:g} s")
-        time.sleep(0.05)
-    return found
-
-
 # -- processes -------------------------------------------------------------------------------------
 
 
@@ -242,6 +230,23 @@ class Part:
         self._process.join(10)
 
 
+class Parts(contextlib.ExitStack):
+    """Parts that end together, and a temporary folder for their keys and files."""
+
+    def __init__(self):
+        super().__init__()
+        self.folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.keys = self.folder / "keys"
+
+    def start(self, target, *args):
+        return self.enter_context(Part(target, *args))
+
+    def serve(self, **options):
+        """Start a server; return its part and its port."""
+        server = self.start(run_server, {"keys_dir": self.keys, **options})
+        return server, server.hear()
+
+
 class Peer:
     """Another package, in a process of its own Python, which answers each line with "answer
     NUMBER".
@@ -258,8 +263,6 @@ class Peer:
         )
 
     def ask(self, line):
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")
         for answer in self._process.stdout:
             if answer.startswith("answer "):

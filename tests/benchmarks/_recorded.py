@@ -10,6 +10,7 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from kit.boxes import box, picture
 
 from tmrl_like.agents.in_numpy import NumpyGaussianActor
 from tmrl_like.envs.clock import MAX_SPIN_SHARE, SPIN_S, Clock
@@ -17,7 +18,7 @@ from tmrl_like.envs.drone.drone_env import DroneInterface
 from tmrl_like.envs.real_time import RealTimeEnv
 
 EPISODE_S = 2.0
-PICTURES = spaces.Box(0, 255, (4, 64, 64), np.uint8)
+PICTURES = picture(4, 64, 64)
 _MAX_STEPS = 1 << 20
 _FLAT_STEP_S = 1e-4
 
@@ -150,20 +151,20 @@ class Kind(NamedTuple):
     """An environment on a clock of its own."""
 
     hz: float
-    observation: spaces.Space = spaces.Box(-1.0, 1.0, (8,), np.float32)
+    observation: spaces.Space = box(1.0, 8)
     episode_steps: int = 1000
     spins: bool = False
 
 
 class _TickingEnv(gymnasium.Env):
-    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = box(1.0, 2)
 
     def __init__(self, kind):
         self.observation_space = kind.observation
         self.time_step_s = 1.0 / kind.hz
         self._episode_steps = kind.episode_steps
         self._clock = Clock(min(SPIN_S, MAX_SPIN_SHARE * self.time_step_s) if kind.spins else 0.0)
-        values = np.random.default_rng(0).integers(0, 255, (16, *(kind.observation.shape or ())))
+        values = np.random.default_rng(0).integers(0, 255, (16, *kind.observation.shape))
         self._observations = list(values.astype(kind.observation.dtype))
 
     def reset(self, **_):

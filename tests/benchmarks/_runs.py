@@ -186,7 +186,5 @@ def give_way(autogroup):
 
 
 def _end_with_parent():
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
+    parent_process().join()
     os._exit(1)

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 from _harness import benchmark, in_turns
-from gymnasium import spaces
+from kit.boxes import box
 
 from tmrl_like.worker.action_chain import (
     AccelerationLimit,
@@ -41,7 +41,7 @@ def us(call, actions):
 def measure(options):
     for name, parts in CHAINS.items():
         for size in (4, 6):
-            space = spaces.Box(-1.0, 1.0, (size,))
+            space = box(1.0, size)
             space.seed(0)
             actions = [space.sample() for _ in range(1000)]
             chain = ActionChain(parts)

@@ -48,7 +48,6 @@ def drone_training(size):
 def log_of(folder, size):
     """Write the sample store of a trainer that has received `size` samples."""
     lock = lock_folder(folder / "log")
-    assert lock is not None
     samples = drone_samples(PACKET)  # of each packet
     with contextlib.closing(SampleStore(folder / "log", lock)) as store:
         for begin in range(0, size // PACKET, PACKETS_OF_A_FILE):

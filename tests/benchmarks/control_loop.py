@@ -25,16 +25,14 @@ and `act_`: from one return of `env.step` to the next call, minus `act_`.
 
 import contextlib
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-from _harness import SPAWN, Part, be_quiet, benchmark, ring_to, run_server, trainer_link
+from _harness import SPAWN, Parts, be_quiet, benchmark, ring_to, trainer_link
 from _recorded import EPISODE_S, PICTURES, RECORD, Clocked, Flat, Kind, Ticking, TimedGaussian
 from link_proxy import LinkProxy
 
@@ -245,14 +243,12 @@ def deadlines(what, own, bare, hz):
 def in_slices(case, seconds, priority):
     """Let worker and bare loop step in turns, for `seconds` each; yield the rows."""
     turns, turns_of_bare = SPAWN.Pipe()
-    with tempfile.TemporaryDirectory() as home, contextlib.ExitStack() as running:
-        folder = Path(home)
-        keys, file, bare_file = folder / "keys", folder / "worker.npz", folder / "bare.npz"
-        server = running.enter_context(Part(run_server, {"keys_dir": keys}))
-        port = server.hear()
-        trainer = running.enter_context(Part(run_trainer, case, keys, port))
-        bare = running.enter_context(Part(run_bare, case.bare, priority, bare_file, turns_of_bare))
-        worker = running.enter_context(Part(run_worker, case, keys, port, priority, file, turns))
+    with Parts() as parts:
+        keys, file, bare_file = parts.keys, parts.folder / "worker.npz", parts.folder / "bare.npz"
+        _, port = parts.serve()
+        trainer = parts.start(run_trainer, case, keys, port)
+        bare = parts.start(run_bare, case.bare, priority, bare_file, turns_of_bare)
+        worker = parts.start(run_worker, case, keys, port, priority, file, turns)
         for part in (trainer, bare, worker):
             part.hear()
         trainer.tell("publish")
@@ -265,9 +261,10 @@ def in_slices(case, seconds, priority):
         yield deadlines(case.name, own, alone, case.hz)
 
 
-def disturb(folder, seconds, cut_s, stop_s, priority):
-    """Put one worker through all disturbances; return start and end of each phase."""
-    keys = folder / "keys"
+def disturb(seconds, cut_s, stop_s, priority):
+    """Put one worker through all disturbances; return start and end of each phase, and the times
+    of the worker and of the bare loop.
+    """
     phases = {}
 
     @contextlib.contextmanager
@@ -277,17 +274,13 @@ def disturb(folder, seconds, cut_s, stop_s, priority):
         time.sleep(stop_s / 2)  # until delayed messages have arrived
         phases[name] = started, time.perf_counter()
 
-    with contextlib.ExitStack() as running:
-        server = running.enter_context(Part(run_server, {"keys_dir": keys}))
-        port = server.hear()
-        proxy = running.enter_context(LinkProxy("127.0.0.1", port))
-        trainer = running.enter_context(Part(run_trainer, IMAGES, keys, port))
-        worker = running.enter_context(
-            Part(run_worker, IMAGES, keys, proxy.port, priority, folder / "own.npz", None)
-        )
-        bare = running.enter_context(
-            Part(run_bare, IMAGES.bare, priority, folder / "bare.npz", None)
-        )
+    with Parts() as parts:
+        keys, file, bare_file = parts.keys, parts.folder / "worker.npz", parts.folder / "bare.npz"
+        server, port = parts.serve()
+        proxy = parts.enter_context(LinkProxy("127.0.0.1", port))
+        trainer = parts.start(run_trainer, IMAGES, keys, port)
+        worker = parts.start(run_worker, IMAGES, keys, proxy.port, priority, file, None)
+        bare = parts.start(run_bare, IMAGES.bare, priority, bare_file, None)
         for part in (trainer, worker, bare):
             part.hear()
         time.sleep(0.4 * stop_s)
@@ -308,22 +301,19 @@ def disturb(folder, seconds, cut_s, stop_s, priority):
             proxy.thaw()
         with phase("server killed and started again"):
             server.__exit__()
-            running.enter_context(Part(run_server, {"keys_dir": keys, "port": port})).hear()
+            parts.serve(port=port)
             time.sleep(stop_s)
         trainer.tell("publish")
         with phase("10 MB of weights a second"):
             time.sleep(seconds)
         for part in (worker, bare):
             part.ask("stop")
-    return phases
+        return phases, dict(np.load(file)), dict(np.load(bare_file))
 
 
 def disturbed(seconds, cut_s, stop_s, priority):
     case = IMAGES
-    with tempfile.TemporaryDirectory() as home:
-        folder = Path(home)
-        phases = disturb(folder, seconds, cut_s, stop_s, priority)
-        own, bare = (dict(np.load(folder / f"{who}.npz")) for who in ("own", "bare"))
+    phases, own, bare = disturb(seconds, cut_s, stop_s, priority)
     for phase, (start, end) in phases.items():
         yield deadlines(
             f"{case.name}, {phase}", within(own, start, end), within(bare, start, end), case.hz

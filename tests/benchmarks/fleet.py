@@ -18,26 +18,16 @@ are those of each process, from the operating system. A generator that is late m
 than it is asked for.
 """
 
-import contextlib
 import itertools
 import logging
 import sys
-import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
-from _harness import (
-    TESTS,
-    Part,
-    benchmark,
-    ring_to,
-    run_server,
-    trainer_link,
-    wait_for,
-)
+from _harness import TESTS, Parts, benchmark, ring_to, trainer_link
 from kit.light_worker import LightDelivery
+from kit.waiting import until
 
 import tmrl_like
 from tmrl_like.delivery.folder import open_folder
@@ -86,9 +76,8 @@ def run_trainer(keys, port, nodes, pipe):
     torch.set_num_threads(1)
     folder = keys.parent / f"log-{port}"
     memory = ReplayMemory(memory_size=100_000)
-    lock = lock_folder(folder)
-    assert lock is not None
-    receiver = Receiver(SampleStore(folder, lock), "fleet", keep_samples=memory.memory_size)
+    store = SampleStore(folder, lock_folder(folder))
+    receiver = Receiver(store, "fleet", keep_samples=memory.memory_size)
     ring = ring_to_engine(nodes) if nodes else ring_to(port, keys)
     link = trainer_link(ring, m.Spaces(*SPACES), receiver)
     pipe.send("ready")
@@ -188,19 +177,15 @@ def run_workers(keys_folder, names, samples, packet_s, pipe):
 
 
 class Fleet:
-    """Connected servers, trainers and light workers, which end with `stack`."""
+    """Connected servers, trainers and light workers, which are `parts`."""
 
-    def __init__(self, stack, keys, workers, servers, nodes, hz):
-        def part(target, *args):
-            return stack.enter_context(Part(target, *args))
-
-        options = {"keys_dir": keys, "max_workers": workers, "engine": engine_options(nodes)}
-        first = part(run_server, options)
-        ports = [first.hear()]  # the first server has now made the keys
-        self.servers = [first, *(part(run_server, options) for _ in range(servers - 1))]
-        ports += [server.hear() for server in self.servers[1:]]
+    def __init__(self, parts, workers, servers, nodes, hz):
+        options = {"max_workers": workers, "engine": engine_options(nodes)}
+        # one after the other: the first one makes the keys
+        self.servers, ports = zip(*(parts.serve(**options) for _ in range(servers)), strict=True)
         self.trainers = [
-            part(run_trainer, keys, port, nodes) for port in (ports[:1] if nodes else ports)
+            parts.start(run_trainer, parts.keys, port, nodes)
+            for port in (ports[:1] if nodes else ports)
         ]
         for trainer in self.trainers:
             trainer.hear()
@@ -209,7 +194,7 @@ class Fleet:
         shares = [dict(list(names.items())[i::PROCESSES]) for i in range(min(PROCESSES, workers))]
         samples = round(hz * self.packet_s)
         self.generators = [
-            part(run_workers, keys, share, samples, self.packet_s) for share in shares
+            parts.start(run_workers, parts.keys, share, samples, self.packet_s) for share in shares
         ]
         for share in self.generators:
             share.hear()
@@ -250,8 +235,10 @@ def one_fleet(fleet, seconds):
     spent_s = {name: now_s - cpu_s[name] for name, now_s in fleet.cpu_s().items()}
     grown_mb = fleet.servers_mb() - fleet.idle_mb
     made = fleet.collect(False)
-    wait_for(
-        lambda: not sum(share.ask("kept") for share in fleet.generators), "an end of what is kept"
+    until(
+        lambda: not sum(share.ask("kept") for share in fleet.generators),
+        "an end of what is kept",
+        120.0,
     )
     given = Counter()
     wrong, ages_s = 0, []
@@ -276,15 +263,15 @@ def one_fleet(fleet, seconds):
 
 def measure(options):
     for workers, nodes in itertools.product(options.workers, options.nodes):
-        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        with Parts() as parts:
             urls = []
             if nodes:
                 sys.path.append(str(TESTS / "engine"))
                 from engine_nodes import Nodes
 
-                engine = Nodes(Path(name) / "nodes", nodes, sync=nodes > 1, is_open=True)
-                urls = stack.enter_context(engine).urls
-            fleet = Fleet(stack, Path(name) / "keys", workers, options.servers, urls, options.hz)
+                engine = Nodes(parts.folder / "nodes", nodes, sync=nodes > 1, is_open=True)
+                urls = parts.enter_context(engine).urls
+            fleet = Fleet(parts, workers, options.servers, urls, options.hz)
             what = (
                 f"{workers:,} workers at {options.hz:g} Hz; servers: {options.servers}, nodes: "
                 f"{nodes}"

@@ -12,7 +12,7 @@ same number of threads.
 import numpy as np
 import torch
 from _harness import Peer, benchmark, in_turns, rate, ratios, timed
-from gymnasium import spaces
+from kit.boxes import box
 from memory import filled
 
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
@@ -25,7 +25,7 @@ from tmrl_like.types import Batch
 
 OBS, ACT = 17, 6
 BATCHES = {64: 128, 256: 256}  # by the width of the layers
-SPACES = spaces.Box(-1.0, 1.0, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,))
+SPACES = box(1.0, OBS), box(1.0, ACT)
 SAMPLES = 100_000
 
 

@@ -59,7 +59,7 @@ def make_agent(env, name):
         gamma=GAMMA,
         actor_polyak=variant["actor_polyak"],
         scale_rewards=variant["scale_rewards"],
-        target_entropy=-1.0 * int(np.prod(env.action_space.shape or (1,))),
+        target_entropy=-1.0 * int(np.prod(env.action_space.shape)),
     )
 
 

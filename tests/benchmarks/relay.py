@@ -13,24 +13,14 @@ that of all three processes.
 """
 
 import itertools
-import tempfile
 import time
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-from _harness import (
-    Part,
-    benchmark,
-    in_turns,
-    over_two_hops,
-    ring_to,
-    run_server,
-    trainer_link,
-    wait_for,
-)
+from _harness import Parts, benchmark, in_turns, over_two_hops, ring_to, trainer_link
+from kit.boxes import box, picture
 from kit.light_worker import LightDelivery
+from kit.waiting import until
 
 KEPT_BYTES = 8 << 30
 REFILL_EVERY = 1000  # samples
@@ -63,13 +53,8 @@ def spaces_of(kind):
     """Return observation and action space of the samples, without the action buffer."""
     from gymnasium import spaces
 
-    number = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    obs = (
-        spaces.Tuple([number] * 4)
-        if kind == "packets"
-        else spaces.Box(0, 255, (4, 64, 64), np.uint8)
-    )
-    return obs, spaces.Box(-2.0, 2.0, (2,), np.float32)
+    obs = spaces.Tuple([box(1.0, 1)] * 4) if kind == "packets" else picture(4, 64, 64)
+    return obs, box(2.0, 2)
 
 
 def run_trainer(port, keys, kind, pipe):
@@ -146,17 +131,15 @@ def run_worker(port, keys, kind, count, pipe):
 def way(kind, seconds, found):
     """Return samples per second; append bytes and CPU time of a sample to `found`."""
     count = int(seconds * GOALS_PER_S[kind])
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        keys = Path(folder) / "keys"
-        server = stack.enter_context(Part(run_server, {"keys_dir": keys}))
-        port = server.hear()
-        trainer = stack.enter_context(Part(run_trainer, port, keys, kind))
-        worker = stack.enter_context(Part(run_worker, port, keys, kind, count))
+    with Parts() as parts:
+        server, port = parts.serve()
+        trainer = parts.start(run_trainer, port, parts.keys, kind)
+        worker = parts.start(run_worker, port, parts.keys, kind, count)
         trainer.hear()
         worker.hear()
         cpu_s = -sum(part.cpu_s() for part in (server, trainer, worker))
         worker.tell("go")
-        wait_for(lambda: trainer.ask("count")[0] >= count, "all samples")
+        until(lambda: trainer.ask("count")[0] >= count, "all samples", 120.0)
         cpu_s += sum(part.cpu_s() for part in (server, trainer, worker))
         received, ended_at = trainer.ask("count")
         started_at, sent_bytes, lost = worker.ask("end")

@@ -7,25 +7,22 @@ environment that steps every 0.2 ms and records when it first acts with each ver
 machine's clock. The limit sends the same bytes over two plain TCP hops through a thread.
 """
 
-import tempfile
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
-from pathlib import Path
 
-import numpy as np
 import torch
-from _harness import Part, be_quiet, benchmark, over_two_hops, ring_to, run_server, trainer_link
+from _harness import Parts, be_quiet, benchmark, over_two_hops, ring_to, trainer_link
 from _heavy_actor import HeavyActor
 from _recorded import Kind, Ticking
-from gymnasium.spaces import Box
+from kit.boxes import box
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.wire.spaces import describe_spaces
 
 # MB: width of the actor, goal in ms
 SIZES = {"0.28": (265, 2), "10": (1581, 30), "50": (3536, 150)}
-KIND = Kind(5000.0, Box(-1.0, 1.0, (8,), np.float32))
+KIND = Kind(5000.0, box(1.0, 8))
 
 
 def run_worker(port, keys, width, pipe):
@@ -51,12 +48,11 @@ def published(width, repeats):
     """Return the times from publication to use, in ms."""
     spaces = KIND.observation, Ticking.action_space
     actor, used_ms = HeavyActor(*spaces, width), []
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        keys = Path(folder) / "keys"
-        port = stack.enter_context(Part(run_server, {"keys_dir": keys})).hear()
-        worker = stack.enter_context(Part(run_worker, port, keys, width))
-        ring = ring_to(port, keys)
-        link = stack.enter_context(closing(trainer_link(ring, describe_spaces(*spaces))))
+    with Parts() as parts:
+        _, port = parts.serve()
+        worker = parts.start(run_worker, port, parts.keys, width)
+        ring = ring_to(port, parts.keys)
+        link = parts.enter_context(closing(trainer_link(ring, describe_spaces(*spaces))))
         worker.hear()
         for _ in range(repeats + 2):
             started = time.time()

@@ -1,8 +1,6 @@
 """Environments for tests of films and of laps."""
 
-from __future__ import annotations
-
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from tiny import TinyEnv
@@ -33,8 +31,8 @@ class Left:
 class ByKeys(Filmed):
     """An environment whose laps are driven at the keyboard, beside a window."""
 
-    lap_drivers: ClassVar[dict[str, Any]] = {"keyboard": Left}
-    lap_arguments: ClassVar[dict[str, Any]] = {"step_s": 0.02}
+    lap_drivers: ClassVar = {"keyboard": Left}
+    lap_arguments: ClassVar = {"step_s": 0.02}
 
 
 class Idle(Left):
@@ -47,7 +45,7 @@ class Idle(Left):
 class Circle(Filmed):
     """A circle with a radius of 10 m; 100 steps to the left make a lap."""
 
-    lap_drivers: ClassVar[dict[str, Any]] = {"script": Left}
+    lap_drivers: ClassVar = {"script": Left}
 
     def __init__(self, radius=10.0, step_s=0.001):
         super().__init__(step_s)
@@ -70,7 +68,7 @@ class Circle(Filmed):
 class Still(Circle):
     """A circle whose driver never drives."""
 
-    lap_drivers: ClassVar[dict[str, Any]] = {"script": Idle}
+    lap_drivers: ClassVar = {"script": Idle}
 
 
 class Broken(Left):
@@ -83,7 +81,7 @@ class Broken(Left):
 class Driverless(Circle):
     """A circle whose driver fails."""
 
-    lap_drivers: ClassVar[dict[str, Any]] = {"script": Broken}
+    lap_drivers: ClassVar = {"script": Broken}
 
 
 class Nowhere(Circle):

@@ -2,8 +2,6 @@
 later.
 """
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 

@@ -1,13 +1,12 @@
 """The actions with which `check` drives, and its report about delays and action buffers."""
 
-from __future__ import annotations
-
 import contextlib
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.boxes import box
 
 from tmrl_like.cli.measured_delays import describe_response, drive_at_random, measure, random_action
 from tmrl_like.envs.delays import Response
@@ -33,7 +32,7 @@ def drive_of_a_cart(delay, held, steps=300):
 class Game(gymnasium.Env):
     """A game with three buttons, whose second one may stop the drive."""
 
-    observation_space = spaces.Box(-1.0, 1.0, (1,))
+    observation_space = box(1.0, 1)
     action_space = spaces.Discrete(3)
     stops = staticmethod(lambda: None)
 
@@ -96,7 +95,7 @@ def test_random_actions_stay_near_the_default_one_and_in_their_space():
     away = np.array(actions) - default
     assert away.max(axis=0) == pytest.approx([0.5, 0.125], rel=0.02)
     assert away.min(axis=0) == pytest.approx([-0.5, 0.0], rel=0.02)
-    endless = spaces.Box(-np.inf, np.inf, (3,))
+    endless = box(np.inf, 3)
     assert np.abs(random_action(endless, np.zeros(3), 0.5, random)).max() <= 0.5
     buttons = [int(random_action(spaces.Discrete(3), 1, 0.3, random)) for _ in range(1000)]
     assert np.bincount(buttons) / 1000 == pytest.approx([0.1, 0.8, 0.1], abs=0.04)

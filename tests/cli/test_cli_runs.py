@@ -49,11 +49,6 @@ def rows_of(out):
     return {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.split()}
 
 
-def test_a_run_may_lie_in_any_folder(typed, trained, tmp_path):
-    folder = trained("tiny").rename(tmp_path / "tiny")
-    assert rows_of(typed("runs", folder).out)["tiny"][0] == "TinyEnv"
-
-
 def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, trained, store, monkeypatch):
     assert "no runs in" in typed("runs").out
     trained("killed1", ended="")

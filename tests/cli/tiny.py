@@ -1,11 +1,8 @@
 """A task for tests of the command line, which only a trained policy solves; used by tiny.yaml."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,15 +16,15 @@ STEPS = 10
 
 
 OBS = np.zeros(2, np.float32)
-STRANGE: dict[str, Any] = {
-    "nan": (np.full(2, np.nan, np.float32), 0.0, False, False, {}),
-    "shape": (np.zeros(3, np.float32), 0.0, False, False, {}),
-    "nothing": (None, 0.0, False, False, {}),
-    "float16": (OBS.astype(np.float16), 0.0, False, False, {}),
-    "outside": (np.full(2, 7.0, np.float32), 0.0, False, False, {}),
-    "no_reward": (OBS, None, False, False, {}),
-    "no_end": (OBS, 0.0, None, False, {}),
-    "no_info": (OBS, 0.0, False, False, None),
+STRANGE = {  # which item of a step's result is another one, and what it is
+    "nan": (0, np.full(2, np.nan, np.float32)),
+    "shape": (0, np.zeros(3, np.float32)),
+    "nothing": (0, None),
+    "float16": (0, OBS.astype(np.float16)),
+    "outside": (0, np.full(2, 7.0, np.float32)),
+    "no_reward": (1, None),
+    "no_end": (2, None),
+    "no_info": (4, None),
 }
 
 
@@ -39,14 +36,7 @@ class TinyEnv(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
-    def __init__(
-        self,
-        step_s=0.002,
-        hangs=False,
-        ends_by="",
-        fails=False,
-        returns="",
-    ):
+    def __init__(self, step_s=0.002, hangs=False, ends_by="", fails=False, returns=""):
         if fails:
             raise ConnectionError("no arm")
         self.step_s, self.hangs, self.ends_by = step_s, hangs, ends_by
@@ -63,7 +53,10 @@ class TinyEnv(gymnasium.Env):
             os.kill(os.getpid(), signal.SIGKILL)
         self.steps += 1
         if self.steps == 2 and self.returns:
-            return STRANGE[self.returns]
+            item, value = STRANGE[self.returns]
+            result = [OBS, 0.0, False, False, {}]
+            result[item] = value
+            return tuple(result)
         terminated = self.steps >= 3 and float(action[0]) > 0.8
         noise = float(self.random.uniform(0.0, 0.01))
         return self._obs(), float(action[0]) - 1.0 - noise, terminated, self.steps >= STEPS, {}
@@ -146,13 +139,13 @@ class TinyAgent(TrainingAgent):
 
     def __init__(
         self,
-        observation_space: Any,
-        action_space: Any,
-        device: str = "cpu",
-        gain: float = 0.02,
-        fails: bool = False,
-        actor_cls: Any = TinyActor,
-    ) -> None:
+        observation_space,
+        action_space,
+        device="cpu",
+        gain=0.02,
+        fails=False,
+        actor_cls=TinyActor,
+    ):
         super().__init__(observation_space, action_space, device)
         self.actor = actor_cls(observation_space, action_space)
         self.gain, self.fails = gain, fails
@@ -173,7 +166,7 @@ class TinyAgent(TrainingAgent):
 class TalkativeAgent(TinyAgent):
     """An agent that leaves a line open when it is made."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         print("made", end="")
 

@@ -8,6 +8,18 @@ def acting(act):
     return type("Acting", (LinearActor,), {"act": lambda self, obs, test=False: act(obs)})
 
 
+class Recording(CountingEnv):
+    """An environment that records the first number of each action in `sent`."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.sent = []
+
+    def step(self, action):
+        self.sent.append(float(action[0]))
+        return super().step(action)
+
+
 def returning(change, env_cls=CountingEnv):
     """Return a class of environments whose steps return `change(*result)`."""
 

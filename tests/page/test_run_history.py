@@ -71,7 +71,6 @@ def test_there_are_so_many_curves_and_each_of_them_goes_on():
     ("before", "after", "told"),
     [
         ({}, {"env_steps": 5}, []),
-        ({}, {"alarm": "no disk"}, [("bad", "w1: no disk")]),
         ({"alarm": "no disk"}, {}, [("bad", "w1: no disk"), ("good", "w1: all is well again")]),
         ({}, {"ended": "it fell"}, [("bad", "w1 no longer drives: it fell")]),
         ({"driver": "policy"}, {"driver": "safe"}, []),

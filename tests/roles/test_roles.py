@@ -1,6 +1,5 @@
 """Server, worker and trainer together, over real connections."""
 
-import json
 import threading
 
 import numpy as np
@@ -26,6 +25,7 @@ from tmrl_like.errors import (
     RefusedError,
     TransportError,
 )
+from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.networking import RolloutWorker, Trainer
 from tmrl_like.policies.policy_file import read_card
@@ -68,9 +68,7 @@ def test_everything_runs_from_construction_to_the_last_epoch(house, until):
     until(lambda: worker.policy_version > 1)
     assert float(worker.actor.state_dict()["layer.bias"]) >= 5.0
     assert server.has_trainer()
-    records = [
-        json.loads(line) for line in (cfg.RUN_FOLDER / "metrics.jsonl").read_text().splitlines()
-    ]
+    records = list(read_records(cfg.RUN_FOLDER / "metrics.jsonl"))
     assert [r["round"] for r in records if r["kind"] == "round"] == [0, 1]
     assert any(r["kind"] == "episode" and r["test"] for r in records)
 

@@ -10,9 +10,9 @@ from gymnasium import spaces
 from house import alone
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.environments import acting
+from kit.boxes import box
+from kit.environments import Recording, acting
 from kit.episodes import episode
-from kit.fakes import CountingEnv
 from kit.samples import appended_by
 
 from tmrl_like import load_experiment
@@ -31,7 +31,7 @@ from tmrl_like.worker.action_chain import (
 )
 
 STEP_S = 0.05
-BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+BOX = box(1.0, 2)
 REST = np.array([0.0, -0.5], np.float32)
 
 
@@ -132,7 +132,7 @@ def test_a_range_grows_with_episodes_that_went_well():
         worker.loop.chain.end(episode(return_=10.0, fault="the cable is out"))
         for _ in range(2):
             worker.run_episode()
-        got = np.concatenate(worker.env.unwrapped.got)
+        got = worker.env.sent
     assert got == pytest.approx([0.5] * 4 + [0.75] * 3 + [0.75] * 4 + [1.0] * 4)
 
 
@@ -192,7 +192,7 @@ def test_each_episode_begins_at_rest():
             "expected for an action_chain a Box of floats",
         ),
         (
-            lambda: chain_of(space=spaces.Box(-np.inf, np.inf, (2,))),
+            lambda: chain_of(space=box(np.inf, 2)),
             "expected for an action_chain a Box of floats",
         ),
         (
@@ -226,20 +226,11 @@ def test_what_cannot_be_is_one_line(make, said):
 # -- in a worker -----------------------------------------------------------------------------------
 
 
-class Held(CountingEnv):
-    """An environment that records the actions it receives."""
-
+class InRealTime(Recording):
     time_step_s = STEP_S
 
-    def __init__(self):
-        super().__init__(episode_steps=4)
-        self.got = []
 
-    def step(self, action):
-        self.got.append(action)
-        return super().step(action)
-
-
+Held = partial(InRealTime, episode_steps=4)
 Full = acting(lambda obs: np.ones(1, np.float32))
 MadAtLast = acting(lambda obs: np.array([1.0 if obs[0, 0] == 1.0 else np.nan], np.float32))
 one_chain = partial(ActionChain, [RateLimit(4.0)])
@@ -250,7 +241,7 @@ def test_environment_and_samples_hold_what_came_out_also_of_the_safe_action():
     with alone(Held, MadAtLast, action_chain=one_chain, safe_action=[1.0]) as worker:
         appended = appended_by(worker)
         worker.run(nb_episodes=2, verbose=False)
-        got = np.concatenate(worker.env.unwrapped.got)
+        got = worker.env.sent
     assert got == pytest.approx([0.2, 0.4, 0.6, 0.8] * 2)
     sampled = np.concatenate([act for (act, *_), *_ in appended])
     assert np.array_equal(sampled[sampled > 0.0], got)  # a reset's action is 0

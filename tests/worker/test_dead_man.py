@@ -4,12 +4,14 @@ import itertools
 import logging
 import threading
 import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 from house import alone, linear_actor, publish, take
-from kit.environments import acting
+from kit.boxes import box
+from kit.environments import Recording, acting
 from kit.fakes import CountingEnv, LinearActor
 
 from tmrl_like.base.functional import partial
@@ -21,25 +23,24 @@ from tmrl_like.worker.takeover import to_action
 
 SOON = OutboxOptions(max_age_s=0.0)
 BRAKE = [-1.0]
-BOX = spaces.Box(-1, 1, (2,))
+BOX = box(1, 2)
 INCIDENT = (
     "the safe action drives: the policy's action is not finite: "
     "array([nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan"
 )
 
 
-class RecordingEnv(CountingEnv):
-    """An environment that records the actions it receives, and then changes them in place."""
+class Spoiling(Recording):
+    """An environment that changes the actions it receives in place."""
 
     def __init__(self):
         super().__init__()
-        self.action_space = spaces.Box(-1, 1, (30,))
-        self.sent = []
+        self.action_space = box(1, 30)
 
     def step(self, action):
-        self.sent.append(float(action[0]))
+        result = super().step(action)
         action[:] = 7
-        return super().step(action)
+        return result
 
 
 # in every second step, many numbers that are not finite
@@ -53,7 +54,7 @@ def test_an_action_that_is_not_finite_is_never_sent_and_an_incident_is_logged_on
 ):
     """An incident ends when a second has passed without such an action."""
     caplog.set_level(logging.INFO)
-    with alone(RecordingEnv, Wavering, safe_action=safe_action) as worker:
+    with alone(Spoiling, Wavering, safe_action=safe_action) as worker:
         worker.run_episodes(nb_episodes=12)
         assert worker.env.sent == [0.25, safe] * 60
         assert worker.condition().alarm == INCIDENT
@@ -128,21 +129,20 @@ def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(inproc_house)
     assert worker.loop.driver.expires_at == expires_at
 
 
-class Hardware(CountingEnv):
-    """An environment that moves hardware and counts its resets."""
-
-    moves_hardware = True
-    resets: list
-
-    def reset(self, **kwargs):
-        self.resets.append("reset")
-        return super().reset(**kwargs)
-
-
 @pytest.fixture
 def hardware(caplog):
+    """An environment that moves hardware and counts its resets."""
     caplog.set_level(logging.INFO)
-    return type("Hardware", (Hardware,), {"resets": []})
+
+    class Hardware(CountingEnv):
+        moves_hardware = True
+        resets: ClassVar = []
+
+        def reset(self, **kwargs):
+            self.resets.append("reset")
+            return super().reset(**kwargs)
+
+    return Hardware
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from delivery.both_ends import Ends
-from gymnasium import spaces
 from house import alone, linear_actor
+from kit.boxes import box
 from kit.clocks import Clock
 from kit.fakes import CountingEnv, LinearActor
 from kit.policies import Moody
@@ -28,7 +28,7 @@ from tmrl_like.worker.link import WorkerRole
 from tmrl_like.worker.policy_gate import PolicyFiles, PolicyGate, Verdicts
 from tmrl_like.worker.slots import PolicySlots
 
-BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+BOX = box(1.0, 2)
 
 
 class Free(LinearActor):
@@ -201,7 +201,7 @@ def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):
 
 
 def test_sampling_the_probe_leaves_the_environments_random_numbers_alone():
-    space = spaces.Box(-math.inf, math.inf, (3,), np.float32)
+    space = box(math.inf, 3)
     space.seed(7)
     expected = space.sample()
     space.seed(7)

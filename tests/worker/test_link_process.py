@@ -17,7 +17,6 @@ from kit.pythons import PYTHONPATH, python
 
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
-from tmrl_like.errors import CredentialsError
 from tmrl_like.policies.weight_file import read_weights
 from tmrl_like.worker.link_messages import Leave
 
@@ -167,13 +166,6 @@ def test_policies_drive_that_have_been_checked_and_others_do_not(
     actor.load_weights(good)
     publish(0.75)
     until(lambda: worker.policy_version == 3 and read_weights(kept)[1] == actor.weights())
-
-
-def test_what_the_link_cannot_do_the_constructor_raises(zmq_house, tmp_path):
-    (tmp_path / "keys").mkdir()
-    (tmp_path / "keys" / "peer.json").write_text("nonsense")
-    with pytest.raises(CredentialsError, match=r"peer\.json"):
-        zmq_house.worker(link_process=True, keys_dir=tmp_path / "keys")
 
 
 def test_a_link_that_cannot_be_started_is_one_error(zmq_house, monkeypatch):

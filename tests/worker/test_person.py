@@ -146,28 +146,24 @@ def test_what_was_seen_before_an_episode_began_is_about_none_of_its_steps(make):
     assert [s.steps for s in stats] == [10, 10]
 
 
-class Arm(Watched):
-    """Notes when it is stopped and reset."""
-
-    happened: list
-
-    def stop(self):
-        self.happened.append(("stop", self.clock.now))
-
-    def reset(self, **options):
-        self.happened.append(("reset", self.clock.now))
-        return super().reset(**options)
-
-
 @pytest.mark.parametrize(
     ("says", "stops_at"), [({}, 3 * STEP_S), ({2: [(0.05, "failure")]}, 2 * STEP_S)]
 )
 def test_what_moves_is_stopped_where_an_episode_ends_before_anybody_waits(make, says, stops_at):
-    env_cls = type("Arm", (Arm,), {"happened": []})
-    worker = make(says, reaction_s=1.0 if not says else 0.0, env_cls=env_cls)
+    happened = []
+
+    class Arm(Watched):
+        def stop(self):
+            happened.append(("stop", self.clock.now))
+
+        def reset(self, **options):
+            happened.append(("reset", self.clock.now))
+            return super().reset(**options)
+
+    worker = make(says, reaction_s=1.0 if not says else 0.0, env_cls=Arm)
     for _ in range(2):
         worker.collect_train_episode(max_samples=3)
-    (first, began), (then, stopped_at), (last, _), _ = env_cls.happened
+    (first, began), (then, stopped_at), (last, _), _ = happened
     assert (first, then, last) == ("reset", "stop", "reset")
     assert stopped_at == pytest.approx(began + stops_at)
 

@@ -9,10 +9,10 @@ import threading
 import numpy as np
 import pytest
 from house import alone, collect
-from kit.fakes import CountingEnv, LinearActor
+from kit.environments import Recording, calling
+from kit.fakes import LinearActor
 from kit.refusals import one_line
 
-from tmrl_like.base.functional import partial
 from tmrl_like.types import ActionSource
 
 POLICY, HUMAN = ActionSource.POLICY, ActionSource.HUMAN
@@ -58,22 +58,6 @@ class Hand:
         assert self.calls.acquire(timeout=30)
 
 
-class Scripted(CountingEnv):
-    """An environment that calls the script's functions before given steps, which are counted over
-    all episodes.
-    """
-
-    def __init__(self, script):
-        super().__init__()
-        self.script, self.sent = script, []
-
-    def step(self, action):
-        self.sent.append(float(action[0]))
-        if (happens := self.script.get(self.total_steps + 1)) is not None:
-            happens()
-        return super().step(action)
-
-
 class Zero(LinearActor):
     """An actor with extras."""
 
@@ -92,11 +76,16 @@ def hand():
 
 @pytest.fixture
 def make(hand):
-    """Return a function that makes a worker with episodes of ten steps."""
+    """Return a function that makes a worker with episodes of ten steps. Its script maps steps,
+    counted over all episodes, to what is called before them.
+    """
     with contextlib.ExitStack() as stack:
-        yield lambda script, **options: stack.enter_context(
-            alone(partial(Scripted, script), Zero, takeover=hand.make, **options)
-        )
+
+        def make(script, **options):
+            env_cls = calling(lambda env: script.get(env.total_steps + 1, bool)(), Recording)
+            return stack.enter_context(alone(env_cls, Zero, takeover=hand.make, **options))
+
+        yield make
     assert hand.is_closed
 
 

@@ -67,7 +67,6 @@ def test_what_was_given_stands_in_for_what_the_page_says():
         ({"size": 1.5}, "size is 1.5; expected a whole number"),
         ({"rate_hz": math.nan}, "rate_hz is nan; expected more than 0"),
         ({"rate_hz": "fast"}, "rate_hz is 'fast'; expected a number, more than 0"),
-        ({"share": 1}, "share is 1; expected 0 to below 1"),
         ({"port": 65536}, "port is 65536; expected 0 to 65535"),
         ({"mode": "d"}, "mode is 'd'; expected a, b or c"),
         ({"sizes": [3, 0]}, "a number in sizes is 0; expected 1 or more"),

@@ -48,7 +48,7 @@ def test_a_space_leads_a_value_of_other_containers_and_order():
     }
 
 
-@pytest.mark.parametrize("other", [(1,), (1, 2, 3), {0: 1, 1: 2}, "ab", np.zeros(2), None])
+@pytest.mark.parametrize("other", [(1,), (1, 2, 3), {0: 1, 1: 2}, None])
 def test_parts_that_differ_in_their_keys_are_handed_over_whole(other):
     assert [(path, *parts) for path, *parts in tree.walk({"x": (1, 2)}, {"x": other})] == [
         (("x",), (1, 2), other)

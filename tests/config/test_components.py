@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -46,7 +47,10 @@ def test_arguments_of_base_classes_are_known():
             {"device": "cpu"},
             "part.init_args.device: is supplied when the object is made; leave it out here",
         ),
-        ({"net_cls": {"class_path": f"{MODULE}.Net", "init_arg": {}}}, "did you mean init_args?"),
+        (
+            {"net_cls": {"class_path": f"{MODULE}.Net", "init_arg": {}}},
+            "part.init_args.net_cls.init_arg: there is no such key; did you mean init_args?",
+        ),
         ({"options": {"period_s": 0}}, "part.init_args.options.period_s is 0; it must be positive"),
         (
             {"options": {"size": [1]}},
@@ -60,11 +64,8 @@ def test_arguments_of_base_classes_are_known():
     ],
 )
 def test_a_wrong_argument_is_one_line_with_place_key_and_what_was_expected(arguments, problem):
-    with pytest.raises(ConfigError) as refused:
+    with one_line("^" + re.escape(f"x.yaml:7: {problem}")):
         resolve(arguments)
-    assert problem in str(refused.value)
-    assert str(refused.value).startswith("x.yaml:7: part.init_args")
-    assert "\n" not in str(refused.value)
 
 
 def test_code_inside_arguments_becomes_what_the_annotation_asks_for():
@@ -153,11 +154,8 @@ def test_a_users_module_that_fails_is_named_with_its_line(content, problem, tmp_
     module = f"broken_{abs(hash(content))}"
     (tmp_path / f"{module}.py").write_text(f"# a comment\n{content}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError) as refused:
+    with one_line(rf"importing {module} failed: {problem}.*{module}\.py:2\)"):
         import_object(f"{module}.Agent")
-    assert f"importing {module} failed: {problem}" in str(refused.value)
-    assert f"{module}.py:2)" in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,7 @@ SOON = SimulatorOptions(timeout_s=0.3)
 
 @pytest.fixture
 def simulator():
-    simulator = stand_in.Simulator(period_s=0.01)
-    yield simulator
-    simulator.close()
+    return stand_in.Simulator(period_s=0.01)
 
 
 @pytest.fixture

@@ -98,25 +98,6 @@ def make_worker(env_cls, *arguments, actor_cls=LinearActor):
     return alone(partial(env_cls, *arguments), actor_cls, hang_timeout_s=HANG_S)
 
 
-def catch_fire(file):
-    say(file, "raises")
-    raise RuntimeError("on fire")
-
-
-class Raising(Moving):
-    """A moving environment that raises in its eighth step or its second reset, and records when."""
-
-    def reset(self, **options):
-        if self.total_steps and self.what == "reset":
-            catch_fire(self.file)
-        return super().reset(**options)
-
-    def step(self, action):
-        if self.total_steps == 7 and self.what == "step":
-            catch_fire(self.file)
-        return super().step(action)
-
-
 @pytest.mark.fault(
     "robots",
     "policy or environment raises",
@@ -125,13 +106,16 @@ class Raising(Moving):
 @pytest.mark.parametrize("where", ["act", "step", "reset"])
 @pytest.mark.usefixtures("gives_up")
 def test_what_raises_stops_what_moves(where, diary, in_time):
-    def act(obs):
-        if where == "act" and obs[0, 1] == 7:
-            catch_fire(diary.file)
-        return np.zeros(1, np.float32)
+    def catch_fire(*_, **__):
+        say(diary.file, "raises")
+        raise RuntimeError("on fire")
 
+    def act(obs):
+        return catch_fire() if where == "act" and obs[0, 1] == 7 else np.zeros(1, np.float32)
+
+    env_cls = type("Raising", (Moving,), {where: catch_fire})
     with (
-        make_worker(Raising, diary.file, where, actor_cls=acting(act)) as worker,
+        make_worker(env_cls, diary.file, actor_cls=acting(act)) as worker,
         pytest.raises((RuntimeError, EnvironmentFaultError), match="on fire"),
     ):
         worker.run_episodes(nb_episodes=3)

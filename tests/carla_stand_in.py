@@ -35,7 +35,7 @@ _DESTROYED = (
 _SENSOR = {"role_name": "front", "sensor_tick": "0.0"}
 _LIDAR = ("channels", "range", "rotation_frequency", "points_per_second", "upper_fov", "lower_fov")
 BLUEPRINTS = {
-    "vehicle.tesla.model3": {"role_name": "autopilot", "color": "255,0,0"},
+    "vehicle.tesla.model3": {"role_name": "autopilot"},
     "sensor.camera.rgb": {**_SENSOR, "image_size_x": "800", "image_size_y": "600", "fov": "90.0"},
     "sensor.lidar.ray_cast": {**_SENSOR, **dict.fromkeys(_LIDAR, "0")},
     "sensor.other.collision": {"role_name": "front"},
@@ -109,7 +109,7 @@ class Simulator:
         self.period_s, self.walls = period_s, list(walls)
         self.version, self.timeout_s = CLIENT_VERSION, 5.0
         self.actors = {}
-        self.frame, self.time_s, self.is_dead, self.is_closed = 0, 0.0, False, False
+        self.frame, self.time_s, self.is_dead = 0, 0.0, False
         self.lock = threading.RLock()
         self.ticked = threading.Condition(self.lock)
         self._ids = itertools.count(1)
@@ -128,10 +128,6 @@ class Simulator:
             self.map = _offline_map()
             self.settings = carla.WorldSettings()
             self.snapshot = self._see(0.0)
-
-    def close(self):
-        """End the world's thread."""
-        self.is_closed = True
 
     def answer(self):
         """Begin a client's call, and return itself; if it is dead, raise what CARLA raises."""
@@ -201,7 +197,8 @@ def _offline_map():
 
 
 def _live(simulator):
-    while (alive := simulator()) is not None and not alive.is_closed:
+    """Let time pass until nobody has the simulator any more."""
+    while (alive := simulator()) is not None:
         alive.live()
         del alive
 
@@ -318,9 +315,8 @@ class Actor:
 
     def destroy(self):
         with self._simulator.answer().lock:
-            was_alive, self.is_alive = self.is_alive, False
+            self.is_alive = False
             self._simulator.actors.pop(self.id, None)
-            return was_alive
 
     def get_location(self):
         return self._at.location
@@ -365,15 +361,13 @@ class Vehicle(Actor):
         self._control = control
 
     def set_transform(self, transform):
-        self._check_alive()
         self._to_place = transform
 
     def set_target_velocity(self, velocity):
-        self._check_alive()
         self._speed_m_s = velocity.length()
 
     def set_target_angular_velocity(self, angular_velocity):
-        self._check_alive()
+        """Take it; the car only turns with its wheels."""
 
     def advance(self, step_s):
         if self._to_place is not None:
@@ -413,7 +407,6 @@ class Sensor(Actor):
     callback = None
 
     def listen(self, callback):
-        self._check_alive()
         self.callback = callback
 
     def is_listening(self):
@@ -437,13 +430,10 @@ class Sensor(Actor):
         return car.crossed and {"crossed_lane_markings": [object()]}
 
     def _rgb(self, car):
-        """Return a picture: blue counts frames, green is 255 on the lane, red is the speed in
-        m/s.
-        """
+        """Return a picture whose blue counts frames."""
         height, width = (int(self.attributes[f"image_size_{axis}"]) for axis in "yx")
-        speed_m_s = int(car.get_velocity().length())
-        pixel = (self._simulator.frame % 256, 255 * car.is_on_lane(), speed_m_s, 255)
-        return {"width": width, "height": height, "raw_data": height * width * bytes(pixel)}
+        pixel = bytes([self._simulator.frame % 256, 0, 0, 255])
+        return {"width": width, "height": height, "raw_data": height * width * pixel}
 
     def _ray_cast(self, car):
         """Return the nearest point of each wall and points on the road; a frame that is too short

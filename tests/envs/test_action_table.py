@@ -43,8 +43,6 @@ class Two(Interface):
     ("space", "inputs"),
     [
         (spaces.Box(-1.0, 1.0, (2,), np.float32), [[-1, 0.5], [0, 0], [1, -0.5]]),
-        (spaces.MultiDiscrete([3, 2]), [[0, 0], [2, 1]]),
-        (spaces.MultiBinary(3), [[0, 0, 0], [1, 0, 1]]),
         (spaces.Discrete(9), [0, 8, 3]),
     ],
 )
@@ -65,9 +63,8 @@ def test_a_registered_environment_is_driven_by_its_table_whose_nearest_row_stand
     assert env.step(np.int64(2))[1] == plain.step(np.array([2.0], np.float32))[1]
 
 
-@pytest.mark.parametrize("inputs", ["few", [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]])
-def test_in_real_time_the_action_buffer_holds_integers_and_the_interface_sees_rows(inputs):
-    env = RealTimeEnv(Two, 0.001, act_buf_len=2, inputs=inputs)
+def test_in_real_time_the_action_buffer_holds_integers_and_the_interface_sees_rows():
+    env = RealTimeEnv(Two, 0.001, act_buf_len=2, inputs="few")
     obs, _ = env.reset()
     assert env.observation_space.contains(obs)
     assert obs[1:] == (1, 1)
@@ -89,8 +86,7 @@ def test_rtgyms_function_of_actions_gets_the_row():
     [
         ([], r"inputs is \[\]; expected a table of one row or more"),
         ("fex", "no table of inputs 'fex'; did you mean few"),
-        ([[0, 0], [0, 2]], r"row 1 of the table of inputs is \[0, 2\]; expected an action of Box"),
-        ([[0, 0], [[1], [0, 1]]], "row 1 of"),
+        ([[0, 0], [[1], [0, 1]]], "row 1 of the table of inputs is .*; expected an action of Box"),
         (
             [[0, 0.25], [1, 1]],
             r"lacks the default action \[0.0, 0.0\], .* nearest row is 0, \[0.0, 0.25\]",

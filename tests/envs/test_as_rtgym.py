@@ -197,7 +197,6 @@ LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
 @pytest.mark.parametrize(
     ("config", "pauses", "takes"),
     [
-        ({}, IN_TIME, {}),
         ({}, [2 * MS], {"get_obs": 3 * MS, "reset": 5 * MS, "wait": 7 * MS}),
         ({}, [2 * MS], {"get_obs": 18 * MS, "reset": 99 * MS}),
         ({"ep_max_length": 3, "wait_on_done": True}, IN_TIME, {"wait": 50 * MS}),

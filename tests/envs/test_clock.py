@@ -52,9 +52,8 @@ def wakes(machine, clock, period_s, periods):
     return np.array(late)
 
 
-@pytest.mark.parametrize("lateness", [always(60e-6), at_random(150e-6)])
-def test_a_loop_at_1_khz_keeps_its_deadlines_and_never_drifts(lateness):
-    machine, clock = clock_on(lateness)
+def test_a_loop_at_1_khz_keeps_its_deadlines_and_never_drifts():
+    machine, clock = clock_on(at_random(150e-6))
     late = wakes(machine, clock, 1e-3, 10_000)
     assert late.min() >= 0
     assert np.median(late) <= 2 * LOOK_S

@@ -9,10 +9,6 @@ from tmrl_like.envs.delays import MAX_LAG, Trace, measure_response, to_features
 # Dynamics: from state and acting action to next state and observation.
 
 
-def integrator(state, acting):
-    return state[:2] + acting, state[:2] + acting
-
-
 def first_order(state, acting):
     new = 0.8 * state[:2] + acting
     return new, new
@@ -60,7 +56,7 @@ def measured(*arguments, **options):
 
 
 @pytest.mark.parametrize("delay", [0, 1, 2, 5])
-@pytest.mark.parametrize("dynamics", [integrator, first_order, coupled])
+@pytest.mark.parametrize("dynamics", [first_order, coupled])
 def test_a_fixed_delay_is_found_exactly(dynamics, delay):
     response = measured(dynamics, (delay,), noise=0.0 if delay == 5 else 0.2, seed=delay)
     assert response.lags == (delay,)
@@ -69,7 +65,7 @@ def test_a_fixed_delay_is_found_exactly(dynamics, delay):
     assert response.shares[delay] == 1.0
 
 
-@pytest.mark.parametrize("dynamics", [integrator, first_order, coupled])
+@pytest.mark.parametrize("dynamics", [first_order, coupled])
 @pytest.mark.parametrize("delays", [(0, 1), (1, 2, 3), (2, 4)])
 def test_of_a_random_delay_first_and_last_effect_are_found(dynamics, delays):
     response = measured(dynamics, delays, noise=0.1)
@@ -101,7 +97,7 @@ def test_too_few_steps_and_too_short_episodes_are_reported(episodes, steps):
 
 
 def test_episodes_shorter_than_the_longest_lag_are_looked_at_as_far_as_they_go():
-    response = measured(integrator, (2,), episodes=80, steps=5)
+    response = measured(first_order, (2,), episodes=80, steps=5)
     assert response.max_lag < MAX_LAG
     assert response.lags == (2,)
 

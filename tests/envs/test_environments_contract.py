@@ -3,10 +3,8 @@ processes that it starts.
 """
 
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -27,17 +25,15 @@ STEPS = 6
 PLACE = {"progress": (), "distance": (), "potential": (), "position": (2,)}
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """An environment with short episodes, and its particulars."""
 
-    make: Callable[..., Any]
+    make: object
     needs: str  # a module that must be installed
     process: str = ""  # part of the command line of its process, which may die
     starts_at_once: bool = False
-    # returns from the first observation and info what a seed determines
-    drawn: Callable[[Any, Any], Any] | None = None
-    info: dict[str, tuple[int, ...]] = field(default_factory=dict)  # shapes
+    drawn: object = None  # returns from the first observation and info what a seed determines
+    info: dict = {}  # shapes  # noqa: RUF012
 
 
 def carla(kind, **options):

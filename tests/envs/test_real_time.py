@@ -20,17 +20,14 @@ from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
 ZERO = np.zeros(1, np.float32)
 
 
-@pytest.mark.parametrize("wait_on_done", [True, False])
-def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_length(
-    wait_on_done,
-):
-    env = RealTimeEnv(Interface, 0.02, ep_max_length=3, act_buf_len=2, wait_on_done=wait_on_done)
+def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_length():
+    env = RealTimeEnv(Interface, 0.02, ep_max_length=3, act_buf_len=2)
     assert env.time_step_s == 0.02
     env.reset()
     steps = [env.step(np.array([value], np.float32)) for value in (0.25, 0.5, 0.75)]
     assert [truncated for *_, truncated, _ in steps] == [False, False, True]
     assert steps[-1][0][1:] == (0.5, 0.75)
-    assert ("wait" in env.unwrapped.interface.calls) == wait_on_done
+    assert "wait" in env.unwrapped.interface.calls
 
 
 class Manual:
@@ -94,23 +91,6 @@ def test_a_space_that_takes_no_actions_may_be_of_any_kind():
     assert env.observation_space == Interface.action_space
 
 
-def test_a_default_action_in_a_list_is_an_array_like_other_actions():
-    cls = type("Listed", (Interface,), {"get_default_action": lambda self: [0.5]})
-    obs, _ = RealTimeEnv(cls, 0.001).reset()
-    assert [(action.dtype, action.tolist()) for action in obs[1:]] == [(np.float32, [0.5])] * 2
-
-
-def test_an_episode_that_is_cut_from_outside_waits_for_its_reset():
-    """Or the reset would count as part of its last time-step."""
-    env = RealTimeEnv(Interface, 0.001)
-    for _ in range(2):
-        env.reset()
-        env.step(ZERO)
-    calls = env.unwrapped.interface.calls
-    assert calls.count("wait") == 1
-    assert calls[calls.index("wait") + 1] == "reset"
-
-
 @pytest.mark.parametrize("wait_on_done", [True, False])
 def test_after_a_long_pause_a_reset_takes_no_observation_of_the_episode_before_and_a_step_does(
     wait_on_done, monkeypatch
@@ -125,6 +105,7 @@ def test_after_a_long_pause_a_reset_takes_no_observation_of_the_episode_before_a
     env.unwrapped.wait()
     assert env.step(ZERO)[0][0] == 2
     calls = env.unwrapped.interface.calls
+    assert calls.count("wait") == 1
     calls.clear()
     clock.time += 60.0
     env.reset()

@@ -378,9 +378,13 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method):
 
 def test_a_worker_that_cannot_be_made_leaves_no_environment_behind(tmp_path, trouble):
     (tmp_path / "weights").write_bytes(b"of something else")
-    with pytest.raises(PolicyError):
-        make_worker(trouble(), model_path=tmp_path / "weights")
-    assert [env.calls["close"] for env in trouble.made] == [1]
+    for wrong in (
+        {"model_path": tmp_path / "weights"},
+        {"actor_cls": Mock(side_effect=PolicyError)},
+    ):
+        with pytest.raises(PolicyError):
+            make_worker(trouble(), **wrong)
+    assert [env.calls["close"] for env in trouble.made] == [1, 1]
 
 
 @pytest.mark.parametrize("own_thread", [True, False])

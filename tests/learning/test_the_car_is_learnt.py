@@ -24,13 +24,12 @@ def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_
 ):
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    simulator = stand_in.Simulator()
     env = CarlaSyncEnv(
         0.1,
         ep_max_length=300,
         sensors=SensorOptions(camera=None),
         route=RouteOptions(stuck_after_s=5.0),
-        client_cls=partial(stand_in.Client, simulator=simulator),
+        client_cls=stand_in.Client,
     )
     agent = SACAgent(
         env.observation_space,
@@ -46,6 +45,5 @@ def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_
     practise(env, actor, agent, memory, 4000, first_steps=500, ratio=2)
     drives = [drive(env, actor, True) for _ in range(10)]
     env.close()
-    simulator.close()
     assert sum(info.get("ended_by") == "end of route" for *_, info in drives) >= 9
     assert np.mean([total for _, total, *_ in drives]) > 130

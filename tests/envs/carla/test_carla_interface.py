@@ -39,9 +39,7 @@ SOON = SimulatorOptions(timeout_s=0.3)
 
 @pytest.fixture
 def simulator():
-    simulator = stand_in.Simulator(period_s=0.01)
-    yield simulator
-    simulator.close()
+    return stand_in.Simulator(period_s=0.01)
 
 
 @pytest.fixture
@@ -223,15 +221,6 @@ def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env, simulator):
 
 
 # -- what is made is removed -----------------------------------------------------------------------
-
-
-def test_every_actor_is_destroyed_and_the_simulator_goes_on(sync_env, simulator):
-    for _ in range(3):
-        sync_env.reset()
-        assert len(simulator.actors) == 5
-    assert simulator.settings.synchronous_mode
-    sync_env.close()
-    assert is_as_it_was(simulator)
 
 
 def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(sync_env, simulator, monkeypatch):

@@ -6,11 +6,8 @@ import time
 import numpy as np
 import psutil
 import pytest
-from house import alone
 from kit.refusals import one_line
 
-from tmrl_like.agents import CategoricalActor
-from tmrl_like.base.functional import partial
 from tmrl_like.envs.doom.doom_env import TIC_S, VizDoomEnv, VizDoomInterface
 
 pytest.importorskip("vizdoom")
@@ -106,9 +103,3 @@ def test_the_experiment_passes_its_check(name, command_line, capsys):
 def test_what_doom_does_not_have_is_named(arguments, told):
     with one_line(told):
         VizDoomEnv(**arguments)
-
-
-def test_an_engine_whose_environment_is_refused_ends():
-    with one_line(r"the observation space\[0\] is Box\(0, 255, \(4, 4, 4\)"):
-        alone(partial(VizDoomEnv, size=(4, 4)), CategoricalActor)
-    assert not engines()

@@ -81,6 +81,8 @@ FILM = spaces.Dict({"film": spaces.Box(0, 1, (2, 2, 3, 64, 64))})
         (spaces.Box(0.0, 1.0, (0,)), ACTIONS, "is empty"),
         (NESTED, spaces.Discrete(3), "action space is .* take DiscreteSACAgent with CategoricalAc"),
         (NESTED, box(3.4e38, 2), "action space .* has no finite bounds"),
+        (NESTED, box(1.0, 0), "action space .* has no finite bounds; give it entries"),
+        (NESTED, box(0.0, 2), "action space .* has no finite bounds"),
         (NESTED, spaces.Box(0, 5, (2,), dtype=np.int64), "action space is .* a Box of floats"),
     ],
 )

@@ -165,6 +165,19 @@ def test_a_file_that_cannot_be_read_is_not_joined_and_stops_nothing(opened, fold
     assert "0000000003.log" in files(folder)
 
 
+def test_a_file_that_is_cut_off_costs_only_its_own_when_it_is_joined(opened, folder, few):
+    """A power cut may leave the head of a file that was not synced, and little else."""
+    store = opened()
+    put_each(store, 1, 2)
+    store.close()
+    cut_off = folder / "0000000002.log"
+    cut_off.write_bytes(cut_off.read_bytes()[: -len(noise(1))])
+    store = opened()
+    put_each(store, 3, 4, 5)
+    assert len(files(folder)) == 2
+    assert numbers(store) == [1, 3, 4, 5]
+
+
 def test_joined_files_go_as_one_and_count_as_all_that_they_hold(opened, folder, few):
     store = opened(small_bytes=2000)
     put(store, noise(1, size=3000))

@@ -308,9 +308,11 @@ class SampleStore:
                 return
             files.append(file)
         messages = [message for file in files for message in file.messages]
+        begins = [begin for file in files for _, begin in file.head.parts]
         head = files[-1].head
         head.held = sum(file.head.held for file in files)
-        head.parts = tuple(part for file in files for part in file.head.parts)
+        # the sizes are those of the messages: of a file that was cut off, less is there
+        head.parts = tuple(zip(map(len, messages), begins, strict=True))
         self._put(small[0], head, messages)
         for number in small[1:]:
             self._remove(number)

@@ -1,9 +1,6 @@
 """Waiting for events elsewhere: until a deadline at most, never for a fixed time."""
 
 import time
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
 def until(condition, what="the condition", within_s=60.0):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
 import time
+import tracemalloc
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -171,6 +174,18 @@ def test_a_line_that_is_damaged_is_refused(folder, car):
         with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
             car.join(each)
     assert not (car.path / "peer.json").exists()
+
+
+def test_a_line_that_expands_without_end_is_refused_before_it_fills_the_memory(folder, car):
+    line = folder.invite("car")
+    bomb = base64.urlsafe_b64encode(zlib.compress(bytes(64 << 20))).decode().rstrip("=")
+    tracemalloc.start()
+    try:
+        with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
+            car.join(line.partition(".")[0] + "." + bomb)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_unknown_keys_do_not_make_the_folder_be_read_again_and_again(keys, monkeypatch):

@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 ROLES = ("worker", "trainer")
 _LINE_PREFIX = "tmrl-like-key-2."
+_LINE_BYTES = 1 << 16  # of a line's content, at most
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL = "local"
 KEYS_CHECK_S = 1.0
@@ -148,7 +149,11 @@ class KeyFolder:
         text = text.removeprefix(_LINE_PREFIX)
         try:
             content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            keys = msgspec.msgpack.decode(zlib.decompress(content), type=PeerKeys)
+            unpacked = zlib.decompressobj()
+            data = unpacked.decompress(content, _LINE_BYTES)
+            if not unpacked.eof:  # cut off, or larger than a key
+                raise ValueError
+            keys = msgspec.msgpack.decode(data, type=PeerKeys)
         except (ValueError, zlib.error):
             raise CredentialsError(
                 "the line is incomplete or damaged; copy all of what `keys invite` printed"

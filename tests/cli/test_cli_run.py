@@ -179,6 +179,17 @@ def test_a_run_keeps_its_folder_for_itself_until_it_is_killed_and_its_parts_have
         assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
 
 
+@pytest.mark.parametrize("mistake", ["--agent tiny.NoSuchAgent", "--takeover tiny.NoSuchDriver"])
+def test_a_run_whose_code_cannot_be_imported_leaves_the_earlier_run_where_it_is(
+    mistake, folder, refused
+):
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").touch()
+    assert "NoSuch" in refused("run TINY --fresh", mistake)
+    assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
 def test_a_run_on_a_taken_port_touches_nothing(folder, refused):
     folder.mkdir(parents=True)
     with Server(0, host="127.0.0.1") as server:

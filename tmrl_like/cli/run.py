@@ -27,6 +27,7 @@ from tmrl_like.types import EpisodeStats
 _TURN_S = 0.1
 _ENDS_WITHIN_S = 6.0
 _TESTED = ("untrained test", "trained test")
+_CHECK = "check of the code"
 
 
 class PartDiedError(TmrlLikeError):
@@ -165,9 +166,12 @@ class Run:
             self._turn()
 
     def _prepare_folder(self) -> None:
-        """Prepare the run's folder. With --fresh it is empty, and the earlier one is renamed."""
+        """Prepare the run's folder. With --fresh it is empty, and the earlier one is renamed, but
+        only if the experiment's code can be imported.
+        """
         folder = self._settings.paths.folder
         if folder.exists() and (self._arguments.fresh or self._arguments.proof):
+            self._check_code()
             now = datetime.datetime.now()
             aside = folder.with_name(f"{folder.name}-until-{now:%Y%m%d-%H%M%S}")
             try:
@@ -185,6 +189,15 @@ class Run:
         self._log = self._settings.paths.log.open("a", encoding="utf-8", buffering=1)
         self._write(self._early_lines.getvalue())
         self._tail = Tail(self._settings.paths.metrics)
+
+    def _check_code(self) -> None:
+        """Import the code of all parts, in a process that then ends. Raises PartDiedError if that
+        fails.
+        """
+        check = self._start(_CHECK, "config")
+        while check.exit_code is None:
+            self._turn()
+        self._turn()
 
     def _start_trainers(self, number: int) -> list[Child]:
         """Start one trainer, or the ranks of a training, which meet on a port that is free now."""
@@ -264,7 +277,7 @@ class Run:
     def _has_died(self, child: Child) -> bool:
         if child.role == "page" or child.is_asked or child.exit_code is None:
             return False
-        return child.exit_code != 0 or not child.role.startswith(("trainer", *_TESTED))
+        return child.exit_code != 0 or not child.role.startswith(("trainer", _CHECK, *_TESTED))
 
     def _hear(self, wait_s: float = 0.0) -> None:
         """Log and show the lines that parts have printed; waits for the first one."""

@@ -122,6 +122,8 @@ def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_pro
         ("os.name",),
         (os.getpid,),
         ("os.kill", b"9"),
+        ("shutil.which",),
+        ("shutil.which", "ls", 0, "/bin", "too many"),
     ],
     ids=str,
 )

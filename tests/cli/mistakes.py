@@ -134,13 +134,13 @@ MISTAKES = {
     ),
     "a checkpoint of another network": Mistake(
         "trainer TINY --server.port 1 --trainer.epochs 2",
-        "(changed since the run began: actor.width was 3, is 1)",
+        "(changed since the run's last start: actor.width was 3, is 1)",
         1,
         "with_a_run_of_another_network",
     ),
     "weights of the run's other network": Mistake(
         "test TINY",
-        "(changed since the run began: actor.width was 3, is 1)",
+        "(changed since the run's last start: actor.width was 3, is 1)",
         1,
         "with_a_run_of_another_network",
     ),

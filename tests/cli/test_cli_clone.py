@@ -68,3 +68,14 @@ def test_what_cannot_be_is_one_line(task, tmp_path, typed, refused, monkeypatch,
         typed("record TINY --random --episodes", episodes, "--out", name)
     assert said in refused("clone", task, more, "--steps 2")
     assert not [*tmp_path.glob("*.safetensors")]
+
+
+def test_a_data_set_of_another_environment_is_refused(task, tmp_path, typed, refused):
+    typed("record pendulum --random --episodes 2 --out", tmp_path / "data")
+    out = tmp_path / "a.safetensors"
+    error = refused("clone", task, tmp_path / "data", "--steps 2 --out", out, code=1)
+    assert (
+        "does not fit this ReplayMemory: obs has arrays of the shapes [(3,)]; expected [(2,)]"
+        in error
+    )
+    assert not out.exists()

@@ -106,7 +106,15 @@ def test_a_test_says_how_the_environment_failed_and_goes_on(typed, fail_in_step)
     out = typed("test TINY --untrained --episodes 2").out
     assert "fault: the environment raised in step(): OSError: the arm is gone (" in out
     assert "conftest.py:" in out
-    assert "episode 2: return" in out
+    assert out.count("episode 1: return") == out.count("episode 2: return") + 1 == 2
+    *_, row = (line.split() for line in out.splitlines() if "±" in line)
+    assert row[0] == "2", "what a fault cut short does not count"
+
+
+def test_a_test_that_always_fails_is_an_error(refused, monkeypatch):
+    monkeypatch.setattr("tmrl_like.envs.supervision.FIRST_BACKOFF_S", 0.01)
+    error = refused("test TINY --untrained --episodes 2 --env.returns no_reward", code=1)
+    assert "the environment's reward is None; expected a number (5 faults in a row" in error
 
 
 def test_a_check_passes_where_the_pipeline_keeps_everything(typed):

@@ -37,13 +37,14 @@ def episodes(*returns, terminated=False):
     return [episode(test=True, return_=return_, terminated=terminated) for return_ in returns]
 
 
-def record(return_, terminated=False, test=True):
+def record(return_, terminated=False, test=True, fault=""):
     return {
         "kind": "episode",
         "time_s": 5.0,
         "test": test,
         "return": return_,
         "terminated": terminated,
+        "fault": fault,
     }
 
 
@@ -56,7 +57,9 @@ def test_progress_shows_returns_rates_ages_and_overruns(progress):
     assert progress.rows() == [("training", "waiting for samples")]
     progress.add({"kind": "warm_up", "time_s": 1.0, "env_steps_total": 600, "start_training": 1000})
     assert progress.rows() == [("training", "waiting for samples: 600 of 1,000 (start_training)")]
-    for value in (ROUND, record(-3.0), record(-1.0, terminated=True), record(-2.0, test=False)):
+    broken = record(50.0, fault="hangs"), record(50.0, test=False, fault="hangs")
+    whole = record(-3.0), record(-1.0, terminated=True), record(-2.0, test=False)
+    for value in (ROUND, *broken, *whole):
         progress.add(value)
     rows = dict(progress.rows())
     assert "-1.00, mean of 2: -2.00  ▁█" in rows["test return"]

@@ -1,6 +1,6 @@
 import math
 
-from tmrl_like.metrics.reading import Tail, read_records
+from tmrl_like.metrics.reading import Tail, read_records, return_of
 
 
 def test_the_tail_of_a_file_gives_whole_lines_once_and_passes_over_what_was_there(tmp_path):
@@ -25,3 +25,9 @@ def test_what_a_kill_cut_off_costs_the_records_of_its_line_alone(tmp_path):
     assert list(read_records(path)) == [{"a": 0}, {"a": 2}]
     assert list(read_records(path, last_bytes=16)) == [{"a": 2}]
     assert list(read_records(str(tmp_path / "none"))) == []
+
+
+def test_the_returns_of_a_run_are_those_of_episodes_that_no_fault_cut_short():
+    episode = {"kind": "episode", "return": 2.0, "fault": ""}
+    others = {"kind": "round", "return": 3.0}, {"return": None}, {"fault": "the arm hangs"}
+    assert [return_of(episode | other) for other in ({}, *others)] == [2.0, None, None, None]

@@ -232,3 +232,16 @@ def test_a_policy_that_is_not_finite_and_weights_that_say_nothing_are_refused(ac
     torch.nn.init.constant_(actor.head.bias, float("nan"))
     with pytest.raises(PolicyError, match=r"head\.bias holds values that are not finite"):
         load_policy(written(tmp_path / "p", actor))
+
+
+@pytest.mark.parametrize(
+    ("obs", "said"),
+    [
+        ([0.1, float("nan"), 0.3], "the policy's action is not finite: .*nan.*; do not send it"),
+        ([0.1, 0.2], r"not in its observation space: expected Box\(.*\), got float32 \(2,\)"),
+    ],
+)
+def test_no_action_comes_of_an_observation_from_which_nothing_follows(actor, tmp_path, obs, said):
+    policy = load_policy(written(tmp_path / "p", actor))
+    with pytest.raises(PolicyError, match=said):
+        policy.act(np.float32(obs))

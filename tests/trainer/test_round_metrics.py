@@ -66,13 +66,15 @@ def test_how_far_actions_are_apart_is_the_mean_over_a_stream_across_packets_but_
     )
 
 
-def test_every_episode_of_every_worker_counts():
+def test_every_episode_of_every_worker_that_no_fault_ended_counts():
     metrics = RoundMetrics()
     tests = episode("a", return_=-1.0, test=True), episode("b", return_=-3.0, test=True)
     metrics.on_samples(Delivery(Buffer(), tests))
+    broken = episode("b", return_=0.0, test=True, terminated=False, fault="hangs")
+    metrics.on_samples(Delivery(Buffer(), (broken,)))
     metrics.on_samples(Delivery(Buffer(), (episode("a", return_=-10.0),)))
     record = closed(metrics)
     assert record["return_test_mean"] == -2.0
-    assert record["episodes_test"] == 2
+    assert (record["episodes_test"], record["faults_test"], record["faults_train"]) == (2, 1, 0)
     assert record["return_train_mean"] == -10.0
     assert record["terminated_test_share"] == 1.0

@@ -200,6 +200,10 @@ def test_each_episode_begins_at_rest():
             "give its action_chain a time_step_s",
         ),
         (
+            lambda: alone(action_chain=partial(LowPass, 1.0)),
+            "action_chain makes a LowPass; expected an ActionChain, with filters and limits in its",
+        ),
+        (
             lambda: chain_of(RateLimit([1.0, 2.0, 3.0])),
             "per_s is [1.0, 2.0, 3.0]; expected one number, or 2",
         ),

@@ -9,6 +9,7 @@ has freed.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import logging
 import os
@@ -129,7 +130,12 @@ def _is_call(call: Any) -> bool:
     """Whether another process can make a call. Raises ConfigError if there is no such function."""
     with contextlib.suppress(TypeError, ValueError):
         is_json = isinstance(call, list | tuple) and bool(json.dumps(call))
-        return is_json and not call[0].startswith("__main__.") and callable(import_object(call[0]))
+        if not is_json or call[0].startswith("__main__."):
+            return False
+        function = import_object(call[0])
+        with contextlib.suppress(ValueError):  # built-ins without a signature
+            inspect.signature(function).bind(*call[1:])
+        return callable(function)
     return False
 
 
@@ -170,7 +176,7 @@ class ProcessGuard:
         """
         if call:
             expected = "an import path like module.function, then its arguments: text, numbers"
-            expect(_is_call(call), "the call at the end", call, expected)
+            expect(_is_call(call), "stop_from_outside", call, expected)
         with self._lock:
             if call or self._has_call:
                 self._has_call = bool(call)

@@ -77,6 +77,21 @@ def part_at(value: Any, path: Path) -> Any:
     return value
 
 
+def outline(value: Any) -> str:
+    """Return the types and shapes in a value, for a message."""
+    if isinstance(value, tuple | list):
+        return (
+            f"{type(value).__name__} of {', '.join(map(outline, value))}"
+            if value
+            else f"an empty {type(value).__name__}"
+        )
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {outline(part)}" for key, part in value.items()) + "}"
+    if hasattr(value, "dtype"):
+        return f"{value.dtype} {value.shape}"
+    return f"{type(value).__name__} {value!r:.40}"
+
+
 def _common_keys(first: Any, others: Sequence[Any]) -> Collection[Any] | None:
     """Return the common keys or positions; None if a value is a leaf, or if they differ."""
     kind = _kind_of(type(first))

@@ -1,4 +1,4 @@
-"""Finds what has changed in an experiment since its run began."""
+"""Finds what has changed in an experiment since the last start of its run's trainer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def changes_since(arguments: Arguments) -> str:
         f"{name} was {one_line(then.get(name), 60)}, is {one_line(now.get(name), 60)}"
         for name in names[:_LISTED]
     ]
-    return f" (changed since the run began: {'; '.join(said)})" if said else ""
+    return f" (changed since the run's last start: {'; '.join(said)})" if said else ""
 
 
 def flat(data: Any, name: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,8 +18,10 @@ from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.policies.policy_file import describe, write_policy
 from tmrl_like.replay.collate import stack
 from tmrl_like.replay.data_sets import read_data_set
+from tmrl_like.replay.sample_check import SampleCheck
 from tmrl_like.replay.shown import shown_steps
 from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.types import Buffer
 
 
 def main(arguments: Arguments) -> int:
@@ -52,10 +55,19 @@ def _size(shown: Shown) -> str:
     return f"{counted(len(shown.act), 'step')} of {counted(len(shown.episodes), 'episode')}"
 
 
+def _checked(buffers: Iterable[Buffer], check: SampleCheck) -> Iterator[Buffer]:
+    for buffer in buffers:
+        for block in buffer.blocks:
+            check(block)
+        yield buffer
+
+
 def _shown(data: str, training: TrainingOffline) -> Shown:
     spaces = training.observation_space, training.action_space
+    check = SampleCheck(*spaces, training.memory)
     try:
-        steps = shown_steps(read_data_set(Path(data)), training.memory_cls, *spaces)
+        buffers = _checked(read_data_set(Path(data)), check)
+        steps = shown_steps(buffers, training.memory_cls, *spaces)
     except MemoryContractError as error:
         raise CheckpointError(
             f"the data set {data} does not fit this {type(training.memory).__name__}: {error}"

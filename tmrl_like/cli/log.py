@@ -44,7 +44,9 @@ class _Contents:
         self.samples += packet.samples - samples_up_to(packet, self.newest)
         self.started_at_s = self.started_at_s or packet.observed_at_s
         reports = (report for entry, report in packet.episodes if entry > self.newest)
-        self.returns += [report.return_ for report in reports if not report.test]
+        self.returns += [
+            report.return_ for report in reports if not report.test and not report.fault
+        ]
         self.newest = packet.last
         self.size_bytes += size_bytes
 

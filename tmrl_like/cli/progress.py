@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tmrl_like.base.text import clock
 from tmrl_like.config.settings import Settings
-from tmrl_like.metrics.reading import Record
+from tmrl_like.metrics.reading import Record, return_of
 from tmrl_like.metrics.sinks import describe_warm_up, rows_of_round
 
 _RECENT_TESTS = 10
@@ -44,11 +44,11 @@ class Progress:
             self.last_round = record
         elif record.get("kind") == "warm_up":
             self.warm_up = record
-        elif record.get("kind") == "episode" and record.get("return") is not None:
+        elif (return_ := return_of(record)) is not None:
             if record["test"]:
-                self.tests.append((record["return"], record["terminated"]))
+                self.tests.append((return_, record["terminated"]))
             else:
-                self.train_returns.append(record["return"])
+                self.train_returns.append(return_)
 
     def finish(self) -> None:
         """Stop the clock, because training is over."""

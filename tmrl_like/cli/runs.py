@@ -15,7 +15,7 @@ from tmrl_like.config.paths import RunPaths
 from tmrl_like.config.run_lock import is_in_use
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.metrics.curves import curve_of, plot_returns, recent
-from tmrl_like.metrics.reading import read_records
+from tmrl_like.metrics.reading import read_records, return_of
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.policies.policy_file import read_card
 from tmrl_like.policies.policy_store import BEST, PolicyStore
@@ -50,8 +50,8 @@ def _row(paths: RunPaths) -> list[str]:
     for record in read_records(paths.metrics, _READ_BYTES):
         time_s = record.get("time_s") or time_s
         samples = record.get("env_steps_total") or samples
-        if record.get("kind") == "episode" and record.get("return") is not None:
-            returns[record["test"]].append(record["return"])
+        if (return_ := return_of(record)) is not None:
+            returns[record["test"]].append(return_)
     shown = returns[True] or returns[False]
     shown = shown[-recent(len(shown)) :]
     ended = starts[-1].ended or "killed" if starts else "-"

@@ -68,28 +68,34 @@ def main(arguments: Arguments) -> int:
 def drive(
     worker: RolloutWorker, number: float, supervised: bool, after_step: Callable[[], None]
 ) -> Iterator[EpisodeStats]:
-    """Run `number` test episodes and yield their reports; ends early on Ctrl-C or when the window
-    is closed.
+    """Run test episodes and yield the reports of `number` that no fault of the environment ended;
+    ends early on Ctrl-C or when the window is closed.
+
+    Raises:
+        EnvironmentFaultError: there were too many faults in a row.
     """
     count = 0
     with contextlib.suppress(KeyboardInterrupt, StoppedError):
         while count < number:
             episode = worker.run_episode(after_step=after_step)
-            count += 1
-            ending = (
-                f"fault: {episode.fault}"
-                if episode.fault
-                else "terminated"
-                if episode.terminated
-                else "truncated"
-            )
-            took = f"{episode.duration_s:.2f} s, {counted(episode.overruns, 'overrun')}, {ending}"
+            if not supervised:
+                print(f"episode {count + 1}: {_described(episode)}")
+            if episode.fault:
+                continue
             if supervised:  # on a new line, since the user's code may leave one open
                 print(f"\nepisode {msgspec.json.encode(episode).decode()}")
-            else:
-                steps = counted(episode.steps, "step")
-                print(f"episode {count}: return {episode.return_:.3f} in {steps}, {took}")
+            count += 1
             yield episode
+
+
+def _described(episode: EpisodeStats) -> str:
+    ending = "terminated" if episode.terminated else "truncated"
+    if episode.fault:
+        ending = f"repeated because of a fault: {episode.fault}"
+    return (
+        f"return {episode.return_:.3f} in {counted(episode.steps, 'step')}, "
+        f"{episode.duration_s:.2f} s, {counted(episode.overruns, 'overrun')}, {ending}"
+    )
 
 
 def spread_of(returns: Returns) -> str:

@@ -5,6 +5,7 @@ same thread.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shlex
 import statistics
@@ -18,7 +19,7 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.arguments import Arguments, how_to_test, to_type
 from tmrl_like.cli.best import hooks_of
-from tmrl_like.cli.changes import flat
+from tmrl_like.cli.changes import changes_since, flat
 from tmrl_like.cli.prepare import TO_COLLECT, TO_LEARN, parts_to_train, prepare
 from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
@@ -29,6 +30,8 @@ from tmrl_like.experiment import Experiment
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
 from tmrl_like.trainer.connecting import OFFLINE, expect_no_worker
 from tmrl_like.trainer.trainer import Trainer
+
+log = logging.getLogger("tmrl_like.trainer")
 
 ENCODER_STEPS = 2000
 _IN_PROCESS = (*TO_LEARN, *TO_COLLECT, "takeover", "on_worker_rollout")
@@ -58,6 +61,7 @@ def main(arguments: Arguments) -> int:
         training, about = trainer.training, dict[str, str]()
         training.refuse_finished(training.epoch, training.elapsed_s)
         if _is_first():
+            _say_what_changed(arguments, experiment)
             about = _write_down(arguments, experiment)
             further.enter_context(
                 Reloading(experiment.document, arguments.overrides, training.tuning)
@@ -88,6 +92,15 @@ def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
         named = flat({name: data.get(name) for name in (*PARTS, "trainer", "seed")})
         sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard", named))
     return sinks
+
+
+def _say_what_changed(arguments: Arguments, experiment: Experiment) -> None:
+    """Log what differs from the experiment with which a resumed run was started last."""
+    if experiment.trainer.resume == "none":
+        return
+    with contextlib.suppress(ConfigError):  # it has no earlier start
+        if changes := changes_since(arguments):
+            log.info("the run goes on, with its earlier samples%s", changes)
 
 
 def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:

@@ -80,8 +80,13 @@ class Brake:
         """Stop what moves, unless that is done already. Return when it has stopped, or when `stop`
         has hung for a second.
         """
-        if self.exists and not self._thread.is_left:
-            wait([self._thread.start(self._stop_once)], STOPS_WITHIN_S)
+        if not self.exists or self._thread.is_left:
+            return
+        if wait([self._thread.start(self._stop_once)], STOPS_WITHIN_S).not_done:
+            log.error(
+                "the environment's stop() has not come back for %g s: what it stops may still move",
+                STOPS_WITHIN_S,
+            )
 
     def _stop_once(self) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tmrl_like.metrics.reading import read_records
+from tmrl_like.metrics.reading import read_records, return_of
 
 log = logging.getLogger("tmrl_like.metrics")
 
@@ -44,8 +44,8 @@ def curve_of(folder: str | Path) -> Curve:
         samples = record.get("env_steps_total", math.inf)
         while found and (found[-1][1] > minutes or found[-1][2] > samples):
             found.pop()
-        if record.get("kind") == "episode" and record.get("return") is not None:
-            found.append((record["test"], minutes, samples, record["return"]))
+        if (return_ := return_of(record)) is not None:
+            found.append((record["test"], minutes, samples, return_))
     has_tests = any(is_test for is_test, *_ in found)
     points = [point for is_test, *point in found if is_test == has_tests]
     return Curve(*np.array(points).reshape(-1, 3).T)

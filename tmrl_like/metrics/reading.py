@@ -23,6 +23,15 @@ def numbers_of(record: Record) -> dict[str, float]:
     }
 
 
+def return_of(record: Record) -> float | None:
+    """Return the return of an episode; None for other records, and for an episode that a fault cut
+    short, which says nothing about the policy.
+    """
+    if record.get("kind") != "episode" or record.get("fault"):
+        return None
+    return numbers_of(record).get("return")
+
+
 def read_records(path: str | Path, last_bytes: float = math.inf) -> Iterator[Record]:
     """Yield the records of a file, or of its last bytes, oldest first; none if there is no file.
 

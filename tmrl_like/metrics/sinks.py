@@ -19,7 +19,7 @@ import msgspec
 from tmrl_like.base.text import clock, counted, duration
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import ConfigError, MissingExtraError
-from tmrl_like.metrics.reading import Record, numbers_of
+from tmrl_like.metrics.reading import Record, numbers_of, return_of
 from tmrl_like.wire.condition import FIGURES
 
 log = logging.getLogger("tmrl_like.metrics")
@@ -125,8 +125,8 @@ class ConsoleSink:
             self._print(describe_round(record))
         elif record.get("kind") == "warm_up":
             self._print(describe_warm_up(record))
-        elif record.get("kind") == "episode":
-            self._returns[record["test"]].append(record["return"])
+        elif (return_ := return_of(record)) is not None:
+            self._returns[record["test"]].append(return_)
 
     def close(self) -> None:
         """Print the summary, unless no episode has ended."""

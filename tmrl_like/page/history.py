@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from tmrl_like.base.budgets import Newest
-from tmrl_like.metrics.reading import Record, numbers_of
+from tmrl_like.metrics.reading import Record, numbers_of, return_of
 from tmrl_like.types import TAKEN_OVER
 from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.messages import Beat
@@ -112,8 +112,8 @@ class RunHistory:
             self.round = record
             for name, value in numbers_of(record).items():
                 self._add(name, value)
-        elif "return" in (numbers := numbers_of(record)):
-            self._add("return_test" if record.get("test") else "return", numbers["return"])
+        elif (return_ := return_of(record)) is not None:
+            self._add("return_test" if record.get("test") else "return", return_)
 
     def _add(self, name: str, value: float) -> None:
         if not name.startswith(DRAWN):

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tmrl_like.base import tree
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError, TmrlLikeError, expect
 from tmrl_like.policies.acting import Actor
+from tmrl_like.policies.action_check import is_finite
 from tmrl_like.policies.policy_file import Code, PolicyCard, read_policy
 from tmrl_like.policies.policy_store import find_policy
 from tmrl_like.policies.probe import PolicyProbe
@@ -65,10 +67,27 @@ class Policy:
     def act(self, obs: Observation, test: bool = True) -> Action:
         """Return the action for one raw observation, both in the environment's form; `test` asks
         for the best action.
+
+        Raises:
+            PolicyError: the action is not finite, or the actor raised on an observation that is not
+                in the observation space.
         """
-        if self.obs_preprocessor is not None:
-            obs = self.obs_preprocessor(obs)
-        return self.actor.act_(obs, test)
+        seen = obs if self.obs_preprocessor is None else self.obs_preprocessor(obs)
+        try:
+            action = self.actor.act_(seen, test)
+        except Exception as error:
+            if self.observation_space.contains(obs):
+                raise
+            raise PolicyError(
+                f"the policy raised on an observation that is not in its observation space: "
+                f"expected {self.observation_space}, got {tree.outline(obs)} ({one_line(error)})"
+            ) from error
+        if not is_finite(action):
+            raise PolicyError(
+                f"the policy's action is not finite: {one_line(repr(action), 80)}; do not send it; "
+                f"its observation was {one_line(repr(obs), 200)}"
+            )
+        return action
 
     def reset(self) -> None:
         """Begin an episode: forget recurrent state."""

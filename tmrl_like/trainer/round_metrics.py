@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -157,16 +158,17 @@ class RoundMetrics(Listener):
 
 
 def _summary(kind: str, episodes: Sequence[EpisodeStats]) -> dict[str, float]:
-    if not episodes:
-        return {f"episodes_{kind}": 0}
-    n = len(episodes)
-    return {
-        f"episodes_{kind}": n,
-        f"return_{kind}_mean": sum(e.return_ for e in episodes) / n,
-        f"episode_length_{kind}_steps": sum(e.steps for e in episodes) / n,
-        f"terminated_{kind}_share": sum(e.terminated for e in episodes) / n,
-        f"faults_{kind}": sum(bool(e.fault) for e in episodes),
-    }
+    whole = [episode for episode in episodes if not episode.fault]
+    record: dict[str, float] = {f"episodes_{kind}": len(whole)}
+    if episodes:
+        record[f"faults_{kind}"] = len(episodes) - len(whole)
+    if whole:
+        record |= {
+            f"return_{kind}_mean": fmean(e.return_ for e in whole),
+            f"episode_length_{kind}_steps": fmean(e.steps for e in whole),
+            f"terminated_{kind}_share": fmean(e.terminated for e in whole),
+        }
+    return record
 
 
 def _mean(name: str, values: Sequence[float | torch.Tensor]) -> float:

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, PolicyError
@@ -21,7 +22,6 @@ from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Action, ActionSource, Observation, ObsPreprocessor
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.intake import PolicyIntake
-from tmrl_like.worker.returned import outline
 from tmrl_like.worker.takeover import Takeover
 
 _CALM_S = 1.0
@@ -120,7 +120,7 @@ class Arbiter:
         if not space.contains(obs):
             raise EnvironmentFaultError(
                 "the policy raised on an observation that is not in the environment's observation "
-                f"space: expected {space}, got {outline(obs)} ({type(error).__name__}: {error})"
+                f"space: expected {space}, got {tree.outline(obs)} ({one_line(error)})"
             ) from error
 
     def _safe(self, now: float, why: str = "") -> Action:

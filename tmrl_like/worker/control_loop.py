@@ -334,7 +334,8 @@ class ControlLoop:
             overruns=counts.overruns - episode.overruns_before,
             fault=fault or "",
         )
-        self.returns.append(episode.return_)
+        if fault is None:
+            self.returns.append(episode.return_)
         if self.chain is not None:
             self.chain.end(stats)
         if self.samples is not None:

@@ -166,6 +166,9 @@ class Parts:
         if make_chain is None:
             return None
         chain = make_chain()
+        if not isinstance(chain, ActionChain):
+            expected = "an ActionChain, with filters and limits in its list `parts`"
+            raise ConfigError(f"action_chain makes a {type(chain).__name__}; expected {expected}")
         chain.connect(env.env.action_space, env.default_action, env.time_step_s)
         return chain
 

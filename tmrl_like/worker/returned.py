@@ -46,20 +46,5 @@ def _leaf_problem(obs: Observation, space: Space, name: str) -> str:
     else:
         is_right = space.contains(obs)
     if not is_right:
-        return f"{name} is {outline(obs)}; the space says {' '.join(str(space).split())}"
+        return f"{name} is {tree.outline(obs)}; the space says {' '.join(str(space).split())}"
     return ""
-
-
-def outline(obs: object) -> str:
-    """Return the types and shapes in an observation."""
-    if isinstance(obs, tuple | list):
-        return (
-            f"{type(obs).__name__} of {', '.join(map(outline, obs))}"
-            if obs
-            else f"an empty {type(obs).__name__}"
-        )
-    if isinstance(obs, dict):
-        return "{" + ", ".join(f"{key!r}: {outline(value)}" for key, value in obs.items()) + "}"
-    if isinstance(obs, np.ndarray | np.generic):
-        return f"{obs.dtype} {obs.shape}"
-    return f"{type(obs).__name__} {obs!r:.40}"

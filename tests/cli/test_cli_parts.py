@@ -109,6 +109,21 @@ def test_a_test_says_how_the_environment_failed_and_goes_on(typed, fail_in_step)
     assert "episode 2: return" in out
 
 
+def test_the_mean_of_a_test_leaves_out_an_episode_that_a_fault_cut_short(typed, fail_in_step):
+    fail_in_step(2)
+    out = typed("test TINY --untrained --episodes 3 --interval").out
+    assert "left out, since a fault cut them short: 1 of 3 episodes" in out
+    row = next(line for line in out.splitlines() if line.startswith("           2 "))
+    assert row.split()[-1] == "10.0"  # steps, mean
+    assert "mean return, 95 % confidence: -1" in out
+
+
+def test_a_test_of_which_every_episode_ended_in_a_fault_fails(typed):
+    shown = typed("test TINY --env.returns nan --untrained --episodes 2", code=1)
+    assert "error: the environment's observation is not finite" in shown.err.splitlines()[-1]
+    assert "mean" not in shown.out
+
+
 def test_a_check_passes_where_the_pipeline_keeps_everything(typed):
     out = typed("check TINY --episodes 2").out
     assert "delays: driving 400 steps with random actions, up to 30% of half their range" in out

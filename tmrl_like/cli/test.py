@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row
 from tmrl_like.cli.window import Window
 from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.envs.vision import Frame, load_opencv
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.types import EpisodeStats
 from tmrl_like.worker.worker import RolloutWorker
 
@@ -59,10 +59,27 @@ def main(arguments: Arguments) -> int:
             episodes.append(episode)
     if not arguments.supervised and episodes:
         name = "an untrained policy" if policy is None else f"the policy {policy}"
-        print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
-        if arguments.interval and len(episodes) > 1:
-            print(spread_of(np.array([episode.return_ for episode in episodes])))
+        show(f"test of {name}", episodes, arguments.interval)
     return stopper.exit_code
+
+
+def show(title: str, episodes: Sequence[EpisodeStats], interval: bool) -> None:
+    """Print what episodes say about their policy. One that a fault cut short says nothing.
+
+    Raises:
+        EnvironmentFaultError: all ended in a fault.
+    """
+    whole = [episode for episode in episodes if not episode.fault]
+    if not whole:
+        raise EnvironmentFaultError(episodes[-1].fault)
+    print_table(title, SUMMARY_COLUMNS, [summary_row("", whole)])
+    if len(whole) < len(episodes):
+        print(
+            f"left out, since a fault cut them short: {len(episodes) - len(whole)} of "
+            f"{counted(len(episodes), 'episode')}"
+        )
+    if interval and len(whole) > 1:
+        print(spread_of(np.array([episode.return_ for episode in whole])))
 
 
 def drive(

@@ -148,6 +148,7 @@ def test_what_cannot_be_imported_is_reported_in_one_line(path, problem):
             "ModuleNotFoundError: No module named 'nothing_of_that_name'",
         ),
         ("x = = 1", "SyntaxError"),
+        ("raise SystemExit", "SystemExit"),  # the last line of many a game
     ],
 )
 def test_a_users_module_that_fails_is_named_with_its_line(content, problem, tmp_path, monkeypatch):

@@ -41,6 +41,11 @@ def test_a_value_of_the_command_line_that_is_not_yaml_is_text():
         ("\na: !!bool maybe", "x.yaml:2: is not valid YAML: 'maybe' is no bool"),
         ("a: 2026-13-01", "x.yaml:1: is not valid YAML: '2026-13-01' is no timestamp"),
         ("? [a]\n: 1", "x.yaml:1: is not valid YAML: a key must be a word"),
+        (
+            "a:\n\tb: 1",
+            "x.yaml:2: is not valid YAML: found character '\\t' that cannot start any token "
+            "(indent by spaces",
+        ),
     ],
 )
 def test_what_is_not_yaml_is_refused_in_one_line_with_its_number(text, problem):

@@ -10,7 +10,8 @@ import yaml
 from kit.refusals import one_line
 
 from tmrl_like.agents.in_numpy import NumpyGaussianActor
-from tmrl_like.config.loading import TOP_LEVEL, as_yaml, load_settings
+from tmrl_like.config.document import parse_document
+from tmrl_like.config.loading import TOP_LEVEL, as_yaml, load_settings, with_place
 from tmrl_like.config.settings import ServerSection, WorkerSection
 from tmrl_like.errors import ConfigError
 from tmrl_like.experiment import load_experiment
@@ -284,3 +285,11 @@ def test_what_contradicts_the_environment_deep_in_the_memory_is_named_with_its_l
 )
 def test_a_server_for_this_machine_listens_to_nobody_else(section, listens_on):
     assert ServerSection(**section).listens_on == listens_on
+
+
+def test_a_mistake_on_the_command_line_is_not_taken_for_one_of_an_argument_command():
+    document = parse_document("env: {init_args: {command: go}}", "x.yaml")
+    document.override(("env", "init_args", "size"), "a")
+    problem = "command line: env.init_args.size: expected a whole number, got 'a'"
+    assert with_place(document, problem) == problem
+    assert with_place(document, "command is 'go'") == "x.yaml:1: env.init_args.command is 'go'"

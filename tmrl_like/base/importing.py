@@ -43,7 +43,7 @@ def _import_longest(names: list[str]) -> tuple[Any, int]:
             return importlib.import_module(module), depth
         except TmrlLikeError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `sys.exit()` as a script's last line
             if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
                 continue
             where = (

@@ -155,6 +155,8 @@ def parse_document(text: str, source: str) -> Document:
         problem = str(error.problem)
         if "block" in problem or "mapping values" in problem:
             problem += " (is the indentation right here and above?)"
+        elif "cannot start" in problem:
+            problem += " (indent by spaces, not tabs; put text that begins so in quotes)"
         raise ConfigError(f"{source}{line}: is not valid YAML: {one_line(problem)}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{source}: is not valid YAML: {one_line(str(error))}") from None

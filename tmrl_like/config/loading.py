@@ -128,8 +128,10 @@ def with_place(document: Document, problem: str) -> str:
     experiment gives to code.
 
     This is for mistakes that are found only when the code is called, long after the file was read.
-    The name may include its part: `memory.gamma`.
+    The name may include its part: `memory.gamma`. A problem that begins with a place keeps it.
     """
+    if problem.startswith(tuple(f"{place}: " for place in document.origins.values())):
+        return problem
     name, _, rest = problem.partition(" ")
     said = tuple(name.split("."))
     places = [

@@ -1,0 +1,112 @@
+"""Windows of the Windows desktop, with a stand-in for user32."""
+
+import ctypes
+
+import pytest
+
+from tmrl_like.envs.desktop.desktop_screen import Region
+from tmrl_like.envs.desktop.window_win32 import Win32Window
+from tmrl_like.errors import EnvironmentAwayError
+
+GAME, OTHER, HIDDEN = 0x1_0002, 0x1_0004, 0x1_0006
+BORDER, TITLE_BAR = 8, 31
+
+
+class User32:
+    """A desktop with a minimised game, another window that has the focus, and a hidden one."""
+
+    class GetForegroundWindow:
+        def __new__(cls):
+            return User32.focus
+
+    def __init__(self):
+        self.names = {GAME: "Mein Spiel é", OTHER: "Editor", HIDDEN: "hidden"}
+        self.outer = [100, 200, 100 + 640 + 2 * BORDER, 200 + 480 + TITLE_BAR + BORDER]
+        self.iconic = True
+        User32.focus = OTHER
+
+    def EnumWindows(self, callback, _):
+        return all(callback(handle, None) for handle in self.names)
+
+    def GetWindowTextLengthW(self, window):
+        return len(self.names[window.value])
+
+    def GetWindowTextW(self, window, buffer, length):
+        buffer.value = self.names[window.value][: length - 1]
+
+    def IsWindowVisible(self, window):
+        return window.value != HIDDEN
+
+    def IsWindow(self, window):
+        return window.value in self.names
+
+    def IsIconic(self, window):
+        return self.iconic
+
+    def ShowWindow(self, window, how):
+        self.iconic = how != 9  # SW_RESTORE
+
+    def SetForegroundWindow(self, window):
+        User32.focus = window.value
+
+    def GetWindowRect(self, window, rect):
+        rect._obj.left, rect._obj.top, rect._obj.right, rect._obj.bottom = self.outer
+        return self.IsWindow(window)
+
+    def GetClientRect(self, window, rect):
+        left, top, right, bottom = self.outer
+        rect._obj.right, rect._obj.bottom = (
+            right - left - 2 * BORDER,
+            bottom - top - TITLE_BAR - BORDER,
+        )
+        return self.IsWindow(window)
+
+    def ClientToScreen(self, window, point):
+        point._obj.x, point._obj.y = self.outer[0] + BORDER, self.outer[1] + TITLE_BAR
+        return self.IsWindow(window)
+
+    def MoveWindow(self, window, left, top, width, height, repaint):
+        self.outer = [left, top, left + width, top + height]
+        return self.IsWindow(window)
+
+
+class Shcore:
+    def SetProcessDpiAwareness(self, how): ...
+
+
+@pytest.fixture
+def user32(monkeypatch):
+    libraries = {"user32": User32(), "shcore": Shcore()}
+    monkeypatch.setattr(ctypes, "WinDLL", lambda name, **_: libraries[name], raising=False)
+    monkeypatch.setattr(ctypes, "WINFUNCTYPE", lambda *_: lambda function: function, raising=False)
+    return libraries["user32"]
+
+
+@pytest.fixture
+def window(user32):
+    return Win32Window().open(GAME, "Mein Spiel")
+
+
+@pytest.mark.usefixtures("user32")
+def test_visible_windows_have_their_whole_titles():
+    assert Win32Window().titles() == {GAME: "Mein Spiel é", OTHER: "Editor"}
+
+
+def test_a_minimised_window_is_restored_and_gets_the_focus(window, user32):
+    assert not window.has_focus()
+    window.raise_and_focus()
+    assert window.has_focus()
+    assert not user32.iconic
+
+
+def test_a_region_is_what_is_inside_the_borders_before_and_after_it_is_placed(window):
+    assert window.region() == Region(108, 231, 640, 480)
+    window.place(Region(0, 0, 320, 240))
+    assert window.region() == Region(0, 0, 320, 240)
+
+
+def test_a_window_that_was_closed_is_a_game_that_is_away(window, user32):
+    del user32.names[GAME]
+    for look in (window.region, window.has_focus, window.raise_and_focus):
+        with pytest.raises(EnvironmentAwayError, match="'Mein Spiel' is gone"):
+            look()

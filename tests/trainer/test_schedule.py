@@ -180,6 +180,25 @@ def test_a_wait_begins_again_with_each_sample_and_shows_how_far_the_warm_up_has_
     assert counted == sorted(set(counted))
 
 
+class Barren(ListMemory):
+    """A user's memory whose `__len__` is wrong."""
+
+    def __len__(self):
+        return 0
+
+
+@pytest.mark.parametrize(
+    "memory", [Barren, partial(ReplayMemory, memory_size=1)], ids=["its len", "its size"]
+)
+def test_a_memory_that_makes_nothing_of_its_samples_is_named_while_they_come(caplog, memory):
+    one = training(memory, cls=Ticking, **FREE)
+    network = Network(*(delivery("w", entry) for entry in range(100)), one_by_one=True)
+    one.run_epoch(network, should_stop=lambda: one.now > 100.0)
+    said = [record.message for record in caplog.records]
+    assert len(said) == 3
+    assert all("nothing to train on for" in line and "makes 0 transitions" in line for line in said)
+
+
 def rounds_of(one, stop_after_updates=1e9):
     records = one.run_epoch(
         Network(delivery("w", 1)), should_stop=lambda: one.total_updates >= stop_after_updates

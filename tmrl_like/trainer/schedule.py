@@ -434,8 +434,8 @@ class TrainingOffline(Schedule):
     # -- reports
 
     def _reminders(self, around: _Around) -> Iterator[None]:
-        """On each iteration, report which workers are missing if no samples have come for long, and
-        how far the warm-up is.
+        """On each iteration, report what is missing if training has waited for long, and how far
+        the warm-up is.
         """
         silent_since = self.clock()
         remind_after_s = _FIRST_REMINDER_S
@@ -452,11 +452,7 @@ class TrainingOffline(Schedule):
             elif now - silent_since >= remind_after_s and (
                 self.ranks.rank == 0 or not self.memory.ready
             ):
-                log.warning(
-                    "no samples for %.0f s: %s",
-                    now - silent_since,
-                    around.interface.who_is_missing(),
-                )
+                self._remind(now - silent_since, around)
                 remind_after_s += min(remind_after_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
             if self.total_samples < self.start_training and now - counted_at >= _WARM_UP_EVERY_S:
                 counted_at = now
@@ -468,9 +464,23 @@ class TrainingOffline(Schedule):
 
     def _awaited(self) -> int:
         """The number of samples so far: of all ranks, or of this one alone while it has too few to
-        draw from.
+        draw from. Samples beyond `start_training` count only if the memory draws from them.
         """
-        return self.total_samples if self.memory.ready else self.ranks.samples
+        if self.memory.ready:
+            return self.total_samples
+        return min(self.ranks.samples, max(1, self.start_training))
+
+    def _remind(self, waited_s: float, around: _Around) -> None:
+        """Say which workers are missing, or that the memory makes nothing of their samples."""
+        came = self.ranks.samples
+        if self.memory.ready or came < max(1, self.start_training):
+            log.warning("no samples for %.0f s: %s", waited_s, around.interface.who_is_missing())
+            return
+        log.warning(
+            "nothing to train on for %.0f s: %d samples have come, and %s makes %d transitions of "
+            "them, none that begins and ends in one episode: look at its memory_size and __len__",
+            *(waited_s, came, type(self.memory).__name__, len(self.memory)),
+        )
 
     def _tell(self, around: _Around, delivery: Delivery) -> None:
         for listener in around.listeners:

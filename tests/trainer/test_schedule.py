@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
-from kit.fakes import CountingAgent, CountingEnv, ListMemory
+from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from kit.trainings import (
     FREE,
     Hears,
@@ -341,6 +341,7 @@ def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
         (None, "Agent.train returned None; expected a dict of metrics"),
         ({"loss": np.zeros(2)}, "the metric loss that the agent returns is no number: "),
         ({"loss": None}, "the metric loss that the agent returns is no number: "),
+        ({"epoch": 1.0}, "the agent returns a metric epoch, which is the trainer's own: rename it"),
     ],
 )
 def test_an_agent_that_returns_no_metrics_is_one_line(returned, line):
@@ -351,6 +352,16 @@ def test_an_agent_that_returns_no_metrics_is_one_line(returned, line):
 
     with pytest.raises(ConfigError, match=line):
         training(agent_cls=Agent, **FREE).run_epoch(Network(delivery("a", 1)))
+
+
+@pytest.mark.parametrize("returned", [None, torch.nn.Linear(1, 1), LinearActor])
+def test_an_agent_without_an_actor_is_one_line(returned):
+    class Agent(CountingAgent):
+        def get_actor(self):
+            return returned
+
+    with pytest.raises(ConfigError, match=r"Agent\.get_actor returned .*; expected an instance of"):
+        training(agent_cls=Agent)
 
 
 class Scored(CountingAgent):

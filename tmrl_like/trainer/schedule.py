@@ -29,9 +29,10 @@ from tmrl_like.errors import (
     MissingExtraError,
     PipelineMismatchError,
     TmrlLikeError,
+    unexpected,
 )
 from tmrl_like.metrics.reading import Record
-from tmrl_like.policies.actor import refuse_device
+from tmrl_like.policies.actor import ActorModule, refuse_device
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.replay.contract import MemoryFactory
 from tmrl_like.trainer.checkpoint_file import Kept
@@ -155,6 +156,10 @@ class TrainingOffline(Schedule):
         )
         self.memory = memory_cls(nb_steps=self.steps, device=self.device)
         self.agent = self.training_agent_cls(device=self.device, **spaces)
+        actor = self.agent.get_actor()
+        if not isinstance(actor, ActorModule):
+            name = f"{type(self.agent).__name__}.get_actor"
+            raise unexpected(name, actor, "an instance of ActorModule")
         refuse_two_discounts(self.memory, self.agent)
         if self.memory.mini_races is not None and not self.agent.takes_time_left:
             raise ConfigError(

@@ -21,7 +21,7 @@ from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Action, ActionSource, Observation, ObsPreprocessor
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.intake import PolicyIntake
-from tmrl_like.worker.returned import outline
+from tmrl_like.worker.returned import observation_problem, outline
 from tmrl_like.worker.takeover import Takeover
 
 _CALM_S = 1.0
@@ -117,7 +117,8 @@ class Arbiter:
         space.
         """
         space = self.env.env.observation_space
-        if not space.contains(obs):
+        # a list is in a Box for gymnasium
+        if observation_problem(obs, space) or not space.contains(obs):
             raise EnvironmentFaultError(
                 "the policy raised on an observation that is not in the environment's observation "
                 f"space: expected {space}, got {outline(obs)} ({type(error).__name__}: {error})"

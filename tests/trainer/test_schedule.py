@@ -454,6 +454,9 @@ class WithGamma(CountingAgent):
     ("fields", "told"),
     [
         ({"memory_cls": None}, "TrainingOffline needs memory_cls"),
+        ({"memory_cls": ReplayMemory()}, "memory_cls is an instance of ReplayMemory; expected"),
+        ({"env_cls": CountingEnv()}, "env_cls is an instance of CountingEnv; expected a class, a"),
+        ({"training_agent_cls": ()}, "training_agent_cls is an instance of tuple; expected a cl"),
         ({"steps": 0}, "steps is 0; expected 1 or more"),
         (
             {"max_training_steps_per_env_step": "fast"},

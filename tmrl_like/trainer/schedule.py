@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import gymnasium
 import msgspec
@@ -138,9 +138,11 @@ class TrainingOffline(Schedule):
         given = dict(zip(_BY_POSITION[: len(by_position)], by_position, strict=True))
         self.agent_scheduler: AgentScheduler | None = given.pop("agent_scheduler", agent_scheduler)
         super().__init__(**given, **schedule)
-        self.env_cls = env_cls or _missing("env_cls")
-        self.memory_cls = memory_cls or _missing("memory_cls")
-        self.training_agent_cls = training_agent_cls or _missing("training_agent_cls")
+        self.env_cls: SpacesOf = (
+            env_cls if isinstance(env_cls, Sequence) else _factory("env_cls", env_cls)
+        )
+        self.memory_cls: MemoryFactory = _factory("memory_cls", memory_cls)
+        self.training_agent_cls: AgentFactory = _factory("training_agent_cls", training_agent_cls)
         if self.profiling and importlib.util.find_spec("pyinstrument") is None:
             raise MissingExtraError("profiling=True needs pyinstrument: pip install pyinstrument")
         if self.device:
@@ -573,8 +575,16 @@ class TrainingOffline(Schedule):
         vars(self.diagnosis.returns).update(state["returns"])
 
 
-def _missing(name: str) -> NoReturn:
-    raise ConfigError(f"TrainingOffline needs {name}")
+def _factory(name: str, given: Any) -> Any:
+    """Return what makes a part of the training; raise ConfigError if that is missing, or a part."""
+    if given is None:
+        raise ConfigError(f"TrainingOffline needs {name}")
+    if not callable(given):
+        raise ConfigError(
+            f"{name} is an instance of {type(given).__name__}; expected a class, a function or a "
+            "partial of one"
+        )
+    return given
 
 
 def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:

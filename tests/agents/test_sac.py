@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from functools import partial
 
 import numpy as np
@@ -63,6 +64,57 @@ def test_the_losses_are_those_of_the_equations():
     ).item() == 0.5 * (2.0 + 0.25)
     too_much = temperature_loss(torch.tensor(math.log(0.3)), torch.tensor(5.0), -2.0)
     assert too_much.item() == pytest.approx(math.log(0.3) * (5.0 + 2.0))
+
+
+def actor_with(change):
+    """Return a class of actors whose log-density is changed."""
+
+    class Odd(SquashedGaussianActor):
+        def sample(self, obs):
+            act, log_prob = super().sample(obs)
+            return act, change(log_prob)
+
+    return Odd
+
+
+def critic_with(change, asks_all=False):
+    """Return a class of critics whose values are changed."""
+
+    class Odd(EnsembleCritic):
+        def forward(self, obs, act, members=None):
+            return change(super().forward(obs, act, None if asks_all else members))
+
+    return Odd
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"actor": actor_with(lambda log_prob: log_prob[:, None]), "n_critics": 1},
+            "log-density of Odd.sample has the shape [32, 1]; expected [32]",
+        ),
+        (
+            {"actor": actor_with(torch.mean)},
+            "log-density of Odd.sample has the shape []; expected [32]",
+        ),
+        (
+            {"critic": critic_with(lambda q: q[..., None])},
+            "Odd.forward has the shape [2, 32, 1]; expected [2, 32]",
+        ),
+        (
+            {"critic": critic_with(lambda q: q[0])},
+            "Odd.forward has the shape [32]; expected [2, 32]",
+        ),
+        (
+            {"critic": critic_with(lambda q: q, asks_all=True), "critics_in_target": 1},
+            "Odd.forward has the shape [2, 32]; expected [1, 32]",
+        ),
+    ],
+)
+def test_networks_of_ones_own_must_give_the_shapes_that_the_losses_take(options, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        sac(**options).train(batch_of(SPACES))
 
 
 def test_truncated_episodes_keep_their_value_and_terminated_ones_end_it():

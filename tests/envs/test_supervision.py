@@ -418,6 +418,11 @@ def paying(reward):
         ("step", lambda *_: sys.exit(3), r"the environment raised in step\(\): SystemExit: 3"),
         (
             "reset",
+            lambda obs, info: (obs.tolist(), info),
+            r"not in the environment's observation space: expected Box.*, got list of float",
+        ),
+        (
+            "reset",
             lambda obs, info: (obs[:1], info),
             r"not in the environment's observation space: expected Box\(.*, \(2,\), float32\), got",
         ),

@@ -344,8 +344,17 @@ def test_an_updater_patches_what_was_restored(tmp_path):
 
 def test_an_updater_that_returns_nothing_is_one_line(tmp_path):
     run_before(tmp_path, 1)
-    with pytest.raises(ConfigError, match="updater_fn returned is None; expected the training"):
+    with pytest.raises(ConfigError, match="updater_fn returned None; expected the training"):
         Run(tmp_path, updater=lambda training, make: None)
+
+
+def test_a_format_of_ones_own_that_loads_nothing_is_one_line(tmp_path):
+    own, path = OwnFormat(), tmp_path / "own"
+    run = Run(path, **own.functions)
+    run.save()
+    run.kill()
+    with pytest.raises(ConfigError, match="load_run_instance_fn returned None; expected the train"):
+        Run(path, dump=own.dump, load=lambda path: None)
 
 
 def test_a_trainer_that_could_not_be_made_lets_go_of_its_folder(inproc_house, tmp_path):
@@ -500,7 +509,7 @@ def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_t
         training=training, checkpoint_path=path, model_path=tmp_path / "published"
     )
     where = r"(layer|actor\.layer|critics\[0\])\.bias"
-    said = rf"training has diverged: {where} holds values that are not finite"
+    said = rf"training has diverged: {where} holds values that are not finite; .* a preprocessor"
     with pytest.raises(DivergedError, match=said):
         trainer.run()
     with pytest.raises(DivergedError):

@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
-from kit.fakes import CountingAgent, CountingEnv, ListMemory
+from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from kit.trainings import (
     FREE,
     Hears,
@@ -180,6 +180,25 @@ def test_a_wait_begins_again_with_each_sample_and_shows_how_far_the_warm_up_has_
     assert counted == sorted(set(counted))
 
 
+class Barren(ListMemory):
+    """A user's memory whose `__len__` is wrong."""
+
+    def __len__(self):
+        return 0
+
+
+@pytest.mark.parametrize(
+    "memory", [Barren, partial(ReplayMemory, memory_size=1)], ids=["its len", "its size"]
+)
+def test_a_memory_that_makes_nothing_of_its_samples_is_named_while_they_come(caplog, memory):
+    one = training(memory, cls=Ticking, **FREE)
+    network = Network(*(delivery("w", entry) for entry in range(100)), one_by_one=True)
+    one.run_epoch(network, should_stop=lambda: one.now > 100.0)
+    said = [record.message for record in caplog.records]
+    assert len(said) == 3
+    assert all("nothing to train on for" in line and "makes 0 transitions" in line for line in said)
+
+
 def rounds_of(one, stop_after_updates=1e9):
     records = one.run_epoch(
         Network(delivery("w", 1)), should_stop=lambda: one.total_updates >= stop_after_updates
@@ -322,6 +341,7 @@ def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
         (None, "Agent.train returned None; expected a dict of metrics"),
         ({"loss": np.zeros(2)}, "the metric loss that the agent returns is no number: "),
         ({"loss": None}, "the metric loss that the agent returns is no number: "),
+        ({"epoch": 1.0}, "the agent returns a metric epoch, which is the trainer's own: rename it"),
     ],
 )
 def test_an_agent_that_returns_no_metrics_is_one_line(returned, line):
@@ -332,6 +352,16 @@ def test_an_agent_that_returns_no_metrics_is_one_line(returned, line):
 
     with pytest.raises(ConfigError, match=line):
         training(agent_cls=Agent, **FREE).run_epoch(Network(delivery("a", 1)))
+
+
+@pytest.mark.parametrize("returned", [None, torch.nn.Linear(1, 1), LinearActor])
+def test_an_agent_without_an_actor_is_one_line(returned):
+    class Agent(CountingAgent):
+        def get_actor(self):
+            return returned
+
+    with pytest.raises(ConfigError, match=r"Agent\.get_actor returned .*; expected an instance of"):
+        training(agent_cls=Agent)
 
 
 class Scored(CountingAgent):
@@ -424,6 +454,9 @@ class WithGamma(CountingAgent):
     ("fields", "told"),
     [
         ({"memory_cls": None}, "TrainingOffline needs memory_cls"),
+        ({"memory_cls": ReplayMemory()}, "memory_cls is an instance of ReplayMemory; expected"),
+        ({"env_cls": CountingEnv()}, "env_cls is an instance of CountingEnv; expected a class, a"),
+        ({"training_agent_cls": ()}, "training_agent_cls is an instance of tuple; expected a cl"),
         ({"steps": 0}, "steps is 0; expected 1 or more"),
         (
             {"max_training_steps_per_env_step": "fast"},

@@ -369,17 +369,27 @@ class SACAgent(ShippedAgent):
     def _critic_loss(self, batch: Batch, critic: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss of the critics, their values [N, B] and their targets [B]."""
         target_B = self._td_target(batch)
-        q_NB = critic(batch.obs, batch.act)
+        q_NB = self._values(critic, batch.obs, batch.act)
         return critic_loss(q_NB, target_B), q_NB, target_B
 
     @torch.no_grad()
     def _td_target(self, batch: Batch) -> Tensor:
         next_act_BA, next_log_prob_B = self._sample(batch.next_obs)  # [B, A], [B]
-        next_q_MB = self.critic_target(batch.next_obs, next_act_BA, self._draw_critics())  # [M, B]
+        members = self._draw_critics()
+        next_q_MB = self._values(self.critic_target, batch.next_obs, next_act_BA, members)
         gamma, entropy_coef = self._gamma_of(batch), self.temperature()
         return td_target(
             batch.rew, batch.terminated, next_q_MB, next_log_prob_B, entropy_coef, gamma
         )
+
+    def _values(
+        self, critic: nn.Module, obs: Observation, act: Tensor, members: Tensor | None = None
+    ) -> Tensor:
+        """Return the values of actions by all critics, [N, B], or by `members`, [M, B]."""
+        q_NB: Tensor = critic(obs, act, members)
+        num_critics = self.n_critics if members is None else len(members)
+        _expect_shape(f"the result of {type(critic).__name__}.forward", q_NB, num_critics, len(act))
+        return q_NB
 
     def _gamma_of(self, batch: Batch) -> float | Tensor:
         return self.gamma if batch.discount is None else batch.discount
@@ -429,7 +439,7 @@ class SACAgent(ShippedAgent):
             act_BA, log_prob_B, change = self._sample_smoothly(batch)
         else:
             act_BA, log_prob_B = self._sample(batch.obs)
-        q_NB = self.critic_frozen(batch.obs, act_BA)  # [N, B]
+        q_NB = self._values(self.critic_frozen, batch.obs, act_BA)
         q_B = q_NB.mean(dim=0) if self._draws_critics else q_NB.amin(dim=0)
         return actor_loss(log_prob_B, q_B, entropy_coef) + self.smoothness * change, log_prob_B
 
@@ -454,6 +464,7 @@ class SACAgent(ShippedAgent):
         policy = self._policy
         assert isinstance(policy, SamplingActor)
         act_BA, log_prob_B = policy.sample(obs)
+        _expect_shape(f"the log-density of {type(policy).__name__}.sample", log_prob_B, len(act_BA))
         return act_BA, log_prob_B + self._log_half_sum
 
     @property
@@ -620,6 +631,14 @@ class Temperature(nn.Module):
 
     def forward(self) -> Tensor:
         return self.log_coef.exp()
+
+
+def _expect_shape(name: str, values: Tensor, *shape: int) -> None:
+    """Raise ConfigError if a network, which may be the user's, gives another shape: the losses
+    would broadcast it.
+    """
+    if values.shape != shape:
+        raise ConfigError(f"{name} has the shape {[*values.shape]}; expected {[*shape]}")
 
 
 def _has_average(actor: ActorModule) -> TypeGuard[MLPActor]:

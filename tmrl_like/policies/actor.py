@@ -160,25 +160,31 @@ def to_batch_of_one(obs: Observation, device: str = "cpu") -> Observation:
 
 
 def fit_action(action: Action, space: Space) -> Action:
-    """Give an action the shape of its space by adding or removing dimensions of 1.
+    """Give an action the shape of its space, by adding or removing dimensions of 1, and its dtype,
+    if that keeps the kind of number.
 
-    An action of a Discrete space becomes a number, since environments use it as a key.
+    An action of a Discrete space becomes a number, since environments use it as a key. Actions of
+    spaces without a shape (Tuple, Dict) stay as they are.
 
     Raises:
         PolicyError: the number of elements differs.
     """
-    shape = space.shape
+    shape, dtype = space.shape, space.dtype
     if isinstance(action, torch.Tensor):
         action = action.detach().cpu().numpy()
-    if shape is None or not isinstance(action, np.ndarray) or (shape and action.shape == shape):
+    if shape is None or dtype is None or (not shape and type(action) is int):
+        return action
+    if isinstance(action, np.ndarray) and shape and (action.shape, action.dtype) == (shape, dtype):
         return action
     try:
-        return (
-            action.reshape(shape)[()]
-            if isinstance(space, gymnasium.spaces.Discrete)
-            else action.reshape(shape)
-        )
+        fitted = np.asarray(action).reshape(shape)
     except ValueError:
+        is_array = isinstance(action, np.ndarray)
+        found = f"an array of shape {action.shape}" if is_array else one_line(action, 80)
         raise PolicyError(
-            f"act() returned an array of shape {action.shape}; the action space wants {shape}"
+            f"act() returned {found}; the action space wants an array of shape {shape}"
         ) from None
+    if fitted.dtype.kind in "iub" or np.can_cast(fitted.dtype, dtype, "same_kind"):
+        with np.errstate(over="ignore"):  # what is infinite then does not drive
+            fitted = fitted.astype(dtype)
+    return fitted[()] if isinstance(space, gymnasium.spaces.Discrete) else fitted

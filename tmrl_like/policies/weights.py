@@ -109,5 +109,5 @@ def refuse_diverged(tensors: Mapping[str, torch.Tensor]) -> None:
             raise DivergedError(
                 f"training has diverged: {name} holds values that are not finite; the last "
                 "checkpoint and the policy published last are kept: look for a learning rate that "
-                "is too high, and for extreme rewards"
+                "is too high, extreme rewards, and a memory or a preprocessor that returns NaN"
             )

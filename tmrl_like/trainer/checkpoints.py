@@ -20,7 +20,7 @@ from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import call_beside, thread_beside
 from tmrl_like.delivery.receiver import BlockCheck, Receiver
 from tmrl_like.delivery.sample_store import SampleStore
-from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, expect
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, unexpected
 from tmrl_like.policies.weights import refuse_diverged
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.checkpoint_file import remove_checkpoints
@@ -186,13 +186,7 @@ class Checkpoints:
             )
         share(training, ranks)
         if updater is not None and is_resumed:
-            training = updater(training, make)
-            expect(
-                isinstance(training, TrainingOffline),
-                "what updater_fn returned",
-                training,
-                "the training",
-            )
+            training = _training(updater(training, make), "updater_fn")
         self.receiver = Receiver(
             self._stores[-1], run, training.memory.memory_size, check=self.check_of(training)
         )
@@ -214,7 +208,7 @@ class Checkpoints:
         new training and None if none was saved.
         """
         if self.load is not None and path.exists():
-            return self.load(path), ""
+            return _training(self.load(path), "load_run_instance_fn"), ""
         training = make()
         head = load_checkpoint(training, path) if self.dump is None else None
         return training, None if head is None else head.run
@@ -374,6 +368,13 @@ class Checkpoints:
             return
         self._failure = ""
         log.info("checkpoint written in %.2f s", time.monotonic() - started)
+
+
+def _training(returned: object, name: str) -> TrainingOffline:
+    """Return what a function of the user's returned; raise ConfigError unless it is a training."""
+    if not isinstance(returned, TrainingOffline):
+        raise unexpected(name, returned, "the training")
+    return returned
 
 
 def _parameters_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:

@@ -154,7 +154,12 @@ class RoundMetrics(Listener):
                 }
         record |= _summary("test", [e for e in self.episodes if e.test])
         record |= _summary("train", [e for e in self.episodes if not e.test])
-        record |= {name: _mean(name, values) for name, values in self._steps.items()}
+        for name, of_steps in self._steps.items():
+            if name in record:
+                raise ConfigError(
+                    f"the agent returns a metric {name}, which is the trainer's own: rename it"
+                )
+            record[name] = _mean(name, of_steps)
 
 
 def _summary(kind: str, episodes: Sequence[EpisodeStats]) -> dict[str, float]:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import gymnasium
 import msgspec
@@ -29,9 +29,10 @@ from tmrl_like.errors import (
     MissingExtraError,
     PipelineMismatchError,
     TmrlLikeError,
+    unexpected,
 )
 from tmrl_like.metrics.reading import Record
-from tmrl_like.policies.actor import refuse_device
+from tmrl_like.policies.actor import ActorModule, refuse_device
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.replay.contract import MemoryFactory
 from tmrl_like.trainer.checkpoint_file import Kept
@@ -137,9 +138,11 @@ class TrainingOffline(Schedule):
         given = dict(zip(_BY_POSITION[: len(by_position)], by_position, strict=True))
         self.agent_scheduler: AgentScheduler | None = given.pop("agent_scheduler", agent_scheduler)
         super().__init__(**given, **schedule)
-        self.env_cls = env_cls or _missing("env_cls")
-        self.memory_cls = memory_cls or _missing("memory_cls")
-        self.training_agent_cls = training_agent_cls or _missing("training_agent_cls")
+        self.env_cls: SpacesOf = (
+            env_cls if isinstance(env_cls, Sequence) else _factory("env_cls", env_cls)
+        )
+        self.memory_cls: MemoryFactory = _factory("memory_cls", memory_cls)
+        self.training_agent_cls: AgentFactory = _factory("training_agent_cls", training_agent_cls)
         if self.profiling and importlib.util.find_spec("pyinstrument") is None:
             raise MissingExtraError("profiling=True needs pyinstrument: pip install pyinstrument")
         if self.device:
@@ -155,6 +158,10 @@ class TrainingOffline(Schedule):
         )
         self.memory = memory_cls(nb_steps=self.steps, device=self.device)
         self.agent = self.training_agent_cls(device=self.device, **spaces)
+        actor = self.agent.get_actor()
+        if not isinstance(actor, ActorModule):
+            name = f"{type(self.agent).__name__}.get_actor"
+            raise unexpected(name, actor, "an instance of ActorModule")
         refuse_two_discounts(self.memory, self.agent)
         if self.memory.mini_races is not None and not self.agent.takes_time_left:
             raise ConfigError(
@@ -434,8 +441,8 @@ class TrainingOffline(Schedule):
     # -- reports
 
     def _reminders(self, around: _Around) -> Iterator[None]:
-        """On each iteration, report which workers are missing if no samples have come for long, and
-        how far the warm-up is.
+        """On each iteration, report what is missing if training has waited for long, and how far
+        the warm-up is.
         """
         silent_since = self.clock()
         remind_after_s = _FIRST_REMINDER_S
@@ -452,11 +459,7 @@ class TrainingOffline(Schedule):
             elif now - silent_since >= remind_after_s and (
                 self.ranks.rank == 0 or not self.memory.ready
             ):
-                log.warning(
-                    "no samples for %.0f s: %s",
-                    now - silent_since,
-                    around.interface.who_is_missing(),
-                )
+                self._remind(now - silent_since, around)
                 remind_after_s += min(remind_after_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
             if self.total_samples < self.start_training and now - counted_at >= _WARM_UP_EVERY_S:
                 counted_at = now
@@ -468,9 +471,23 @@ class TrainingOffline(Schedule):
 
     def _awaited(self) -> int:
         """The number of samples so far: of all ranks, or of this one alone while it has too few to
-        draw from.
+        draw from. Samples beyond `start_training` count only if the memory draws from them.
         """
-        return self.total_samples if self.memory.ready else self.ranks.samples
+        if self.memory.ready:
+            return self.total_samples
+        return min(self.ranks.samples, max(1, self.start_training))
+
+    def _remind(self, waited_s: float, around: _Around) -> None:
+        """Say which workers are missing, or that the memory makes nothing of their samples."""
+        came = self.ranks.samples
+        if self.memory.ready or came < max(1, self.start_training):
+            log.warning("no samples for %.0f s: %s", waited_s, around.interface.who_is_missing())
+            return
+        log.warning(
+            "nothing to train on for %.0f s: %d samples have come, and %s makes %d transitions of "
+            "them, none that begins and ends in one episode: look at its memory_size and __len__",
+            *(waited_s, came, type(self.memory).__name__, len(self.memory)),
+        )
 
     def _tell(self, around: _Around, delivery: Delivery) -> None:
         for listener in around.listeners:
@@ -558,8 +575,16 @@ class TrainingOffline(Schedule):
         vars(self.diagnosis.returns).update(state["returns"])
 
 
-def _missing(name: str) -> NoReturn:
-    raise ConfigError(f"TrainingOffline needs {name}")
+def _factory(name: str, given: Any) -> Any:
+    """Return what makes a part of the training; raise ConfigError if that is missing, or a part."""
+    if given is None:
+        raise ConfigError(f"TrainingOffline needs {name}")
+    if not callable(given):
+        raise ConfigError(
+            f"{name} is an instance of {type(given).__name__}; expected a class, a function or a "
+            "partial of one"
+        )
+    return given
 
 
 def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:

@@ -22,6 +22,7 @@ from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Action, ActionSource, Observation, ObsPreprocessor
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.intake import PolicyIntake
+from tmrl_like.worker.returned import observation_problem
 from tmrl_like.worker.takeover import Takeover
 
 _CALM_S = 1.0
@@ -117,7 +118,8 @@ class Arbiter:
         space.
         """
         space = self.env.env.observation_space
-        if not space.contains(obs):
+        # a list is in a Box for gymnasium
+        if observation_problem(obs, space) or not space.contains(obs):
             raise EnvironmentFaultError(
                 "the policy raised on an observation that is not in the environment's observation "
                 f"space: expected {space}, got {tree.outline(obs)} ({one_line(error)})"

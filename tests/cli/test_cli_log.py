@@ -94,6 +94,7 @@ def test_the_whole_episodes_are_written_as_a_minari_data_set_which_replaces_noth
     out = typed("log", data, "--minari", target).out
     assert f"{target}: {samples - 2} steps of 2 whole episodes" in out
     assert sum(map(len, read_data_set(target))) == samples
+    assert "is a data set of Minari, which has no packets" in refused("log", target)
     (tmp_path / "file").touch()
     for taken, said in (
         (target, "tiny-v3 exists: choose another folder"),

@@ -1,5 +1,6 @@
 """`tmrl-like policies`, and which policies `test` uses."""
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from cli_commands import TINY
 
 from tmrl_like import load_policy
+from tmrl_like.base.files import disk
 from tmrl_like.cli.arguments import to_type
 from tmrl_like.config.settings import Settings
 from tmrl_like.policies.policy_store import PolicyStore
@@ -31,6 +33,18 @@ def test_policies_are_listed_tagged_exported_and_pruned(typed, store, tmp_path):
     pruned = typed("policies prune", store.folder.parent, "--untag first")
     assert "removed 2 versions and 1 tags" in pruned.out
     assert (store.versions(), store.tags()) == ([3], ["best"])
+
+
+def test_policies_that_cannot_be_removed_are_not_said_to_be(refused, store, monkeypatch):
+    def remove(path):
+        if path == store.path(1):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        path.unlink()
+
+    monkeypatch.setattr(disk, "remove", remove)
+    said = refused("policies prune tiny --keep 1")
+    assert "cannot remove policies: PermissionError: [Errno 13] Permission denied: " in said
+    assert store.versions() == [1, 3]
 
 
 def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):

@@ -1,9 +1,12 @@
 """`tmrl-like record` makes data sets and laps."""
 
+import errno
+
 import numpy as np
 import pytest
 from tiny import actor_that_presses
 
+from tmrl_like.base.files import disk
 from tmrl_like.cli.arguments import to_type
 from tmrl_like.envs.trajectory import load_trajectory
 from tmrl_like.replay import ReplayMemory
@@ -53,6 +56,23 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_step(
     file.write_bytes(b"samples of yesterday")
     assert str(tmp_path / "data") in refused("record TINY --random --out", tmp_path / "data")
     assert file.read_bytes() == b"samples of yesterday"
+
+
+def test_a_disk_that_gets_full_keeps_the_episodes_before(tmp_path, refused, monkeypatch):
+    data_set, write, written = tmp_path / "data", disk.write, []
+
+    def full_after_two(file, data):
+        written.append(file)
+        if len(written) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, data)
+
+    monkeypatch.setattr(disk, "write", full_after_two)
+    said = refused("record TINY --random --episodes 6 --out", data_set)
+    kept = sum(map(len, read_data_set(data_set)))
+    assert said.count("No space left on device") == 1
+    assert said.endswith(f"it holds the {kept:,} samples before")
+    assert kept > 0
 
 
 def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(

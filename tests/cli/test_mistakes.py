@@ -143,7 +143,8 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
     assert joined.out == "this machine may connect as robot1 (worker, trainer)\n"
     assert typed("keys join", invited.out.strip(), *there).out == joined.out
     other = typed("keys invite arm", "--keys-dir", tmp_path / "another").out.strip()
-    assert "its key for another server, robot1, is gone" in typed("keys join", other, *there).out
+    gone = "its key before, robot1 (worker, trainer), is gone"
+    assert gone in typed("keys join", other, *there).out
     assert "robot1" in typed("keys list", *here).out
     listed = typed("keys list", *there)
     assert listed.out.startswith("this machine connects as arm; ")
@@ -158,6 +159,13 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
     assert "nobody may connect" in typed("keys list", *here).out
     (tmp_path / "there" / "peer.json").write_text("{")
     assert "peer.json is damaged" in refused("keys list", *there)
+
+
+def test_a_server_that_joins_itself_says_which_rights_it_has_lost(typed, tmp_path):
+    folder = ("--keys-dir", tmp_path)
+    invited = typed("keys invite robot1", *folder).out.strip()
+    joined = typed("keys join", invited, *folder).out
+    assert "its key before, local (worker, trainer), is gone" in joined
 
 
 def test_a_command_may_be_interrupted_while_it_is_loaded(typed, monkeypatch):

@@ -45,7 +45,7 @@ def test_a_version_is_found_by_its_number_by_a_tag_and_as_the_newest(store):
 def test_a_policy_that_is_not_there_is_refused_and_what_there_is_named(store):
     with pytest.raises(
         PolicyError,
-        match=r"no policy newest in .*policies, but no versions; tags: none. It is on the",
+        match=r"no policy newest in .*policies, but no versions; tags: none \(it is on the",
     ):
         store.find("newest")
     add(store, 3, 4)

@@ -219,6 +219,15 @@ def test_a_data_set_is_read_by_folder_or_file(own_home):
         assert held_by(ListMemory(dataset_path=path)) == held_by(filled(60))
 
 
+def test_a_data_set_that_does_not_fit_into_the_memory_is_said_to_lose_samples(tmp_path, caplog):
+    write_data_set(tmp_path, [Buffer(samples(60), "a")])
+    ListMemory(dataset_path=tmp_path, memory_size=60)
+    assert caplog.text == ""
+    ListMemory(dataset_path=tmp_path, memory_size=59)
+    said = f"data set {tmp_path} has 60 samples, and memory_size is 59: the oldest are dropped"
+    assert said in caplog.text
+
+
 def test_a_long_buffer_is_written_as_packets_of_moderate_size(tmp_path):
     image = np.zeros((64, 64), np.uint8)
     frames = [Sample(k, image, 0.0, False, False, Info()) for k in range(200)]

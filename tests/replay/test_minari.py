@@ -139,6 +139,7 @@ def test_samples_that_minari_cannot_hold_are_one_line(tmp_path, obs, line):
     samples = [one._replace(obs=obs) for one in SAMPLES]
     with pytest.raises(CheckpointError, match=f"Minari cannot hold these samples: {line}"):
         write_minari(tmp_path / "new", [Buffer(samples, "w")])
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("missing", ["h5py", "minari"])

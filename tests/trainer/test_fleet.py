@@ -48,6 +48,15 @@ def test_a_trainer_that_publishes_rarely_and_a_worker_that_was_away_are_not_stal
     assert fleet.metrics(2)["workers_stalled"] == 0
 
 
+def test_a_worker_that_waits_for_training_in_lockstep_is_not_stalled(caplog, clock):
+    fleet = Fleet(stalled_after_s=10.0)
+    for _ in range(100):
+        clock.now += 0.5
+        fleet.on_beat(beat(1, awaits=True), 2)
+    assert fleet.metrics(2)["workers_stalled"] == 0
+    assert caplog.text == ""
+
+
 def test_the_fleet_knows_who_is_missing_and_why(caplog, clock):
     fleet = Fleet(30.0)
     assert (fleet.describe(), fleet.is_driving()) == ("", False)

@@ -44,8 +44,11 @@ def _join(arguments: Arguments, folder: KeyFolder) -> None:
     before = _key_of(folder)
     keys = folder.join(_pasted_line() if arguments.line == "-" else arguments.line)
     print(f"this machine may connect as {keys.name} ({', '.join(keys.roles)})")
-    if before is not None and before.server_curve_public != keys.server_curve_public:
-        print(f"its key for another server, {before.name}, is gone: one folder holds one of them")
+    if before is not None and before.curve_public != keys.curve_public:
+        print(
+            f"its key before, {before.name} ({', '.join(before.roles)}), is gone: one folder holds "
+            "one key"
+        )
 
 
 def _key_of(folder: KeyFolder) -> PeerKeys | None:

@@ -15,7 +15,7 @@ from tmrl_like.cli.tables import mean_and_std, print_table
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.replay.data_sets import read_data_set, stored_files, stores_at
-from tmrl_like.replay.minari import write_minari
+from tmrl_like.replay.minari import find_minari, write_minari
 from tmrl_like.wire.messages import SamplePacket, WireVersionError
 from tmrl_like.wire.packet import samples_up_to
 
@@ -67,6 +67,11 @@ def main(arguments: Arguments) -> int:
             "the log"
         )
         return 0
+    if find_minari(path) is not None:
+        raise ConfigError(
+            f"{path} is a data set of Minari, which has no packets: look at it with minari, or "
+            "start a memory from it (dataset_path)"
+        )
     rows = []
     for store in stores_at(path):
         contents: dict[tuple[str, int], _Contents] = {}

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 from pathlib import Path
 
-from tmrl_like.base.files import write_atomically
+from tmrl_like.base.files import disk, write_atomically
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import one_line, suggestion
 from tmrl_like.cli.arguments import Arguments, to_type
@@ -37,17 +37,7 @@ def main(arguments: Arguments) -> int:
             until = to_type("tmrl-like", "policies", "prune", place, "--untag", arguments.tag)
             print(f"{store.tag(version, arguments.tag)} is kept until `{until}`")
         else:
-            for tag in arguments.untag:
-                if tag not in (tags := store.tags()):
-                    raise ConfigError(
-                        f"--untag {tag}: there is no such tag; {suggestion(tag, tags)}"
-                    )
-            for tag in arguments.untag:
-                store.path(tag).unlink(missing_ok=True)
-            print(
-                f"{store.folder}: removed {store.collect(arguments.keep)} versions and "
-                f"{len(arguments.untag)} tags"
-            )
+            _prune(store, arguments)
     except PolicyError as error:
         raise ConfigError(str(error)) from None
     return 0
@@ -78,6 +68,20 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
         print(f"{file}: {source}; drive it with `{command}`, or load_policy in Python")
     else:
         print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
+
+
+def _prune(store: PolicyStore, arguments: Arguments) -> None:
+    """Remove tags, and versions without one."""
+    for tag in arguments.untag:
+        if tag not in (tags := store.tags()):
+            raise ConfigError(f"--untag {tag}: there is no such tag; {suggestion(tag, tags)}")
+    try:
+        for tag in arguments.untag:
+            disk.remove(store.path(tag))
+        removed = store.collect(arguments.keep)
+    except OSError as error:
+        raise ConfigError(f"cannot remove policies: {one_line(error)}") from None
+    print(f"{store.folder}: removed {removed} versions and {len(arguments.untag)} tags")
 
 
 def _list(*stores: PolicyStore) -> int:

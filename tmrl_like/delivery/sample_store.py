@@ -208,14 +208,14 @@ class SampleStore:
         """Whether it is time to write; more frequent groups would only make more files."""
         return now >= self._due_at
 
-    def write(self, head: StoreHead, messages: Messages, now: float) -> None:
-        """Begin to write a group; `is_settled` must be true before, and is true again once it is
-        stored.
+    def write(self, head: StoreHead, messages: Messages, now: float) -> Future[None]:
+        """Begin to write a group, and return its first attempt; `is_settled` must be true before,
+        and is true again once it is stored.
         """
         self._due_at = now + self._every_s
         self._number += 1
         self._write_group = partial(self._store, self._number, head, messages)
-        self._begin(self._write_group, now)
+        return self._begin(self._write_group, now)
 
     def _begin(self, write_group: Callable[[], None], now: float) -> Future[None]:
         self._began_at = now

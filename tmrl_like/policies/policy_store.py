@@ -118,9 +118,9 @@ class PolicyStore:
             else f"tags: {', '.join(tags) or 'none'}"
         )
         raise PolicyError(
-            f"there is no policy {which} in {self.folder}, but {kept}; {more}. It is on the "
+            f"there is no policy {which} in {self.folder}, but {kept}; {more} (it is on the "
             "trainer's machine: there `tmrl-like policies export` writes a file, which can be "
-            "copied"
+            "copied)"
         )
 
     # -- the trainer -------------------------------------------------------------------------------
@@ -168,8 +168,12 @@ class PolicyStore:
     def collect(self, at_most: int) -> int:
         """Remove all versions but the newest `at_most`, one at least, and those tested last. Return
         how many were removed.
+
+        Raises:
+            OSError: some could not be removed, as on Windows while a process reads them; all others
+                are.
         """
-        removed = 0
+        removed, failures = 0, list[OSError]()
         remove_drafts(self.folder)
         for version in self.versions()[: -max(1, at_most)]:
             if version in self._tested:
@@ -177,8 +181,10 @@ class PolicyStore:
             try:
                 disk.remove(self.path(version))
                 removed += 1
-            except OSError:  # on Windows while a process reads it: removed the next time
-                continue
+            except OSError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return removed
 
     # -- any process -------------------------------------------------------------------------------

@@ -365,6 +365,13 @@ class MemoryDataloading(Tunable, ABC):
         if not samples:
             raise CheckpointError(f"the data set {path} holds no sample that can be read")
         log.info("data set %s: %d transitions", path, len(self))
+        if samples > self.memory_size:
+            log.warning(
+                "data set %s has %d samples, and memory_size is %d: the oldest are dropped",
+                path,
+                samples,
+                self.memory_size,
+            )
 
 
 MemoryFactory: TypeAlias = Callable[..., MemoryDataloading]

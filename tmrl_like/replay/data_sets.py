@@ -163,12 +163,18 @@ def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
     try:
         for packets in filter(None, files):
             held = sum(samples for _, samples in packets)
-            total += held
             messages = [message for message, _ in packets]
             parts = tuple((len(message), 0) for message in messages)
-            store.write(StoreHead(samples=total, held=held, parts=parts), messages, 0.0)
-            if not store.is_settled(0.0):
-                raise ConfigError(store.alarm)
+            head = StoreHead(samples=total + held, held=held, parts=parts)
+            try:
+                store.write(head, messages, 0.0).result()
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot write the data set to {folder}: {error}; it holds the {total:,} "
+                    "samples before"
+                ) from None
+            store.is_settled(0.0)  # so that the next group may begin
+            total += held
     finally:
         store.close()
     return total

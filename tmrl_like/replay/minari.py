@@ -9,6 +9,7 @@ Per episode of T steps, the file holds `observations` [T + 1, ...], `actions` [T
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
+from tmrl_like.base.files import disk
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import CheckpointError, MissingExtraError
 from tmrl_like.replay.streams import info_of, recorded_episodes
@@ -162,14 +164,18 @@ def _write(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
     if not episodes:
         raise CheckpointError("there is no whole episode to write")
     spaces = _space_of(episodes[0].observations), _space_of(episodes[0].actions)
-    (folder / "data").mkdir(parents=True)
-    storage = MinariStorage.new(
-        (folder / "data").resolve(), *spaces, data_format="hdf5", jpeg_encoding=False
-    )
-    storage.update_episodes(episodes)
     name = re.sub(r"[^\w-]", "-", folder.name)
     name += "" if re.search(r"-v\d+$", name) else "-v0"
-    storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__})
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as draft:
+        data = Path(draft).resolve() / folder.name / "data"
+        data.mkdir(parents=True)
+        storage = MinariStorage.new(data, *spaces, data_format="hdf5", jpeg_encoding=False)
+        storage.update_episodes(episodes)
+        storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__})
+        if folder.is_dir():  # empty: Windows does not replace it
+            folder.rmdir()
+        disk.rename(data.parent, folder)
     return len(episodes), sum(len(episode.rewards) for episode in episodes)
 
 

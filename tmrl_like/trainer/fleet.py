@@ -81,7 +81,7 @@ class Fleet:
 
         `stalled_after_s` is as in `TrainerOptions`, `max_lag_versions` is `max_policy_lag_versions`
         in `Schedule`. Experts, which ignore policies, and workers that keep one policy are never
-        late.
+        late. Those in lockstep do not stall: they stand still while training does.
         """
         self._stalled_after_s = stalled_after_s
         self._max_lag_versions = max_lag_versions
@@ -112,7 +112,8 @@ class Fleet:
         else:
             self._driven.update(grown)
         worker = _Worker(name, condition, time.monotonic())
-        if newest not in (0, condition.policy_version) and not condition.keeps_policy:
+        takes_policies = not (condition.keeps_policy or condition.awaits)
+        if newest not in (0, condition.policy_version) and takes_policies:
             goes_on = (
                 before.is_alive and before.condition.policy_version == condition.policy_version
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -121,7 +122,8 @@ class Saver:
                 self.store.tag(str(version), f"step-{steps}")
             if self.path is not None:
                 link_atomically(kept, self.path)
-            self.store.collect(self.options.keep_policies)
+            with contextlib.suppress(OSError):  # what stays is removed the next time
+                self.store.collect(self.options.keep_policies)
         elif self.path is not None:
             write_policy(self.path, weights.content, card)
 

@@ -375,7 +375,7 @@ class RolloutWorker:
         try:
             self._run(plan, self._tuned)
         except (KeyboardInterrupt, StoppedError):
-            log.info("stopped by the user")
+            log.info("stopped")
         finally:
             self.send_and_clear_buffer()
 

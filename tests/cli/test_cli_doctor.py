@@ -140,7 +140,7 @@ def test_an_environment_that_raises_or_is_late(look, free_port, monkeypatch):
 def test_code_of_the_experiment_that_ends_its_process_is_a_problem(look, tmp_path, monkeypatch):
     (tmp_path / "quitter.py").write_text("raise SystemExit('no arm')")
     monkeypatch.syspath_prepend(tmp_path)
-    line = "problem  environment: importing quitter failed: SystemExit: no arm"
+    line = "importing quitter failed: SystemExit: no arm"
     assert line in look("TINY --env quitter.Env")
 
 

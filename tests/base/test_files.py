@@ -13,6 +13,7 @@ import pytest
 from tmrl_like.base.files import (
     disk,
     link_atomically,
+    lock_folder,
     map_file,
     remove_drafts,
     reserve,
@@ -83,11 +84,12 @@ def test_a_file_that_exists_is_not_made_again(make, tmp_path):
     assert file.read_bytes() == b"old"
 
 
-def test_only_the_names_of_new_folders_are_synced(tmp_path, monkeypatch):
+@pytest.mark.parametrize("make", [disk.make_folder, lambda path: lock_folder(path).release()])
+def test_only_the_names_of_new_folders_are_synced(make, tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(disk, "sync_folder", synced.append)
     for _ in range(2):
-        disk.make_folder(tmp_path / "a" / "b")
+        make(tmp_path / "a" / "b")
     assert synced == [tmp_path, tmp_path / "a"]
 
 

@@ -1,12 +1,25 @@
 """Files that appear complete or not at all."""
 
+import contextlib
+import errno
+import mmap
 import os
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from tmrl_like.base.files import disk, link_atomically, remove_drafts, write_atomically
+from tmrl_like.base.files import (
+    disk,
+    link_atomically,
+    lock_folder,
+    map_file,
+    remove_drafts,
+    reserve,
+    write_atomically,
+    write_whole,
+)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")
@@ -37,6 +50,102 @@ def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(tmp_path, monke
     assert len([*tmp_path.iterdir()]) == 2
 
 
+@pytest.mark.parametrize("failure", [OSError("the disk is full"), KeyboardInterrupt("stop")])
+@pytest.mark.parametrize("removes", [True, False])
+def test_a_write_that_fails_leaves_no_draft_and_says_why(failure, removes, tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "rename", Mock(side_effect=failure))
+    if not removes:
+        monkeypatch.setattr(disk, "remove", Mock(side_effect=PermissionError("in use")))
+    with pytest.raises(type(failure), match=str(failure)):
+        write_atomically(tmp_path / "f", b"new")
+    assert len([*tmp_path.iterdir()]) == (not removes)
+
+
+def test_another_name_of_a_file_is_a_link_where_there_are_links_and_else_a_copy(
+    tmp_path, monkeypatch
+):
+    names = [tmp_path / name for name in ("f", "g", "h")]
+    names[0].write_bytes(b"content")
+    for _ in range(2):  # the second time, both are the same file already
+        link_atomically(names[0], names[1])
+    assert names[1].samefile(names[0])
+    monkeypatch.setattr(disk, "link", Mock(side_effect=OSError("links are not supported")))
+    link_atomically(names[0], names[2])
+    assert sorted(tmp_path.iterdir()) == names
+    assert names[2].read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("make", [disk.open, lambda path: reserve(path, 1)])
+def test_a_file_that_exists_is_not_made_again(make, tmp_path):
+    file = tmp_path / "f"
+    file.write_bytes(b"old")
+    with pytest.raises(FileExistsError):
+        make(file)
+    assert file.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("make", [disk.make_folder, lambda path: lock_folder(path).release()])
+def test_only_the_names_of_new_folders_are_synced(make, tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(disk, "sync_folder", synced.append)
+    for _ in range(2):
+        make(tmp_path / "a" / "b")
+    assert synced == [tmp_path, tmp_path / "a"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders are synced on POSIX only")
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [(errno.EINVAL, contextlib.nullcontext()), (errno.EIO, pytest.raises(OSError, match="sync"))],
+)
+def test_a_file_system_that_cannot_sync_folders_is_no_error_and_a_disk_that_fails_is(
+    code, outcome, tmp_path, monkeypatch
+):
+    sync = Mock(side_effect=OSError(code, "no sync"))
+    monkeypatch.setattr("os.fsync", sync)
+    with outcome:
+        disk.sync_folder(tmp_path)
+    with pytest.raises(OSError, match="descriptor"):  # it is closed
+        os.fstat(*sync.call_args.args)
+
+
+def test_what_a_file_takes_in_parts_is_written_whole():
+    written = bytearray()
+
+    def write(data):
+        part = bytes(data)[:3]
+        written.extend(part)
+        return len(part)
+
+    write_whole(Mock(write=write), memoryview(bytes(range(16))).cast("I"))
+    assert written == bytes(range(16))
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="there is no posix_fallocate")
+def test_a_file_that_does_not_fit_is_not_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.posix_fallocate", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    with pytest.raises(OSError, match="full"):
+        reserve(tmp_path / "f", 1)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("offers", [True, False])
+def test_a_reserved_file_is_mapped_at_once_with_its_size(offers, tmp_path, monkeypatch):
+    """Also where the system offers no calls for that."""
+    if not offers:
+        monkeypatch.delattr("os.posix_fallocate", raising=False)
+        monkeypatch.delattr("mmap.MAP_POPULATE", raising=False)
+    size = (1 << 20) + 5
+    reserve(tmp_path / "f", size)
+    real = mmap.mmap
+    mapped = Mock(side_effect=real)
+    monkeypatch.setattr("mmap.mmap", mapped)
+    with map_file(tmp_path / "f") as content:
+        assert content[:] == bytes(size)
+    if hasattr(mmap, "MAP_POPULATE"):
+        assert mapped.call_args.args[2] & mmap.MAP_POPULATE
+
+
 def test_a_folder_on_a_drive_that_is_not_there_cannot_be_made(monkeypatch):
     """As on Windows, where a drive's root may be missing."""
 
@@ -61,6 +170,9 @@ def test_drafts_stay_while_the_process_lives_that_writes_them(tmp_path, monkeypa
     ]
     for draft in drafts:
         draft.touch()
+    if os.name == "posix":  # a draft that goes while it is looked at
+        (tmp_path / ".gone.1.tmp").symlink_to("nothing")
+    (tmp_path / ".of_another_program.tmp").touch()
     now = time.time() + jump_s
     monkeypatch.setattr(time, "time", lambda: now)
     remove_drafts(tmp_path)

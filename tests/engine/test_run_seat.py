@@ -3,6 +3,7 @@ another run's trainer never does.
 """
 
 import contextlib
+import threading
 import time
 from dataclasses import replace
 
@@ -10,8 +11,10 @@ import pytest
 from kit.waiting import until
 from link_proxy import LinkProxy
 
+from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.options import address_of
 from tmrl_like.engine.reader import Reader
+from tmrl_like.engine.subjects import BUCKET, token
 from tmrl_like.wire import messages as m
 
 
@@ -106,6 +109,23 @@ def test_the_seat_of_a_trainer_that_ends_is_free_at_once(trainer):
     second = trainer("second")
     until(second.is_seated, within_s=4.0)
     assert len(second.answers) == 1
+
+
+@pytest.mark.parametrize("content", [b"garbage", m.encode(m.Beat())])
+def test_a_seat_that_holds_no_hello_is_free(content, trainer, node):
+    first = trainer("first")
+    until(first.is_seated)
+    first.reader.close()
+    written = threading.Event()
+
+    async def write(client):
+        await (await client.jetstream().key_value(BUCKET)).put(token("run"), content)
+        written.set()
+
+    EngineConnection(node.options("run", "gpu"), write).close(flush_s=10.0)
+    assert written.is_set()
+    second = trainer("second")
+    until(second.is_seated, within_s=4.0)
 
 
 def test_a_rank_is_seated_with_its_group(trainer):

@@ -114,11 +114,10 @@ def test_what_raises_stops_what_moves(where, diary, in_time):
         return catch_fire() if where == "act" and obs[0, 1] == 7 else np.zeros(1, np.float32)
 
     env_cls = type("Raising", (Moving,), {where: catch_fire})
-    with (
-        make_worker(env_cls, diary.file, actor_cls=acting(act)) as worker,
-        pytest.raises((RuntimeError, EnvironmentFaultError), match="on fire"),
-    ):
-        worker.run_episodes(nb_episodes=3)
+    with make_worker(env_cls, diary.file, actor_cls=acting(act)) as worker:
+        with pytest.raises((RuntimeError, EnvironmentFaultError), match="on fire"):
+            worker.run_episodes(nb_episodes=3)
+        assert diary.stops == 1, "it does not wait for the worker's end"
     assert diary.words[diary.words.index("raises") :] == ["raises", "stopped", "closed"]
     in_time(diary.time_of("stopped") - diary.time_of("raises"))
 

@@ -175,21 +175,30 @@ def test_what_a_thread_that_was_left_does_later_touches_nothing(trouble, free, u
         assert len(trouble.made) == 2
 
 
-def test_what_was_left_between_two_calls_makes_no_other(trouble, free, until):
+def test_what_was_left_between_two_calls_makes_no_other_and_does_not_stop_its_successor(
+    trouble, free, until, monkeypatch
+):
     """For example, the policy hangs and not the environment."""
+    stop = Mock()
+    monkeypatch.setattr(Troubled, "stop", stop, raising=False)
 
     def act():
         env.reset()
+        env.stopping.set()
         free.wait()
         env.step(np.zeros(1, np.float32))
 
     with contextlib.closing(SupervisedEnv(trouble())) as env:
         threads = threading.active_count()
-        env.stopping.set()
         with pytest.raises(StoppedError):
             env.run(act)
+        env.stopping.clear()
+        env.revive()
+        env.run(env.reset)
+        stop.reset_mock()
         free.set()
         until(lambda: threading.active_count() <= threads)
+        stop.assert_not_called()
     assert (trouble.made[0].calls["reset"], trouble.made[0].calls["step"]) == (1, 0)
 
 
@@ -307,6 +316,8 @@ def changed(method, change):
     ("method", "of_old_gym"),
     [
         ("reset", lambda obs, info: obs),
+        ("reset", lambda obs, info: (obs, 0.0, info)),
+        ("reset", lambda *_: None),
         ("step", lambda obs, rew, terminated, truncated, info: (obs, rew, terminated, info)),
         ("step", lambda *_: None),
     ],

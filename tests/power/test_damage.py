@@ -68,6 +68,13 @@ def test_a_small_file_comes_back_as_it_was_or_not_at_all(name, numbers, data):
             read_checked(changed, Kept)
 
 
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"[]", b"{}", b"\xff", b""])
+def test_a_small_file_of_something_else_is_a_value_error(text):
+    for content in (text, text + checked_json(Kept("x"))[-19:]):
+        with pytest.raises(ValueError, match=r"."):
+            read_checked(content, Kept)
+
+
 ACTOR = LinearActor(gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Box(-1.0, 1.0, (2,)))
 
 

@@ -398,6 +398,21 @@ def test_a_key_that_fills_the_server_leaves_the_others_their_room():
     assert scene.relay.counters.dropped == 199 - len(kept)
 
 
+def test_a_key_whose_only_message_was_dropped_does_not_hold_up_the_others():
+    scene = Scene(max_waiting_bytes=10_000)
+    trainer, bad, good = (
+        scene.trainer(),
+        scene.worker("bad", key=THIEF),
+        scene.worker("good", key=WORKER_ONLY),
+    )
+    trainer.full = True
+    bad.send(1, body=bytes(8000))
+    good.send(1, 2, 3, body=bytes(1000))
+    trainer.full = False
+    assert scene.relay.flush()
+    assert [packet.worker for packet in trainer.heard(m.SamplePacket)] == ["good"] * 3
+
+
 def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept():
     scene = Scene(max_waiting_bytes=100_000, max_policy_bytes=100_000)
     trainer, worker = scene.trainer(), scene.worker()

@@ -246,6 +246,7 @@ def test_a_checkpoint_of_another_format_is_one_clear_line_and_can_be_given_up(tm
     head, body = (tmp_path / "checkpoint-1").read_bytes().split(b"\n", 1)
     newer = msgspec.json.decode(head, type=Head)
     newer.format += 1
+    newer.checksum = 0  # the other format may keep it elsewhere
     (tmp_path / "checkpoint-1").write_bytes(checked_json(newer) + b"\n" + body)
     refuse(tmp_path, f"has format {FORMAT + 1}, and this tmrl_like reads {FORMAT}")
     remove_checkpoints(tmp_path)

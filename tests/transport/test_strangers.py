@@ -37,11 +37,13 @@ def test_of_a_mass_that_dials_at_once_those_go_that_came_last(strangers):
     assert crowd(strangers, 3, OTHER_HOST) == [f"{HOST} {MAX_UNPROVED_CONNECTIONS - 1}"]
 
 
-def test_who_had_its_time_goes_first(strangers, clock):
+def test_who_had_its_time_goes_first_and_the_log_says_so_once(strangers, clock, caplog):
     crowd(strangers, MAX_UNPROVED_CONNECTIONS)
     clock.now = 1.0
     cut = [strangers.add(f"late {i}", (HOST, i)) for i in range(2)]
     assert cut == [(f"{HOST} {i}", (HOST, i)) for i in range(2)]
+    told = "more connections than usual prove no key; some of them are cut"
+    assert caplog.messages == [told]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,7 @@ def test_who_had_its_time_goes_first(strangers, clock):
         (HOST, OTHER_HOST),
         ("2001:db8::{:x}", "2001:db8:0:1::1"),  # addresses of one network are one crowd
         (HOST, "fe80::1%eth0"),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2"),  # IPv4 addresses, as an IPv6 socket gives them
     ],
 )
 def test_a_crowd_cuts_nobody_elsewhere(strangers, clock, of_the_crowd, other):

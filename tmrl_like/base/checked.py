@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 _BEFORE = b',"crc32":"'
 
@@ -28,18 +28,16 @@ def read_checked(data: bytes, kind: type[T]) -> T:
     text, checksum_follows, end = data.rpartition(_BEFORE)
     try:
         if not checksum_follows:
-            members = msgspec.json.decode(data, type=Any)
+            members = msgspec.json.decode(data)
             content = msgspec.convert(members, kind)
-            if isinstance(members, dict) and len(members) > len(
-                getattr(kind, "__struct_fields__", members)
-            ):
+            if len(members) > len(kind.__struct_fields__):
                 # one of them may be a checksum whose name is damaged
                 raise ValueError("it has members that are not known")
             return content
         if end != _end(text):
             raise ValueError("its checksum does not match; if you edit it, remove the member crc32")
         return msgspec.json.decode(text + b"}", type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except RecursionError as error:  # not a ValueError, as msgspec's are
         raise ValueError(str(error)) from None
 
 

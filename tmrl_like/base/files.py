@@ -139,14 +139,13 @@ def write_atomically(
 
 def link_atomically(source: Path, path: Path) -> None:
     """Give a file another name in one step, replacing any file of that name; where links are not
-    supported, copy the file.
+    supported or the folder is missing, copy the file.
 
     Raises:
         OSError: the disk is full, permission is denied, or there is no such file.
     """
     draft = _draft_of(path)
     try:
-        disk.make_folder(path.parent)
         disk.link(source, draft)
     except OSError:
         write_atomically(path, source.read_bytes())

@@ -84,7 +84,7 @@ class Authorized(msgspec.Struct, frozen=True):
     curve_public: Z85
 
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,6 @@ class Strangers(Generic[C]):
 
     def add(self, connection: C, address: Address) -> tuple[C, Address] | None:
         """Add a new connection; return the one to be cut for it, which is removed, or None."""
-        self.remove(connection)
         now = self._clock()
         self._all[connection] = _Stranger(address, _network(address[0]), now)
         if len(self._all) <= MAX_UNPROVED_CONNECTIONS:
@@ -69,6 +68,6 @@ class Strangers(Generic[C]):
 
 
 def _network(host: str) -> str:
-    address = ipaddress.ip_address(host.partition("%")[0])
+    address = ipaddress.ip_address(host)
     is_of_64_bits = isinstance(address, ipaddress.IPv6Address) and not address.ipv4_mapped
     return str(ipaddress.ip_network((address, 64), strict=False) if is_of_64_bits else address)

@@ -243,6 +243,13 @@ def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
     assert not simulator.settings.synchronous_mode  # the killed environment had set it
 
 
+def test_a_reset_keeps_the_car_and_its_sensors(sync_env, simulator):
+    sync_env.reset()
+    before = set(simulator.actors)
+    sync_env.reset()
+    assert set(simulator.actors) == before
+
+
 def test_a_car_that_somebody_destroys_is_a_fault(sync_env, simulator):
     sync_env.reset()
     simulator.load()

@@ -150,8 +150,7 @@ class MirroredFlights:
     quarter, at random.
 
     The drone flies to the left just as it flies to the right, and along y just as along x, so one
-    flight is worth eight. Works on whole batches (tensors [B, …]), after `TargetInView`; single
-    transitions stay as they are.
+    flight is worth eight. Works on whole batches (tensors [B, …]), after `TargetInView`.
     """
 
     batched = True
@@ -161,8 +160,6 @@ class MirroredFlights:
 
     def __call__(self, *transitions: Any) -> tuple[Any, ...]:
         last_obs, act, rew, obs, terminated, truncated = transitions
-        if act.ndim < 2:
-            return transitions
         import torch
 
         signs = act.new_tensor(self._random.choice((-1.0, 1.0), act.shape))

@@ -232,8 +232,7 @@ class OtherTargets:
     reward and the end that belong to it: half of them the target of another transition, half a
     target close to where the tip arrived. Without the latter, hardly any transition would reach its
     target or show the last centimetres. Rewards are those of one step, so the memory's `n_steps`
-    must be 1. Works on whole batches (tensors [B, …]), after `TargetUpClose`; single transitions
-    stay as they are.
+    must be 1. Works on whole batches (tensors [B, …]), after `TargetUpClose`.
     """
 
     batched = True
@@ -248,8 +247,6 @@ class OtherTargets:
 
     def __call__(self, *transitions: Any) -> tuple[Any, ...]:
         last_obs, act, rew, obs, terminated, truncated = transitions
-        if act.ndim < 2:
-            return transitions
         chance = act.new_tensor(self._random.random(len(act)))
         is_moved, is_close = chance < self._share, chance < self._share / 2
         close_m = act.new_tensor(self._random.normal(0.0, _CLOSE_M, (2, len(act)))).T

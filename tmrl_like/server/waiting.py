@@ -52,6 +52,7 @@ class WaitingMessages:
             del self._queues[key]
             if queue:
                 self._queues[key] = queue  # behind the others
+        self._bytes.clear()
         self.samples = 0
         return True
 

@@ -5,7 +5,6 @@ other.
 import itertools
 import random
 import sys
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -74,21 +73,6 @@ def preempted(meanwhile, call, *arguments):
         return call(*arguments)
     finally:
         sys.settrace(before)
-
-
-def test_a_side_makes_its_word_visible_before_it_looks_at_the_other_one(link, loop, monkeypatch):
-    """A processor may put off a store until later loads are done, except at a barrier: a lock."""
-    seen = []
-    monkeypatch.setattr("threading.Lock", lambda: Mock(acquire=lambda: seen.append(loop.has_new())))
-    slot = link.free_slot()
-    fill(link, slot, 7)
-    seen.clear()
-    link.publish(slot, 3, 1e9, 12.5)
-    assert set(seen) == {False}, "after the weights, before the word"
-    link.free_slot()
-    assert seen[-1], "after the word, before the look at what is taken"
-    loop.take()
-    assert not seen[-1], "after what is taken, before the look at the word"
 
 
 @pytest.mark.parametrize("lanes", [1, 3])

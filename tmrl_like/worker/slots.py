@@ -5,12 +5,12 @@ Both processes map one file::
 
     head      words of 8 bytes: which policy is ready, which one each lane took, what is known of it
     input     float32 [R], the newest observation as the network sees it; R is 0 for a torch actor
-    slots     2 policies and one for each lane: the actor's parameters, raw, in the actor's order
+    slots     3 policies and one for each lane: the actor's parameters, raw, in the actor's order
 
 Each policy has a word that names it and its slot. The link writes the word of the newest policy,
 and each lane the word of the policy that it took, in a single store: taking a policy means storing
-a word. The link fills a slot again when it holds neither the newest policy nor one that is taken.
-A lane that takes a policy looks whether it is still the newest one, and takes again if it is not.
+a word. The link fills a slot again when it holds neither a policy that is taken nor one of the two
+newest, which may be about to be taken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tmrl_like.base.files import map_file, reserve
 from tmrl_like.policies.weight_file import Manifest, Weights, size_of
 
 FILE = "policies"
-_READY, _TAKEN = range(2)  # words: the newest, and the first lane's
+_READY, _BEFORE, _TAKEN = range(3)  # words: the newest, the one before it, and the first lane's
 _ALIGNED = 64
 
 
@@ -64,7 +64,7 @@ class PolicySlots:
             OSError: there is no room for the file.
         """
         path, size = folder / FILE, size_of(manifest)
-        self._count = lanes + 2
+        self._count = lanes + 3
         known = 8 * (_TAKEN + lanes)
         head_bytes = known + 8 * 3 * self._count
         begin, step = _aligned(head_bytes + 4 * input_size), _aligned(size)
@@ -82,15 +82,15 @@ class PolicySlots:
 
     def free_slot(self) -> int:
         """Return a slot that is not in use."""
-        # a lane that stores its word after this look sees that there is a newer one
-        self._order()
         in_use = {word % self._count for word in self._words}
         return next(slot for slot in range(self._count) if slot not in in_use)
 
     def publish(self, slot: int, version: int, published_at_s: float, received_at: float) -> int:
         """Make the policy in a slot the newest one; return the word that names it."""
-        word = (self._words[_READY] // self._count + 1) * self._count + slot
+        ready = self._words[_READY]
+        word = (ready // self._count + 1) * self._count + slot
         self._known[slot] = version, published_at_s, received_at
+        self._words[_BEFORE] = ready
         self._order()
         self._words[_READY] = word
         return word

@@ -2,6 +2,7 @@
 training.
 """
 
+import contextlib
 import random
 import signal
 import threading
@@ -16,9 +17,11 @@ from kit.fakes import CountingAgent, CountingEnv
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.errors import ConfigError, RefusedError
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
+from tmrl_like.worker.lane import Lane, Plan
 from tmrl_like.worker.link import WorkerRole
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6, "start_training": 7}
@@ -154,6 +157,21 @@ def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(
     # tasks of one waiting step, and of the step just made
     assert max(ahead) <= untasked + 2 * lanes + 1 / ratio
     assert max(ahead) > untasked
+
+
+def test_a_lane_says_that_it_waits_in_vain_for_training(inproc_house, until, caplog):
+    worker = inproc_house.worker(SLOW)
+    lane = Lane(worker.loop, remind_after_s=0.0)
+
+    def drive():
+        with contextlib.suppress(StoppedError):
+            lane.drive(Plan([lane], waits="steps"), lambda control: contextlib.nullcontext())
+
+    running = inproc_house.start(drive)
+    until(lambda: "in lockstep, and nothing trains for 0 s" in caplog.text)
+    worker.stop()
+    running.join(20)
+    assert caplog.text.count("nothing trains") == 1
 
 
 @pytest.mark.parametrize("is_resumed", [True, False])

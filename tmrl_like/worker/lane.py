@@ -9,6 +9,7 @@ import itertools
 import logging
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -85,10 +86,18 @@ class Lane:
         intake: provides policies.
     """
 
-    def __init__(self, loop: ControlLoop, max_samples_per_episode: float = math.inf) -> None:
-        """Take over a control loop; longer episodes are cut unless a plan says otherwise."""
+    def __init__(
+        self,
+        loop: ControlLoop,
+        max_samples_per_episode: float = math.inf,
+        remind_after_s: float = 10.0,
+    ) -> None:
+        """Take over a control loop; longer episodes are cut unless a plan says otherwise. A wait
+        for training that takes longer than `remind_after_s` is logged.
+        """
         self.loop = loop
         self._max_samples = max_samples_per_episode
+        self._remind_after_s = remind_after_s
         self.env = loop.env
         self.env.while_waiting(Rehearsal(loop))
         self.intake = loop.driver.intake
@@ -174,11 +183,16 @@ class Lane:
             return
         self._before, self._newest = self._newest, self.loop.samples.entries
         wanted = self._newest if all_of_it else self._before
+        remind_at = time.monotonic() + self._remind_after_s
         with self._changed:
             while self._trained < wanted:
                 self.loop.check()
                 if self.env.stopping.is_set():
                     raise StoppedError
+                if time.monotonic() >= remind_at:
+                    line = "in lockstep, and nothing trains for %g s: is there a trainer?"
+                    self.env.log.add(logging.WARNING, line, self._remind_after_s)
+                    remind_at = math.inf
                 self._changed.wait(0.2)
 
     # -- who drives it -----------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from tmrl_like.errors import (
 from tmrl_like.metrics.reading import Record
 from tmrl_like.policies.actor import ActorModule, refuse_device
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.replay.contract import MemoryFactory
+from tmrl_like.replay.contract import MemoryDataloading, MemoryFactory
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.trainer.interface import TrainerInterface
@@ -149,25 +149,7 @@ class TrainingOffline(Schedule):
             refuse_device(self.device)
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
-        spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
-        memory_cls = completed(
-            self.memory_cls,
-            gamma=argument_of(self.training_agent_cls, "gamma"),
-            held_out=self.held_out_share,
-            **spaces,
-        )
-        self.memory = memory_cls(nb_steps=self.steps, device=self.device)
-        self.agent = self.training_agent_cls(device=self.device, **spaces)
-        actor = self.agent.get_actor()
-        if not isinstance(actor, ActorModule):
-            name = f"{type(self.agent).__name__}.get_actor"
-            raise unexpected(name, actor, "an instance of ActorModule")
-        refuse_two_discounts(self.memory, self.agent)
-        if self.memory.mini_races is not None and not self.agent.takes_time_left:
-            raise ConfigError(
-                f"the memory draws mini-races, but {type(self.agent).__name__} does not take the "
-                "time that is left: leave mini_races out, or take an agent that does (IQNAgent)"
-            )
+        self.memory, self.agent = self._make_parts()
         self.ranks = Alone()
         self.kept = Kept()
         self.total_samples = len(self.memory)
@@ -190,6 +172,29 @@ class TrainingOffline(Schedule):
             self.tuning,
             self._learning,
         )
+
+    def _make_parts(self) -> tuple[MemoryDataloading, TrainingAgent]:
+        """Make memory and agent. Raises ConfigError if they do not fit each other."""
+        spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
+        memory_cls = completed(
+            self.memory_cls,
+            gamma=argument_of(self.training_agent_cls, "gamma"),
+            held_out=self.held_out_share,
+            **spaces,
+        )
+        memory = memory_cls(nb_steps=self.steps, device=self.device)
+        agent = self.training_agent_cls(device=self.device, **spaces)
+        actor = agent.get_actor()
+        if not isinstance(actor, ActorModule):
+            name = f"{type(agent).__name__}.get_actor"
+            raise unexpected(name, actor, "an instance of ActorModule")
+        refuse_two_discounts(memory, agent)
+        if memory.mini_races is not None and not agent.takes_time_left:
+            raise ConfigError(
+                f"the memory draws mini-races, but {type(agent).__name__} does not take the "
+                "time that is left: leave mini_races out, or take an agent that does (IQNAgent)"
+            )
+        return memory, agent
 
     def join(self, ranks: Alone) -> None:
         """Learn as one with other trainers. Call it before the first training step."""

@@ -29,6 +29,13 @@ def test_a_policy_is_tested_again_while_it_is_better_than_the_best(returns, repe
     assert [retests.wants_another(return_) for return_ in returns] == repeated
 
 
+def test_a_repetition_begins_only_if_tests_have_taken_no_more_steps_than_training():
+    retests = Retests()
+    steps = [(9, 1), (10, 11), (11, 11), (11, 12), (11, 13)]  # of training, of tests
+    wants = [retests.wants_another(5.0, *trained_and_tested) for trained_and_tested in steps]
+    assert wants == [False, False, True, True, False]
+
+
 class PolicysReturn(CountingEnv):
     """An environment that rewards each step with the policy's output: v / 10 for version v."""
 

@@ -252,7 +252,10 @@ class Lane:
             )
         if stats.test is not plan.test and (stats.policy_version or self._repeats):
             counts = stats.policy_version and not stats.fault
-            self._repeats = self._retests.wants_another(stats.return_ if counts else -math.inf)
+            trained = self.loop.collected_steps
+            tested = self.loop.counts.env_steps - trained
+            return_ = stats.return_ if counts else -math.inf
+            self._repeats = self._retests.wants_another(return_, trained, tested)
         if plan.on_episode is not None:
             plan.on_episode(stats)
 

@@ -12,7 +12,8 @@ class Retests:
     best policy so far.
 
     The best policy is this worker's own: the last one that passed `TESTS` tests. A worker's first
-    test is not repeated, because it is that of an untrained policy.
+    test is not repeated, because it is that of an untrained policy. Nor are others as long as
+    tests have taken more steps than training: they would hold up learning.
     """
 
     def __init__(self) -> None:
@@ -20,17 +21,20 @@ class Retests:
         self._returns: list[float] = []  # of the policy that is tested
         self._is_first = True
 
-    def wants_another(self, return_: float) -> bool:
+    def wants_another(self, return_: float, trained: int = 1, tested: int = 0) -> bool:
         """Record the return of a test episode; return whether the same policy should drive another
         one.
+
+        `trained` and `tested` are the steps so far of training and test episodes.
         """
         self._returns.append(return_)
         worst = min(self._returns)
         is_better, is_over = worst > self._bar and not self._is_first, len(self._returns) == TESTS
         self._is_first = False
-        if is_better and not is_over:
+        begins = len(self._returns) == 1
+        if is_better and not is_over and (tested <= trained or not begins):
             return True
-        if is_better:
+        if is_better and is_over:
             self._bar = worst
         self._returns = []
         return False

@@ -137,11 +137,21 @@ def test_an_environment_that_raises_or_is_late(look, free_port, monkeypatch):
     assert "warning  environment: " in look(QUICK, free_port, code=0)
 
 
-def test_code_of_the_experiment_that_ends_its_process_is_a_problem(look, tmp_path, monkeypatch):
-    (tmp_path / "quitter.py").write_text("raise SystemExit('no arm')")
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("", "command line: actor.class_path: importing quitter failed: "),
+        ("def actor(observation_space, action_space): ", ""),
+    ],
+)
+def test_code_of_the_experiment_that_ends_its_process_is_a_problem(
+    look, tmp_path, monkeypatch, code, said
+):
+    (tmp_path / "quitter.py").write_text(f"{code}raise SystemExit('no arm')")
     monkeypatch.syspath_prepend(tmp_path)
-    line = "importing quitter failed: SystemExit: no arm"
-    assert line in look("TINY --env quitter.Env")
+    monkeypatch.delitem(sys.modules, "quitter", raising=False)
+    out = look("TINY --actor quitter.actor")
+    assert f"problem  environment: {said}SystemExit: no arm" in out
 
 
 def test_a_check_that_hangs_holds_up_no_other(look, monkeypatch):

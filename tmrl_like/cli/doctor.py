@@ -93,7 +93,7 @@ def _examine(about: str, findings: Iterator[Finding]) -> list[str]:
         try:
             for finding in findings:
                 say(*finding)
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             say(PROBLEM, str(error) if isinstance(error, TmrlLikeError) else one_line(error))
 
     thread = start_thread(look, "tmrl-doctor")

@@ -375,17 +375,19 @@ def test_what_waits_for_the_trainer_goes_out_in_turns_of_the_keys(scene, trainer
     assert [first for name, first in sent if name == "b1"] == list(range(1, 21))
 
 
+def crowded(max_waiting_bytes):
+    """Return a server whose trainer takes nothing, the trainer, and workers of two keys."""
+    scene = Scene(max_waiting_bytes=max_waiting_bytes)
+    trainer = scene.trainer()
+    trainer.full = True
+    return scene, trainer, scene.worker("bad", key=THIEF), scene.worker("good", key=WORKER_ONLY)
+
+
 @pytest.mark.fault(
     "peers", "a worker sends more than the trainer takes", "the others keep their room"
 )
 def test_a_key_that_fills_the_server_leaves_the_others_their_room():
-    scene = Scene(max_waiting_bytes=100_000)
-    trainer, bad, good = (
-        scene.trainer(),
-        scene.worker("bad", key=THIEF),
-        scene.worker("good", key=WORKER_ONLY),
-    )
-    trainer.full = True
+    scene, trainer, bad, good = crowded(100_000)
     bad.send(*range(1, 200), body=bytes(10_000))
     good.send(1, 2, 3, 4, body=bytes(10_000))
     assert scene.relay.trainer.waiting.size_bytes <= 100_000
@@ -399,13 +401,7 @@ def test_a_key_that_fills_the_server_leaves_the_others_their_room():
 
 
 def test_a_key_whose_only_message_was_dropped_does_not_hold_up_the_others():
-    scene = Scene(max_waiting_bytes=10_000)
-    trainer, bad, good = (
-        scene.trainer(),
-        scene.worker("bad", key=THIEF),
-        scene.worker("good", key=WORKER_ONLY),
-    )
-    trainer.full = True
+    scene, trainer, bad, good = crowded(10_000)
     bad.send(1, body=bytes(8000))
     good.send(1, 2, 3, body=bytes(1000))
     trainer.full = False

@@ -26,7 +26,7 @@ from tmrl_like.worker.retests import Retests
 )
 def test_a_policy_is_tested_again_while_it_is_better_than_the_best(returns, repeated):
     retests = Retests()
-    assert [retests.wants_another(return_) for return_ in returns] == repeated
+    assert [retests.wants_another(return_, 1, 0) for return_ in returns] == repeated
 
 
 def test_a_repetition_begins_only_if_tests_have_taken_no_more_steps_than_training():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,7 +20,6 @@ from tmrl_like.replay.data_sets import read_data_set
 from tmrl_like.replay.sample_check import SampleCheck
 from tmrl_like.replay.shown import shown_steps
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Buffer
 
 
 def main(arguments: Arguments) -> int:
@@ -55,18 +53,11 @@ def _size(shown: Shown) -> str:
     return f"{counted(len(shown.act), 'step')} of {counted(len(shown.episodes), 'episode')}"
 
 
-def _checked(buffers: Iterable[Buffer], check: SampleCheck) -> Iterator[Buffer]:
-    for buffer in buffers:
-        for block in buffer.blocks:
-            check(block)
-        yield buffer
-
-
 def _shown(data: str, training: TrainingOffline) -> Shown:
     spaces = training.observation_space, training.action_space
     check = SampleCheck(*spaces, training.memory)
     try:
-        buffers = _checked(read_data_set(Path(data)), check)
+        buffers = check.passing(read_data_set(Path(data)))
         steps = shown_steps(buffers, training.memory_cls, *spaces)
     except MemoryContractError as error:
         raise CheckpointError(

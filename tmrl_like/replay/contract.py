@@ -352,10 +352,8 @@ class MemoryDataloading(Tunable, ABC):
         check = SampleCheck(None, None, self)
         samples = 0
         try:
-            for buffer in read_data_set(path):
+            for buffer in check.passing(read_data_set(path)):
                 samples += len(buffer)
-                for block in buffer.blocks:
-                    check(block)
                 self.append(buffer)
             self.flush()
         except MemoryContractError as error:

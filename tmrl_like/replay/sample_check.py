@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count, repeat
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -20,7 +20,7 @@ from gymnasium import spaces
 from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.replay.row_set import Array
-from tmrl_like.types import Block, Observation, ObsPreprocessor, SamplePreprocessor
+from tmrl_like.types import Block, Buffer, Observation, ObsPreprocessor, SamplePreprocessor
 from tmrl_like.wire.schema import (
     ArrayForm,
     DictNode,
@@ -223,6 +223,13 @@ class SampleCheck:
             for segment in block.segments:
                 for leaf in self._floats_of(segment.schema):
                     _refuse_not_finite(segment.leaves[leaf.place], leaf.path)
+
+    def passing(self, buffers: Iterable[Buffer]) -> Iterator[Buffer]:
+        """Yield buffers after a check of their blocks. Raises as a call does."""
+        for buffer in buffers:
+            for block in buffer.blocks:
+                self(block)
+            yield buffer
 
     def _checked(self, schema: Node) -> list[LeafForm]:
         """Check a structure; return its leaves that hold floats and must be finite."""

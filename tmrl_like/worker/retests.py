@@ -21,7 +21,7 @@ class Retests:
         self._returns: list[float] = []  # of the policy that is tested
         self._is_first = True
 
-    def wants_another(self, return_: float, trained: int = 1, tested: int = 0) -> bool:
+    def wants_another(self, return_: float, trained: int, tested: int) -> bool:
         """Record the return of a test episode; return whether the same policy should drive another
         one.
 

@@ -36,7 +36,7 @@ class LinkProxy:
         self._thawed.set()
         listener = _bound(0)
         self.port = listener.getsockname()[1]
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop()  # `_refuse` needs its `remove_reader`
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tmrl-link-proxy", daemon=True
         )
@@ -86,7 +86,6 @@ class LinkProxy:
         """Break all connections and free the port. Calling it twice is fine."""
         if self._thread.is_alive():
             self._order(self._refuse())
-            self._order(self._cut())  # connections accepted meanwhile
             self._refusing.close()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_WITHIN_S)
@@ -107,9 +106,11 @@ class LinkProxy:
         self._server = await asyncio.start_server(self._accept, sock=listener)
 
     async def _refuse(self):
+        for listener in self._server.sockets:
+            self._loop.remove_reader(listener)
+        await self._cut()  # asyncio leaves open what it accepts in the turn in which it closes
         self._server.close()
         self._refusing = _bound(self.port)
-        await self._cut()
 
     async def _cut(self):
         for _ in range(5):  # asyncio needs some turns to accept and to close

@@ -6,6 +6,7 @@ import select
 import socket
 import socketserver
 import threading
+import time
 
 import pytest
 from link_proxy import LinkProxy
@@ -92,3 +93,10 @@ def test_noise_flips_single_bits_about_as_often_as_asked_and_the_same_ones_again
     assert noisy()[0] == answer
     proxy.corrupt(math.inf)
     assert ask(connection) == b"hello"
+
+
+def test_a_connection_that_comes_in_while_it_closes_is_closed_too(proxy):
+    proxy._loop.call_soon_threadsafe(time.sleep, 0.2)  # it accepts and closes in the same turn
+    with socket.create_connection(proxy.address, timeout=60) as late:
+        proxy.close()
+        assert is_broken(late)

@@ -66,6 +66,10 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
     [
         ("tag tiny@9 good", "there is no policy 9"),
         ("tag tiny@3 12", "the tag is '12'; expected a letter"),
+        *(
+            (f"tag tiny@3 {tag}", f"the tag is '{tag}'; expected a name of your own")
+            for tag in ("best", "Best", "best-2", "step-10", "newest")
+        ),
         ("export tiny@bst f", "there is no policy bst in"),
         ("export tiny@3 f.safetensors --onnx", "expected a name that ends in .onnx"),
         ("export tiny@3 /dev/null/p.safetensors", "cannot write the policy to "),

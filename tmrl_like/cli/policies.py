@@ -15,7 +15,7 @@ from tmrl_like.errors import ConfigError, PolicyError, expect
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.load_policy import Policy, load_policy
 from tmrl_like.policies.policy_file import PolicyCard
-from tmrl_like.policies.policy_store import FOLDER, NEWEST, PolicyStore
+from tmrl_like.policies.policy_store import AUTOMATIC, FOLDER, NEWEST, PolicyStore
 
 _COLUMNS = ["version", "tags", "published", "training steps", "return", "test episodes", "MB"]
 
@@ -33,6 +33,12 @@ def main(arguments: Arguments) -> int:
         elif arguments.action == "list":
             _list(store)
         elif arguments.action == "tag":
+            expect(
+                not AUTOMATIC.fullmatch(arguments.tag),
+                "the tag",
+                arguments.tag,
+                "a name of your own; newest, best, best-VERSION and step-STEPS are automatic",
+            )
             place = str(arguments.place).removesuffix(f"@{arguments.found.version}")
             until = to_type("tmrl-like", "policies", "prune", place, "--untag", arguments.tag)
             print(f"{store.tag(version, arguments.tag)} is kept until `{until}`")

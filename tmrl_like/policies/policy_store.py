@@ -33,6 +33,8 @@ log = logging.getLogger("tmrl_like.policies")
 FOLDER = "policies"  # in the run's
 NEWEST = "newest"
 BEST = "best"
+# tags that users cannot set; some file systems do not tell upper from lower case
+AUTOMATIC = re.compile(rf"{NEWEST}|{BEST}(-\d+)?|step-\d+", re.IGNORECASE)
 TESTS = 3  # test episodes that a version needs before it replaces the best one
 
 _LAST_TESTED = 16

@@ -18,6 +18,7 @@ from kit.keyboards import Keys
 from tmrl_like import load_experiment
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
+from tmrl_like.config.run_lock import use_run
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.memory import ReplayMemory
 from tmrl_like.worker import control_loop, judged_loop, person
@@ -343,12 +344,24 @@ worker: {person: {watches: true}}
 """
 
 
-def test_a_command_says_it_to_a_worker_of_a_run(command_line, tmp_path, until):
-    experiment = tmp_path / "moves.yaml"
-    experiment.write_text(JUDGED, encoding="utf-8")
-    assert command_line("signal", str(experiment), "success") == 2
-    with load_experiment(experiment).make_standalone() as worker:
-        assert command_line("signal", str(experiment), "sucess") == 2
+def test_a_command_says_it_to_a_worker_of_a_run(command_line, tmp_path, until, capsys):
+    file = tmp_path / "moves.yaml"
+    file.write_text(JUDGED, encoding="utf-8")
+
+    def refused():
+        exit_code = command_line("signal", str(file), "success")
+        return exit_code == 1 and "no worker of the run judged " in capsys.readouterr().err
+
+    experiment = load_experiment(file)
+    assert refused()
+    with experiment.make_standalone() as worker:
+        assert command_line("signal", str(file), "sucess") == 2
         assert command_line("signal", "judged", "success") == 0
         until(lambda: worker.person.said)
         assert worker.person.said[0][:2] == (1.0, True)
+        renaming = use_run(experiment.paths, "run", alone=True)
+        with pytest.raises(ConfigError, match=r"\(worker that listens, since"), renaming:
+            pass
+    with use_run(experiment.paths, "worker"):  # of an experiment that has no person
+        assert refused()
+    assert experiment.paths.signals.read_text() == "success\n"

@@ -23,6 +23,8 @@ from tmrl_like.errors import ConfigError
 
 log = logging.getLogger("tmrl_like.config")
 
+LISTENS = "worker that listens"  # to `tmrl-like signal`
+
 _OWNERS = ("run", "trainer")
 _TURN_S = 30.0
 
@@ -84,13 +86,13 @@ def use_run(
         yield turn.close
 
 
-def is_in_use(paths: RunPaths) -> bool:
-    """Whether a process owns the run now."""
+def is_in_use(paths: RunPaths, *parts: str) -> bool:
+    """Whether one of these parts, by default an owner, uses the run now."""
     try:
         if not paths.users.is_dir():
             return False
         with filelock.FileLock(paths.users / ".lock", timeout=1.0):
-            return any(user.startswith(_OWNERS) for user in _users(paths))
+            return any(user.startswith(parts or _OWNERS) for user in _users(paths))
     except filelock.Timeout:
         return True
     except OSError:

@@ -20,6 +20,8 @@ from msgspec import Meta
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import clocks, script
 from tmrl_like.base.options import expect_in_range
+from tmrl_like.config.paths import RunPaths
+from tmrl_like.config.run_lock import LISTENS, use_run
 from tmrl_like.delivery.folder import name_of_peer, open_folder
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import held_actions
@@ -159,7 +161,10 @@ class Parts:
         if not (options.watches or options.keys or options.reset_prompt):
             return None
         file = Path(self._keywords.get("signals") or cfg.RUN_FOLDER / "signals")
-        return self._closed_at_end(Person(options, file))
+        person = self._closed_at_end(Person(options, file))
+        # as if supervised, so that it writes no second log
+        self._closing.enter_context(use_run(RunPaths.of(file.parent), LISTENS, supervised=True))
+        return person
 
     def _make_chain(self, env: SupervisedEnv) -> ActionChain | None:
         make_chain = self._keywords.get("action_chain")

@@ -90,15 +90,14 @@ def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(
 
 
 def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
-    file = tmp_path / "way.npz"
-    lap = ("record TINY --env filmed.Circle --lap script --out", file)
-    said = typed(*lap).out
-    small = load_trajectory(file)
+    lap = "record TINY --env filmed.Circle --lap script --out"
+    said = typed(lap, tmp_path / "way.npz").out
+    small = load_trajectory(tmp_path / "way.npz")
     assert f"{len(small)} points from" in said
     assert len(small) == pytest.approx(63, abs=2)
     assert np.linalg.norm(small, axis=1) == pytest.approx(10.0, abs=0.05)
-    typed(*lap, "--spacing 2.5 --env.radius 25")
-    large = load_trajectory(file)
+    typed(lap, tmp_path / "large.npz", "--spacing 2.5 --env.radius 25")
+    large = load_trajectory(tmp_path / "large.npz")
     assert np.linalg.norm(large, axis=1) == pytest.approx(25.0, abs=0.1)
     assert len(large) == pytest.approx(63, abs=2)
 
@@ -108,7 +107,7 @@ def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
     [
         ("--env filmed.Circle --spacing -1", "--spacing is -1.0; expected more than 0"),
         ("--env filmed.Circle --spacing 1000", "choose another spacing"),
-        ("--env filmed.Circle --out .", "expected the name of a file"),
+        ("--env filmed.Circle --out .", "--out .: expected the name of a new file"),
         ("--env filmed.Still", "the lap did not end within 300 steps"),
         ("--env filmed.Driverless", "the driver failed: ValueError: no wheel ("),
         ("--env filmed.Nowhere", "Nowhere does not report where it is"),
@@ -120,3 +119,12 @@ def test_a_mistake_in_recording_a_lap_leaves_no_file(
     monkeypatch.chdir(tmp_path)
     assert message in refused("record TINY --lap script --out way.npz", given)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lap_that_was_recorded_before_is_kept(tmp_path, refused, monkeypatch):
+    monkeypatch.setattr("filmed.Circle.step", lambda *_: pytest.fail("it moves"))
+    file = tmp_path / "way.npz"
+    file.write_bytes(b"a lap of yesterday")
+    error = refused("record TINY --env filmed.Circle --lap script --out", file)
+    assert f"--out {file}: expected the name of a new file" in error
+    assert file.read_bytes() == b"a lap of yesterday"

@@ -91,9 +91,9 @@ def _record_lap(arguments: Arguments) -> int:
         )
     with contextlib.suppress(OSError):  # checked first, so that nobody drives a lap in vain
         file.parent.mkdir(parents=True, exist_ok=True)
-    if file.is_dir() or not os.access(file.parent, os.W_OK):
+    if file.exists() or not os.access(file.parent, os.W_OK):
         raise ConfigError(
-            f"--out {file}: expected the name of a file, in a folder that can be written to"
+            f"--out {file}: expected the name of a new file, in a folder that can be written to"
         )
     print(
         f"{env_cls.__name__}: once around the track, in real time, driven by {arguments.lap} …",

@@ -153,7 +153,7 @@ def test_off_is_a_word_where_it_is_one_of_the_choices(file):
     assert load_experiment(file).agent.keywords["acceleration"] == "off"
 
 
-@pytest.mark.parametrize("text", ["20261128", "1e3", "on"])
+@pytest.mark.parametrize("text", ["20261128", "1e3", "on", "con-1.2", "com10"])
 def test_an_option_that_is_text_is_taken_as_it_was_typed(text, file):
     assert load_settings(file, [(("run_name",), text)]).run_name == text
     prompt = f"{text}: press enter"
@@ -190,7 +190,10 @@ def test_only_the_parts_that_were_asked_for_are_imported(file):
         ("run_name: r1", "run_nam: r1", ":2: run_nam: there is no such key; did you mean run_n"),
         ("port: 8000", "port: many", ":18: server.port: expected a whole number, got 'many'"),
         ("  epochs: .inf", "  - epochs", ":19: trainer: expected keys with values, got ['epochs']"),
-        ("run_name: r1", "run_name: ../r1", ":2: run_name is '../r1'; expected letters"),
+        *(
+            ("run_name: r1", f"run_name: {name}", f":2: run_name is '{name}'; expected letters")
+            for name in ("../r1", "CON", "nul", "COM1.2", "lpt9", "r1.")  # no folders on Windows
+        ),
         ("run_name: r1", f"seed: {2**32}", ":2: seed is 4294967296; expected 0 to"),
         (f"env: {MODULE}.Env", "", ": the key env is missing"),
         (f"{MODULE}.Env", f"{MODULE}.Actor", ":3: env.class_path: Actor cannot be used here: it"),

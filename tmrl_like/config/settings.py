@@ -25,7 +25,9 @@ from tmrl_like.transport.addresses import addresses_of, host_and_port, is_addres
 from tmrl_like.transport.base import TransportOptions
 from tmrl_like.worker.options import WorkerOptions
 
-NAME_OF_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME_OF_RUN = re.compile(  # a folder that can be moved to Windows
+    r"(?!(?i:con|prn|aux|nul|(com|lpt)\d)(\.|$))[A-Za-z0-9][A-Za-z0-9._-]{0,99}(?<!\.)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +191,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         fine = bool(NAME_OF_RUN.fullmatch(self.run_name))
-        expect(fine, "run_name", self.run_name, "letters, digits, '.', '_' and '-', at most 100")
+        expected = (
+            "letters, digits, '.', '_' and '-', at most 100, no '.' at the end, and no name that "
+            "Windows reserves, such as CON"
+        )
+        expect(fine, "run_name", self.run_name, expected)
         is_seed = self.seed is None or 0 <= self.seed < 2**32
         expect(is_seed, "seed", self.seed, f"0 to {2**32 - 1}")
         ratio = self.trainer.max_training_steps_per_env_step

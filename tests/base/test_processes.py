@@ -44,6 +44,28 @@ print(script.pid, other.pid, guard.pid, flush=True)
 time.sleep(3600)
 """
 
+STOP = """
+import builtins, os
+from pathlib import Path
+
+def stop(error):
+    raise getattr(builtins, error)("no answer")
+
+Path(f"read-{os.getpid()}").touch()
+"""
+
+STOPPED = """
+import sys, time
+from kit.pythons import stubborn_child
+from tmrl_like.base.processes import ProcessGuard
+guard = ProcessGuard()
+other = stubborn_child()
+guard.add(other.pid)
+guard.call_at_end(("stop.stop", sys.argv[1]))
+print(other.pid, guard.pid, flush=True)
+time.sleep(3600)
+"""
+
 CARELESS = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
@@ -88,6 +110,25 @@ def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it
         assert all(map(is_alive, started))
         parent.kill()
     until(lambda: not any(map(is_alive, started)))
+
+
+@pytest.mark.parametrize("error", ["ConnectionError", "SystemExit"])
+def test_a_call_of_the_guard_that_fails_is_said_and_what_it_guards_ends_all_the_same(
+    error, tmp_path, until
+):
+    (tmp_path / "stop.py").write_text(STOP)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", STOPPED, error]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes) as parent:
+        started = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        until((tmp_path / f"read-{started[1].pid}").exists)
+        parent.kill()
+        said = parent.stderr.read().decode()
+    until(lambda: not any(map(is_alive, started)))
+    assert said.splitlines() == [
+        f"stop_from_outside failed: {error}: no answer; what it stops may still move"
+    ]
 
 
 def test_a_parent_that_the_kernel_does_not_watch_is_watched_all_the_same(tmp_path):

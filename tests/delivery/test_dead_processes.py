@@ -4,7 +4,7 @@ import logging
 import zlib
 from pathlib import Path
 
-from both_ends import STATS, Taker
+from both_ends import STATS, Taker, nothing
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.sample_log import SampleLog
@@ -111,6 +111,7 @@ def test_the_limit_is_for_all_of_them_and_the_newest_are_kept(spool, small_files
         left(spool, incarnation, *range(300))
     box = spool(3, spool_max_bytes=60_000)
     box.fill(*range(300))
+    box.pump(nothing, False)
     taker = box.emptied()
     kept = {process: len(rows) for process, rows in taker.rows.items()}
     assert kept[1] < kept[2] == kept[3] == 300

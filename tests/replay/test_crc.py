@@ -33,6 +33,11 @@ def test_arrays_that_differ_only_in_the_middle_are_found_and_the_message_says_al
         assert said in str(error.value)
 
 
+def test_a_difference_says_how_to_begin_without_the_samples_of_a_compressor_that_was_wrong():
+    with pytest.raises(PipelineMismatchError, match=r"samples that it made \(run --fresh"):
+        check_transition(transition(rew=1.0), transition(rew=2.0))
+
+
 @pytest.mark.parametrize(
     ("produced", "rebuilt"),
     [

@@ -16,6 +16,7 @@ from kit.episodes import of_episodes
 from kit.fakes import CountingAgent, CountingEnv
 
 from tmrl_like.base.functional import partial
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.errors import ConfigError, RefusedError
@@ -26,6 +27,7 @@ from tmrl_like.worker.link import WorkerRole
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6, "start_training": 7}
 SLOW = partial(CountingEnv, step_s=0.001)
+LITTLE = OutboxOptions(max_bytes=1 << 17)
 
 
 def test_a_fault_in_one_environment_is_that_ones(inproc_house, rows, until):
@@ -128,6 +130,12 @@ def tickets(monkeypatch):
     TicketAgent.tickets.release(10**6)
 
 
+@pytest.fixture
+def no_patience(monkeypatch):
+    """Have lanes say at once that they wait."""
+    monkeypatch.setattr("tmrl_like.worker.parts.Lane", partial(Lane, remind_after_s=0.0))
+
+
 def collected(worker):
     return sum(lane.loop.collected_steps for lane in worker.lanes)
 
@@ -172,6 +180,33 @@ def test_a_lane_says_that_it_waits_in_vain_for_training(inproc_house, until, cap
     worker.stop()
     running.join(20)
     assert caplog.text.count("nothing trains") == 1
+
+
+@pytest.mark.parametrize("waits", ["for training", "for room"])
+def test_a_stop_ends_a_wait_in_lockstep(inproc_house, until, caplog, no_patience, waits):
+    worker = inproc_house.worker(SLOW, outbox=LITTLE)
+    initial_steps = 1 if waits == "for training" else 10**9
+    running = inproc_house.start(worker.run_synchronous, initial_steps=initial_steps)
+    until(lambda: "in lockstep, and" in caplog.text)
+    worker.stop()
+    running.join(60)
+    assert not running.is_alive()
+
+
+def test_in_lockstep_a_lane_waits_for_room_and_loses_no_sample(
+    inproc_house, rows, until, caplog, no_patience
+):
+    worker = inproc_house.worker(partial(CountingEnv, 10), outbox=LITTLE)
+    running = inproc_house.start(worker.run_synchronous, initial_steps=10**9)
+    until(lambda: "in lockstep, and there has been no room for samples" in caplog.text)
+    waiting = collected(worker)
+    inproc_house.start(inproc_house.trainer(rows, training=ENDLESS).run)
+    until(lambda: sum(map(len, rows.arrived.values())) > 2 * waiting)
+    worker.stop()
+    running.join(60)
+    (arrived,) = rows.arrived.values()
+    assert arrived == of_episodes(len(arrived) // 11 * 10 + 10, 10)[: len(arrived)]
+    assert caplog.text.count("no room for samples") < waiting
 
 
 @pytest.mark.parametrize("is_resumed", [True, False])

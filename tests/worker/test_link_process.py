@@ -69,6 +69,22 @@ def test_a_worker_that_is_closed_while_another_link_is_awaited_sends_what_is_lef
     assert [*rows.arrived.values()] == [of_episodes(30, 10)]
 
 
+def test_a_worker_that_is_closed_at_once_when_its_link_is_killed_sends_what_is_left(
+    zmq_house, rows, until
+):
+    trainer = zmq_house.trainer(rows, training=ENDLESS)
+    worker = zmq_house.worker(partial(CountingEnv, episode_steps=10), link_process=True)
+    zmq_house.start(trainer.run)
+    assert worker.wait_connected(60)
+    link = psutil.Process(worker.link.process.pid)
+    link.suspend()
+    worker.run(nb_episodes=3, verbose=False)
+    link.kill()
+    worker.link.close(30.0)
+    until(lambda: count(rows) >= 33)
+    assert [*rows.arrived.values()] == [of_episodes(30, 10)]
+
+
 def test_a_link_in_a_thread_that_ends_is_started_again(inproc_house, until, caplog):
     worker = inproc_house.worker()
     worker.link.send(Leave(0.0))

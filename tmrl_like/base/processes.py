@@ -187,10 +187,9 @@ class ProcessGuard:
             return
         try:
             if self._reaper is None:
-                quiet = subprocess.DEVNULL
                 reaper = Path(__file__).with_name("reaper.py")
                 self._reaper = start_script(
-                    reaper, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet
+                    reaper, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
                 )
             assert self._reaper.stdin is not None
             self._reaper.stdin.write(json.dumps(what).encode() + b"\n")

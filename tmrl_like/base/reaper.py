@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,9 @@ import psutil
 
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.processes import end_processes, end_with_parent, family_of
+from tmrl_like.base.text import one_line
+
+log = logging.getLogger("tmrl_like")
 
 _CALL_READ_WITHIN_S = 0.01  # to read what the parent wrote last
 _ALL_READ_WITHIN_S = 1.0
@@ -38,13 +42,14 @@ def main() -> None:
         all_read.wait(_CALL_READ_WITHIN_S)
         try:
             call()
-        finally:
-            all_read.wait(_ALL_READ_WITHIN_S)
-            # another process may have the same id by now
-            alive = [process for process in guarded if process.is_running()]
-            families = [member for process in alive for member in family_of(process.pid)]
-            end_processes(families, _TERM_WITHIN_S, _KILL_WITHIN_S)
-            os._exit(0)
+        except BaseException as error:
+            log.error("stop_from_outside failed: %s; what it stops may still move", one_line(error))
+        all_read.wait(_ALL_READ_WITHIN_S)
+        # another process may have the same id by now
+        alive = [process for process in guarded if process.is_running()]
+        families = [member for process in alive for member in family_of(process.pid)]
+        end_processes(families, _TERM_WITHIN_S, _KILL_WITHIN_S)
+        os._exit(0)
 
     end_with_parent(end_guarded)
     for line in sys.stdin.buffer:

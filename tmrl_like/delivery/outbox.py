@@ -103,7 +103,8 @@ class Outbox:
         """
         with self._busy:
             if self._senders:
-                self._drop_what_is_too_much()
+                if not awaits:  # else the control loops wait until there is room
+                    self._drop_what_is_too_much()
                 if may_send:
                     self._send(send, awaits)
 

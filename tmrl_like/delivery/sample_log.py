@@ -300,13 +300,13 @@ class SampleLog:
                 try:
                     self._spare.append(self._make(self._segment_bytes))
                 except OSError as error:
-                    if not self._has_room_ahead():
+                    if not self.has_room_ahead():
                         self._alarm(error)
                         return
                     break
             self.alarm = ""
 
-    def _has_room_ahead(self) -> bool:
+    def has_room_ahead(self) -> bool:
         """Whether there is a segment to continue in after the current one."""
         return bool(self._spare) or any(segment.is_free for segment in list(self._used)[:-1])
 

@@ -60,7 +60,8 @@ def check_transition(original: Rebuilt | None, rebuilt: Rebuilt) -> None:
             place, of_environment, of_memory = difference
             raise PipelineMismatchError(
                 f"{place}: the environment produced {of_environment}, the memory rebuilt "
-                f"{of_memory}; check {_HINTS[name]}"
+                f"{of_memory}; check {_HINTS[name]}; if the sample_compressor was wrong, begin "
+                "without the samples that it made (run --fresh, trainer.resume: none)"
             )
 
 

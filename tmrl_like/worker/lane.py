@@ -24,6 +24,12 @@ from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.rehearsal import Rehearsal
 from tmrl_like.worker.retests import Retests
 
+_NO_TRAINING = "in lockstep, and nothing trains for %g s: is there a trainer?"
+_NO_ROOM = (
+    "in lockstep, and there has been no room for samples for %g s: is there a trainer, and space "
+    "on the disk?"
+)
+
 
 @dataclass(eq=False)
 class Plan:
@@ -93,7 +99,7 @@ class Lane:
         remind_after_s: float = 10.0,
     ) -> None:
         """Take over a control loop; longer episodes are cut unless a plan says otherwise. A wait
-        for training that takes longer than `remind_after_s` is logged.
+        in lockstep that takes longer than `remind_after_s` is logged.
         """
         self.loop = loop
         self._max_samples = max_samples_per_episode
@@ -128,6 +134,8 @@ class Lane:
                 obs = loop.begin_episode(is_test, collects)
                 terminated = truncated = False
                 for number in itertools.count(1):
+                    if plan.waits != "never" and loop.samples is not None:
+                        self._await(loop.samples.has_room_ahead, _NO_ROOM)
                     obs, _, terminated, truncated, _ = loop.step(
                         obs, is_test, collects, number >= limit
                     )
@@ -175,22 +183,28 @@ class Lane:
         So in each lane the training for one step may be pending while the next step is under way,
         but no more.
 
-        Raises:
-            StoppedError: a stop was requested.
-            RefusedError, CredentialsError: the connection ended for good.
+        Raises as `_await`.
         """
         if self.loop.samples is None or plan.collected_steps < plan.initial_steps:
             return
         self._before, self._newest = self._newest, self.loop.samples.entries
         wanted = self._newest if all_of_it else self._before
+        self._await(lambda: self._trained >= wanted, _NO_TRAINING)
+
+    def _await(self, is_there: Callable[[], bool], line: str) -> None:
+        """In lockstep, wait until `is_there` returns True; after a while, log the line.
+
+        Raises:
+            StoppedError: a stop was requested.
+            RefusedError, CredentialsError: the connection ended for good.
+        """
         remind_at = time.monotonic() + self._remind_after_s
         with self._changed:
-            while self._trained < wanted:
+            while not is_there():
                 self.loop.check()
                 if self.env.stopping.is_set():
                     raise StoppedError
                 if time.monotonic() >= remind_at:
-                    line = "in lockstep, and nothing trains for %g s: is there a trainer?"
                     self.env.log.add(logging.WARNING, line, self._remind_after_s)
                     remind_at = math.inf
                 self._changed.wait(0.2)

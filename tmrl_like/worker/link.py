@@ -38,6 +38,7 @@ from tmrl_like.worker.link_messages import (
     FromLink,
     Hasten,
     Leave,
+    Left,
     Published,
     Setup,
     Status,
@@ -259,6 +260,7 @@ class Link:
         self._files.write()
         self._outbox.close()
         leave(self._shared)
+        self._tell(Left())
 
 
 def run_link(

@@ -24,6 +24,7 @@ from tmrl_like.worker.link_messages import (
     Fit,
     FromLink,
     Leave,
+    Left,
     LogLine,
     MessageWriter,
     Published,
@@ -154,6 +155,7 @@ class LinkClient:
         self._changing = threading.Lock()
         self._leave: Leave | None = None
         self._leaving = threading.Event()
+        self._has_left = False
         self._said: set[str] = set()
         self._thread = start_thread(self._run, "tmrl-link")
         if not self._is_ready.wait(_READY_WITHIN_S):
@@ -188,13 +190,14 @@ class LinkClient:
             self.send(condition_of(self._lanes))
             self.send(self._leave)
         self._thread.join(flush_s + _LEAVES_WITHIN_S)
+        self._has_left = True
         self._link.end()
 
     # -- the thread that answers -------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Run one link after another, until one was asked to leave, or reports what ended the
-        connection.
+        """Run one link after another, until one has left as it was asked to, or reports what ended
+        the connection.
         """
         link: LinkProcess | LinkThread | None = self._link
         while link is not None:
@@ -203,7 +206,7 @@ class LinkClient:
             self._answer(link)
             how = link.end()
             self.connected.clear()
-            if self._leaving.is_set() or self._failure is not None:
+            if self._has_left or self._failure is not None:
                 return
             if not self._is_ready.is_set():
                 self._fail(TransportError(f"{how} before it was ready"))
@@ -265,6 +268,8 @@ class LinkClient:
         elif isinstance(message, Trained):
             for lane in self._lanes:
                 lane.note_trained(message.incarnation, message.entry)
+        elif isinstance(message, Left):
+            self._has_left = self._leaving.is_set()
         elif isinstance(message, LogLine):
             logging.getLogger(message.logger).log(message.level, "%s", message.text)
         else:

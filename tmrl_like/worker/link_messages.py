@@ -99,6 +99,10 @@ class LogLine(_Told):
     text: str
 
 
+class Left(_Told):
+    """From the link, last: it has sent what it could, as it was asked to."""
+
+
 class Failed(_Told):
     """From the link, last: what ended it."""
 
@@ -107,7 +111,7 @@ class Failed(_Told):
 
 
 ToLink: TypeAlias = Setup | Condition | Fit | Hasten | Leave
-FromLink: TypeAlias = Status | Published | Trained | LogLine | Failed
+FromLink: TypeAlias = Status | Published | Trained | LogLine | Left | Failed
 TO_LINK: msgspec.msgpack.Decoder[ToLink] = msgspec.msgpack.Decoder(ToLink)
 FROM_LINK: msgspec.msgpack.Decoder[FromLink] = msgspec.msgpack.Decoder(FromLink)
 

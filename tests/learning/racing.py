@@ -43,28 +43,33 @@ class Drive(NamedTuple):
 @dataclass(frozen=True)
 class Learnt:
     """Training episodes, the test episodes among them, and test episodes afterwards with the last
-    policy.
+    policy and with the best one.
     """
 
     training: list[Drive]
     testing: list[Drive]
     final: list[Drive]
+    best: list[Drive]
 
     def __str__(self):
         first, first_tested = (
             min((drive.minutes for drive in drives if drive.lap_s > 0), default=np.inf)
             for drives in (self.training, self.testing)
         )
-        last = ", ".join(f"{drive.share:.2f} ({drive.lap_s:.1f} s)" for drive in self.final)
+        last, best = (
+            ", ".join(f"{drive.share:.2f} ({drive.lap_s:.1f} s)" for drive in drives)
+            for drives in (self.final, self.best)
+        )
         return (
             f"the first whole lap in minute {first:.1f}, of a test episode {first_tested:.1f}; "
-            f"shares of the track and times of whole laps with the last policy: {last}"
+            f"shares of the track and times of whole laps with the last policy: {last}; "
+            f"with the best one: {best}"
         )
 
 
 def learn(experiment, minutes, seed, home, overrides=()):
-    """Train an experiment of the racing game in real time, and test its last policy. The run's
-    folder is in `home`.
+    """Train an experiment of the racing game in real time, and test its last and its best policy.
+    The run's folder is in `home`.
     """
     config = yaml.safe_load(command_line("config", experiment, *overrides, home=home))
     env = config["env"]["init_args"]
@@ -83,8 +88,12 @@ def learn(experiment, minutes, seed, home, overrides=()):
 
     words = ("--trainer.max_minutes", str(minutes), "--seed", str(seed), *overrides)
     command_line("run", experiment, *words, home=home)
-    tested = command_line("test", experiment, *overrides, "--episodes", "5", home=home)
-    records = read_records(home / "runs" / config["run_name"] / "metrics.jsonl")
+    name = config["run_name"]
+    tested = [
+        command_line("test", f"{name}@{which}", "--episodes", "5", home=home)
+        for which in ("newest", "best")
+    ]
+    records = read_records(home / "runs" / name / "metrics.jsonl")
     episodes = [record for record in records if record["kind"] == "episode"]
     began_s = episodes[0]["time_s"] - episodes[0]["duration_s"]
 
@@ -95,8 +104,8 @@ def learn(experiment, minutes, seed, home, overrides=()):
             if e["test"] == test
         ]
 
-    final = [drive(return_, steps) for return_, steps, _ in episodes_of(tested)]
-    return Learnt(drives(False), drives(True), final)
+    final = [[drive(*episode[:2]) for episode in episodes_of(printed)] for printed in tested]
+    return Learnt(drives(False), drives(True), *final)
 
 
 def episodes_of(printed):

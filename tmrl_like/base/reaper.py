@@ -36,15 +36,22 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     guarded: list[psutil.Process] = []
     call: Callable[[], object] = int
-    all_read = threading.Event()
+    all_read, reading = threading.Event(), threading.Lock()
+
+    def make_call() -> None:
+        nonlocal call
+        made, call = call, int
+        try:
+            made()
+        except BaseException as error:
+            log.error("stop_from_outside failed: %s; what it stops may still move", one_line(error))
 
     def end_guarded() -> None:
         all_read.wait(_CALL_READ_WITHIN_S)
-        try:
-            call()
-        except BaseException as error:
-            log.error("stop_from_outside failed: %s; what it stops may still move", one_line(error))
+        make_call()
         all_read.wait(_ALL_READ_WITHIN_S)
+        with reading:  # importing the function may take longer
+            make_call()
         # another process may have the same id by now
         alive = [process for process in guarded if process.is_running()]
         families = [member for process in alive for member in family_of(process.pid)]
@@ -58,7 +65,8 @@ def main() -> None:
                 with contextlib.suppress(psutil.Error):
                     guarded.append(psutil.Process(pid))
             case {"call": [path, *arguments]}:
-                call = functools.partial(import_object(path), *arguments)
+                with reading:
+                    call = functools.partial(import_object(path), *arguments)
             case {"call": None}:
                 call = int
             case _:

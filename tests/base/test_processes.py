@@ -9,7 +9,7 @@ import threading
 import psutil
 import pytest
 from kit.failing import failing
-from kit.pythons import stubborn_child
+from kit.pythons import PYTHONPATH, stubborn_child
 
 from tmrl_like.base.children import start_script
 from tmrl_like.base.processes import (
@@ -102,8 +102,9 @@ def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it
 ):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-c", PARENT, str(tmp_path / "script.py")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": PYTHONPATH}
+    ) as parent:
         started = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
         assert len(started) == 3
         assert all(map(is_alive, started))
@@ -116,10 +117,11 @@ def test_a_call_of_the_guard_is_made_even_if_its_parent_dies_first_and_said_if_i
 ):
     """The parent dies while the guard imports the function. What it guards ends all the same."""
     (tmp_path / "stop.py").write_text(STOP)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", STOPPED]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes) as parent:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": PYTHONPATH}, **pipes
+    ) as parent:
         started = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
         parent.kill()
         said = parent.stderr.read().decode()

@@ -104,8 +104,10 @@ def learn(experiment, minutes, seed, home, overrides=()):
             if e["test"] == test
         ]
 
-    final = [[drive(*episode[:2]) for episode in episodes_of(printed)] for printed in tested]
-    return Learnt(drives(False), drives(True), *final)
+    final, best = (
+        [drive(return_, steps) for return_, steps, _ in episodes_of(printed)] for printed in tested
+    )
+    return Learnt(drives(False), drives(True), final, best)
 
 
 def episodes_of(printed):

@@ -2,7 +2,6 @@
 training.
 """
 
-import contextlib
 import random
 import signal
 import threading
@@ -18,11 +17,10 @@ from kit.fakes import CountingAgent, CountingEnv
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.errors import ConfigError, RefusedError
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
-from tmrl_like.worker.lane import Lane, Plan
+from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link import WorkerRole
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6, "start_training": 7}
@@ -167,30 +165,20 @@ def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(
     assert max(ahead) > untasked
 
 
-def test_a_lane_says_that_it_waits_in_vain_for_training(inproc_house, until, caplog):
-    worker = inproc_house.worker(SLOW)
-    lane = Lane(worker.loop, remind_after_s=0.0)
-
-    def drive():
-        with contextlib.suppress(StoppedError):
-            lane.drive(Plan([lane], waits="steps"), lambda control: contextlib.nullcontext())
-
-    running = inproc_house.start(drive)
-    until(lambda: "in lockstep, and nothing trains for 0 s" in caplog.text)
-    worker.stop()
-    running.join(20)
-    assert caplog.text.count("nothing trains") == 1
-
-
-@pytest.mark.parametrize("waits", ["for training", "for room"])
-def test_a_stop_ends_a_wait_in_lockstep(inproc_house, until, caplog, no_patience, waits):
+@pytest.mark.parametrize(
+    ("initial_steps", "line"),
+    [(1, "nothing trains for 0 s"), (10**9, "there has been no room for samples for 0 s")],
+)
+def test_a_lane_in_lockstep_says_that_it_waits_in_vain_until_it_is_stopped(
+    inproc_house, until, caplog, no_patience, initial_steps, line
+):
     worker = inproc_house.worker(SLOW, outbox=LITTLE)
-    initial_steps = 1 if waits == "for training" else 10**9
     running = inproc_house.start(worker.run_synchronous, initial_steps=initial_steps)
-    until(lambda: "in lockstep, and" in caplog.text)
+    until(lambda: f"in lockstep, and {line}" in caplog.text)
     worker.stop()
     running.join(60)
     assert not running.is_alive()
+    assert caplog.text.count("nothing trains") == (initial_steps == 1)
 
 
 def test_in_lockstep_a_lane_waits_for_room_and_loses_no_sample(

@@ -54,32 +54,23 @@ def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_
     assert sorted(rows.arrived.values()) == expected
 
 
-def test_a_worker_that_is_closed_while_another_link_is_awaited_sends_what_is_left(
-    zmq_house, rows, until
-):
-    trainer = zmq_house.trainer(rows, training=ENDLESS)
-    worker = zmq_house.worker(partial(CountingEnv, episode_steps=10), link_process=True)
-    zmq_house.start(trainer.run)
-    assert worker.wait_connected(60)
-    worker.link.process.kill()
-    until(lambda: not worker.link.connected.is_set())
-    worker.run(nb_episodes=3, verbose=False)
-    worker.link.close(30.0)
-    until(lambda: count(rows) >= 33)
-    assert [*rows.arrived.values()] == [of_episodes(30, 10)]
-
-
-def test_a_worker_that_is_closed_at_once_when_its_link_is_killed_sends_what_is_left(
-    zmq_house, rows, until
+@pytest.mark.parametrize("when", ["while another link is awaited", "at once"])
+def test_a_worker_that_is_closed_after_its_link_was_killed_sends_what_is_left(
+    zmq_house, rows, until, when
 ):
     trainer = zmq_house.trainer(rows, training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, episode_steps=10), link_process=True)
     zmq_house.start(trainer.run)
     assert worker.wait_connected(60)
     link = psutil.Process(worker.link.process.pid)
-    link.suspend()
-    worker.run(nb_episodes=3, verbose=False)
-    link.kill()
+    if when == "at once":
+        link.suspend()
+        worker.run(nb_episodes=3, verbose=False)
+        link.kill()
+    else:
+        link.kill()
+        until(lambda: not worker.link.connected.is_set())
+        worker.run(nb_episodes=3, verbose=False)
     worker.link.close(30.0)
     until(lambda: count(rows) >= 33)
     assert [*rows.arrived.values()] == [of_episodes(30, 10)]

@@ -86,13 +86,13 @@ def use_run(
         yield turn.close
 
 
-def is_in_use(paths: RunPaths, *parts: str) -> bool:
+def is_in_use(paths: RunPaths, parts: str | tuple[str, ...] = _OWNERS) -> bool:
     """Whether one of these parts, by default an owner, uses the run now."""
     try:
         if not paths.users.is_dir():
             return False
         with filelock.FileLock(paths.users / ".lock", timeout=1.0):
-            return any(user.startswith(parts or _OWNERS) for user in _users(paths))
+            return any(user.startswith(parts) for user in _users(paths))
     except filelock.Timeout:
         return True
     except OSError:

@@ -127,6 +127,7 @@ class Lane:
             for is_test in tests:
                 collects = plan.collect and not is_test
                 waits = plan.waits == "steps" and not is_test
+                fills = loop.samples if collects and plan.waits != "never" else None
                 limit = self._max_samples if plan.max_samples is None else plan.max_samples
                 if not self._repeats:
                     loop.driver.release()
@@ -134,8 +135,8 @@ class Lane:
                 obs = loop.begin_episode(is_test, collects)
                 terminated = truncated = False
                 for number in itertools.count(1):
-                    if plan.waits != "never" and loop.samples is not None:
-                        self._await(loop.samples.has_room_ahead, _NO_ROOM)
+                    if fills is not None:
+                        self._await(fills.has_room_ahead, _NO_ROOM)
                     obs, _, terminated, truncated, _ = loop.step(
                         obs, is_test, collects, number >= limit
                     )

@@ -164,6 +164,18 @@ def test_a_training_that_begins_well_need_not_rise(training_steps, line):
     assert diagnosis.judge(WELL | OLD).startswith("not learning because the return")
 
 
+def test_a_return_need_not_rise_after_the_second_episode():
+    """The drone learns within its second episode now and then."""
+    flown = [-67.6, -3.6, *[-2.9, -5.4, -4.1, -6.0, -3.3, -4.7] * 10]
+    assert said(returns=flown, **OLD) == LEARNING
+    assert said(returns=[*flown, *[-61.0, -75.0] * 10], **OLD).startswith(
+        "not learning because the return does not rise: -68 in the newest episodes"
+    )
+    assert said(returns=[-67.6, -31.0, *FLAT * 4], **OLD).startswith(
+        "not learning because the return does not rise"
+    )
+
+
 def test_a_return_that_is_near_its_best_need_not_rise():
     """The pendulum has rewards of -16 to 0 and episodes of 200 steps."""
     pendulum = {"of_episodes": {"steps": 200}, "reward_low": -16.0, **OLD}

@@ -25,6 +25,7 @@ _MANY = 20
 _LEAST = 8  # least and most newest episodes, when compared with the few
 _NEWEST = 10
 _CLEAR = 3.0  # standard errors that make a rise clear
+_FAR = 6.0  # standard deviations of the newest returns that a first one lies below them
 _FLAT_EPISODES = 40
 _FLAT_STEPS = 10_000
 # training steps before a worker's first sample that make a policy count as trained
@@ -90,6 +91,16 @@ class Returns:
                     rise = float(np.mean(newest) - np.reshape(first, (2, -1)).mean(1).max())
                     yield f"{kind} {len(first)}", rise, max(_CLEAR * error, 1e-9)
 
+    def need_not_rise(self) -> bool:
+        """Whether the first policies were already trained, or learning took less than two episodes:
+        one of the first two returns lies far below the newest.
+        """
+        return self.starts_well or any(
+            min(kept[:_FEW]) < np.mean(newest) - _FAR * np.std(newest, ddof=1)
+            for kept in self.kept.values()
+            if len(newest := kept[_FEW:][-_NEWEST:]) >= _LEAST
+        )
+
     def have_risen(self) -> bool:
         """Whether returns of either kind have clearly risen, and have since kept more than half of
         their largest rise.
@@ -104,7 +115,7 @@ class Returns:
         """Whether returns have risen by less than a quarter of a clear rise, or half of one if they
         `was_said` to be flat before; if they need not rise, whether they have clearly fallen.
         """
-        if self.starts_well:
+        if self.need_not_rise():
             return any(rise < -clear for _, rise, clear in self._rises())
         return all(rise < clear / (2 if was_said else 4) for _, rise, clear in self._rises())
 
@@ -117,7 +128,7 @@ class Returns:
             f"{newest:.3g} in the newest episodes, {first:.3g} in the first ones, after "
             f"{self.count} episodes"
         )
-        if self.starts_well or self.largest_rises:
+        if self.need_not_rise() or self.largest_rises:
             return (
                 f"the return has fallen: {said}; lower the learning rates, or go on from the best "
                 "policy"
@@ -301,7 +312,7 @@ class Diagnosis:
         elif is_old and returns.count and not is_near_best and returns.are_flat(was_said):
             self._says_flat = True
             self.line = NOT_LEARNING + returns.flat()
-        elif is_old and (returns.starts_well or not returns.count or is_near_best):
+        elif is_old and (returns.need_not_rise() or not returns.count or is_near_best):
             self.line = LEARNING
         else:
             self.line = TOO_EARLY

@@ -1,12 +1,12 @@
 """The page as served to a browser and to Prometheus, with a server and its peers."""
 
-import contextlib
 import http.client
 import json
 import re
 import socket
 import threading
 from contextlib import closing
+from unittest.mock import Mock
 
 import pytest
 from quiet import quiet_ring
@@ -21,6 +21,12 @@ from tmrl_like.transport import KeyFolder
 
 def quiet_watcher():
     return Watcher(quiet_ring(), {}, ())
+
+
+def watcher_without_a_thread():
+    watcher = quiet_watcher()
+    watcher.session.close(0.0)
+    return watcher
 
 
 def invited(server, folder, role):
@@ -38,7 +44,48 @@ def test_what_happened_before_the_page_began_is_not_told_as_if_it_happened_now()
 
 
 def test_a_page_without_a_server_does_not_look_around_a_hundred_times_a_second():
-    assert quiet_watcher().on_tick(bool, connected=False) > 0.1
+    assert watcher_without_a_thread().on_tick(bool, connected=False) > 0.1
+
+
+def test_the_server_is_asked_a_few_times_a_second_while_a_browser_asks_and_rarely_afterwards(
+    monkeypatch,
+):
+    watcher, clock, asked = watcher_without_a_thread(), Mock(), []
+    monkeypatch.setattr("tmrl_like.page.watcher.time", clock)
+
+    def asked_within(begin_s, end_s, browser=None):
+        asked.clear()
+        for tenth in range(begin_s * 10, end_s * 10):
+            clock.monotonic.return_value = tenth / 10
+            if browser is not None:
+                browser()
+            watcher.on_tick(lambda data: not asked.append(data), True)
+        return len(asked)
+
+    start_s = 10_000_000
+    assert asked_within(start_s, start_s + 20) <= 5
+    assert asked_within(start_s + 20, start_s + 30, watcher.workers) >= 20
+    assert asked_within(start_s + 30, start_s + 36) >= 10  # somebody may still look
+    assert asked_within(start_s + 36, start_s + 56) <= 5
+
+
+def test_a_browser_that_begins_to_ask_has_the_server_asked_at_once():
+    watcher = quiet_watcher()
+    watcher.session.wake = Mock()
+    for _ in range(3):
+        watcher.workers()
+    watcher.session.wake.assert_called_once_with()
+
+
+def test_a_server_that_is_lost_is_in_the_next_answer_and_its_workers_become_older():
+    watcher = watcher_without_a_thread()
+    for connected in (True, False):
+        watcher.on_tick(lambda data: True, connected)
+        run = json.loads(watcher.run())
+        assert run["connected"] is connected
+    assert [text for _, _, text in run["incidents"]][-1] == "no server answers"
+    before, after = (json.loads(watcher.workers())["age_s"] for _ in range(2))
+    assert 0 < before < after
 
 
 @pytest.fixture(scope="module")
@@ -52,21 +99,14 @@ def get(page, path, method="GET", **headers):
     with closing(connection):
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
-        headers = dict(answer.getheaders())
-        is_endless = headers.get("content-type") == "text/event-stream"
-        return answer.status, "" if is_endless else answer.read().decode(), headers
+        return answer.status, answer.read().decode(), dict(answer.getheaders())
 
 
-def events(page):
-    """Yield the events sent to one browser, until the page ends."""
-    connection = http.client.HTTPConnection(*page.address, timeout=20)
-    with closing(connection):
-        connection.request("GET", "/events")
-        answer = connection.getresponse()
-        while line := answer.readline():
-            if line.startswith(b"event: "):
-                kind, data = line[7:-1].decode(), answer.readline()[6:]
-                yield kind, json.loads(data)
+def polled(page, path):
+    """Return what a browser is told."""
+    status, text, headers = get(page, path)
+    assert (status, headers["content-type"]) == (200, "application/json; charset=utf-8")
+    return json.loads(text)
 
 
 def test_a_request_for_which_there_is_no_thread_is_one_line_and_the_next_is_answered(
@@ -104,21 +144,8 @@ def test_an_address_and_this_machines_names_are_answered_and_what_another_site_c
         assert get(page, "/metrics", Host=host)[0] == 200
     told = "this page answers to localhost, this machine's name or an address\n"
     for host in ("evil.example:7791", "127.0.0.1.evil.example", "localhost.evil", ""):
-        for path in ("/", "/events", "/metrics"):
+        for path in ("/", "/run", "/workers", "/metrics"):
             assert get(page, path, Host=host)[:2] == (421, told)
-
-
-def test_no_more_than_twenty_browsers_look_and_one_that_leaves_makes_room(until):
-    watcher = quiet_watcher()
-    with Page(watcher, port=0) as page, contextlib.ExitStack() as looking:
-        for _ in range(20):
-            browser = looking.enter_context(closing(socket.create_connection(page.address)))
-            browser.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        until(lambda: len(watcher.browsers) == 20)
-        assert get(page, "/events")[0] == 503
-        assert get(page, "/")[0] == 200
-        looking.close()
-        until(lambda: [browser.put("run", b"{}") for browser in list(watcher.browsers)] == [])
 
 
 def test_a_port_that_is_taken_is_said_and_one_that_was_not_asked_for_is_replaced(page, monkeypatch):
@@ -147,27 +174,21 @@ def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(
     trainer.run()
     watcher = invited(server, tmp_path, "watcher")
     with Page(watcher, port=0) as page:
-        told = events(page)
-        until(lambda: watcher.session.connected)
-        run, seen = {"round": {}}, {"returns": []}
-        while not (run["round"] and seen["returns"]):
-            kind, content = next(told)
-            if kind == "run":
-                run = content
-            elif content:
-                (seen,) = content
+        until(lambda: polled(page, "/run")["round"])
+        until(lambda: [w for w in polled(page, "/workers")["workers"] if w["returns"]])
+        run, told = polled(page, "/run"), polled(page, "/workers")
+        (seen,) = told["workers"]
+        assert 0 <= told["age_s"] < 5
         assert 0 <= seen["age_s"] < 5
         assert seen["worker"] == "arm"
         assert 0 < len(seen["returns"]) <= 5
         assert seen["env_steps"] > 0
         assert run["round"]["training_steps_total"] == 20
-        assert run["curves"]["return"][1]
+        assert run["curves"]["return"][0]
         assert "connected to the server" in [text for _, _, text in run["incidents"]]
         metrics = get(page, "/metrics")[1]
         assert "tmrl_training_steps_total 20\n" in metrics
         assert 'tmrl_worker_env_steps_total{worker="arm"}' in metrics
-        told.close()
-        until(lambda: not watcher.browsers)
 
 
 def test_a_page_whose_key_may_not_look_ends_with_the_reason(zmq_house, tmp_path):

@@ -20,7 +20,7 @@ from typing import Any
 from tmrl_like.base.threads import is_shortage, no_thread, start_thread
 from tmrl_like.errors import AddressInUseError, ConfigError, TransportError
 from tmrl_like.page.prometheus import exposition
-from tmrl_like.page.watcher import Browser, Watcher
+from tmrl_like.page.watcher import Watcher
 from tmrl_like.transport.addresses import bracketed, host_and_port, is_address
 
 log = logging.getLogger("tmrl_like.page")
@@ -32,7 +32,6 @@ _FILES = {
     "/page.js": ("page.js", "text/javascript"),
     "/page.css": ("page.css", "text/css"),
 }
-_MAX_BROWSERS = 20
 _MAX_THREADS = 100
 _SLOW_S = 10.0  # a connection that sends or takes nothing for this long is closed
 _HEADERS = {  # load nothing from elsewhere, allow no embedding, and let no other site read it
@@ -86,8 +85,6 @@ class Page:
     def close(self) -> None:
         """Stop serving. Calling it twice is fine. Any thread, or a signal handler."""
         self._server.shutdown()
-        for browser in list(self._watcher.browsers):
-            browser.end()
 
     def __enter__(self) -> Page:
         return self
@@ -144,42 +141,28 @@ class _Answer(BaseHTTPRequestHandler):
         """Answer if Host is an address or this machine's own name, not a name that another site
         points to it.
         """
-        path = self.path.partition("?")[0]
+        path, watcher = self.path.partition("?")[0], self.server.watcher
         if not _is_ours(self.headers.get("host", "")):
-            self._say(421, "this page answers to localhost, this machine's name or an address\n")
-        elif path == "/events":
-            self._events()
+            self._say(421, b"this page answers to localhost, this machine's name or an address\n")
+        elif path == "/run":
+            self._say(200, watcher.run(), "application/json")
+        elif path == "/workers":
+            self._say(200, watcher.workers(), "application/json")
         elif path == "/metrics":
-            watcher = self.server.watcher
             silent_s = time.monotonic() - watcher.seen_at
             text = exposition(watcher.sight, silent_s, watcher.history.round)
-            self._say(200, text, "text/plain; version=0.0.4")
+            self._say(200, text.encode(), "text/plain; version=0.0.4")
         elif path in _FILES:
             file, media_type = _FILES[path]
-            self._say(200, (_STATIC / file).read_text(encoding="utf-8"), media_type)
+            self._say(200, (_STATIC / file).read_bytes(), media_type)
         else:
-            self._say(404, "there is no such page\n")
+            self._say(404, b"there is no such page\n")
 
-    def _say(self, status: int, text: str, media_type: str = "text/plain") -> None:
+    def _say(self, status: int, content: bytes, media_type: str = "text/plain") -> None:
         self.send_response(status)
         self.send_header("content-type", f"{media_type}; charset=utf-8")
         self.end_headers()
-        self.wfile.write(text.encode())
-
-    def _events(self) -> None:
-        browser, watcher = Browser(), self.server.watcher
-        if len(watcher.browsers) >= _MAX_BROWSERS:
-            self._say(503, f"{_MAX_BROWSERS} browsers look at this page already\n")
-            return
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.end_headers()
-        watcher.welcome(browser)
-        try:
-            for event in browser:
-                self.wfile.write(event)
-        finally:
-            watcher.browsers.discard(browser)
+        self.wfile.write(content)
 
     def end_headers(self) -> None:
         for name, value in _HEADERS.items():

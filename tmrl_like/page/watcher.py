@@ -1,13 +1,11 @@
-"""The page's connection to a server, and what it sends to browsers."""
+"""The page's connection to a server, and what it answers to browsers."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -21,58 +19,26 @@ from tmrl_like.wire import messages as m
 
 _LOOKS_EVERY_S = 0.35  # while a browser shows the page
 _KEEPS_UP_EVERY_S = 5.0  # otherwise; a server keeps reports for much longer
-_TELLS_OF_RUN_EVERY_S = 3.0
+_SHOWN_FOR_S = 5.0  # after a browser's request
+_TELLS_OF_RUN_EVERY_S = 2.0
 _decoder = msgspec.msgpack.Decoder(m.Sight)
-
-
-class Browser:
-    """The newest waiting event of each kind for one browser; iterates over server-sent events until
-    `end`.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-        self._is_over = False
-
-    def put(self, kind: str, data: bytes) -> None:
-        """Queue the event of this kind; `data` is one line."""
-        with self._changed:
-            self._waiting[kind] = data
-            self._changed.notify()
-
-    def end(self) -> None:
-        """End the iteration, so that nothing more is sent."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify()
-
-    def __iter__(self) -> Iterator[bytes]:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_over)
-                if self._is_over:
-                    return
-                waiting, self._waiting = self._waiting, {}
-            for kind, data in waiting.items():
-                yield b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
 
 
 class Watcher:
     """Looks at a server regularly, more often while a browser shows the page (see
     `conversation.Role`).
 
-    Browsers receive, as JSON, the "workers" a few times a second and the "run" every few seconds.
+    The JSON for browsers is kept ready: the workers of the newest view, and the run, which is
+    described every few seconds.
 
     Attributes:
         session: keeps the connection; raises the error that ended it.
         history: of the run.
         sight: the newest view of the server; None before the first one.
-        seen_at: when that arrived, `time.monotonic()`.
-        browsers: the connected ones; the code that serves the page adds and removes them.
+        seen_at: when that arrived, or this began, `time.monotonic()`.
     """
 
-    def __init__(self, ring: Ring, title: dict[str, Any], records: Iterable[Record]) -> None:
+    def __init__(self, ring: Ring, title: dict[str, object], records: Iterable[Record]) -> None:
         """Connect, without waiting for the server; `title` is passed to browsers, `records` are
         those known of the run.
         """
@@ -81,29 +47,34 @@ class Watcher:
             self.history.add_record(record)
         self.history.incidents.clear()  # records do not say when they happened
         self.sight: m.Sight | None = None
-        self.browsers: set[Browser] = set()
         self._title = {
             **title,
             "server": ", ".join(ring.addresses),
             "late_edges_s": LATENESS_EDGES_S,
         }
         self._view = self._report = 0
-        self.seen_at = self._asked_at = self._told_at = -math.inf
+        self.seen_at = time.monotonic()
+        self._shown_at = self._asked_at = self._told_at = -math.inf
         self._was_connected = False
+        self._workers = b"[]"
+        self._run = self._described_run(False)
         self.session = Session(ring, self, m.Hello.of_this_process("watcher", name_of_peer(None)))
 
-    def welcome(self, browser: Browser) -> None:
-        """Add a browser, and look at the server now. Any thread."""
-        self.browsers.add(browser)
-        self._asked_at = -math.inf
-        self._told_at = -math.inf
-        self.session.wake()
+    def run(self) -> bytes:
+        """Return the run for a browser. Any thread."""
+        return self._run
 
-    def _tell(self, kind: str, content: object) -> None:
-        if self.browsers:
-            data = msgspec.json.encode(content)
-            for browser in list(self.browsers):
-                browser.put(kind, data)
+    def workers(self) -> bytes:
+        """Return the newest view's workers for a browser, and look at the server more often for a
+        while. Any thread.
+        """
+        now = time.monotonic()
+        if now - self._shown_at >= _SHOWN_FOR_S:
+            self.session.wake()
+        self._shown_at = now
+        return msgspec.json.encode(
+            {"age_s": now - self.seen_at, "workers": msgspec.Raw(self._workers)}
+        )
 
     # -- the connection's thread -------------------------------------------------------------------
 
@@ -125,10 +96,12 @@ class Watcher:
             ):  # a malformed report
                 self.history.add_record(msgspec.json.decode(report))
         self.history.see(sight.trainers, [beat for _, beat in sight.workers])
-        self._tell("workers", [described(age_s, beat) for age_s, beat in sight.workers])
+        self._workers = msgspec.json.encode(
+            [described(age_s, beat) for age_s, beat in sight.workers]
+        )
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        """Request a view if one is due, and send the run to browsers."""
+        """Request a view if one is due, and describe the run for browsers."""
         now = time.monotonic()
         if connected != self._was_connected:
             self._was_connected = connected
@@ -137,10 +110,11 @@ class Watcher:
                 self.history.tell("good", "connected to the server")
             else:
                 self.history.tell("bad", "no server answers")
-        if self.browsers and now - self._told_at >= _TELLS_OF_RUN_EVERY_S:
+        if now - self._told_at >= _TELLS_OF_RUN_EVERY_S:
             self._told_at = now
-            self._tell("run", self._run(connected))
-        every_s = _LOOKS_EVERY_S if self.browsers else _KEEPS_UP_EVERY_S
+            self._run = self._described_run(connected)
+        is_shown = now - self._shown_at < _SHOWN_FOR_S
+        every_s = _LOOKS_EVERY_S if is_shown else _KEEPS_UP_EVERY_S
         if not connected:
             return every_s
         if now - self._asked_at >= every_s and send(m.encode(m.Look(self._view, self._report))):
@@ -153,19 +127,21 @@ class Watcher:
     def beat(self) -> m.Beat:
         return m.Beat()
 
-    def _run(self, connected: bool) -> dict[str, Any]:
+    def _described_run(self, connected: bool) -> bytes:
         history = self.history
-        return {
-            **self._title,
-            "connected": connected,
-            "time_s": history.time_s,
-            "round": history.round,
-            "curves": {name: curve.columns() for name, curve in history.curves.items()},
-            "incidents": list(history.incidents),
-        }
+        return msgspec.json.encode(
+            {
+                **self._title,
+                "connected": connected,
+                "time_s": history.time_s,
+                "round": history.round,
+                "curves": {name: curve.columns() for name, curve in history.curves.items()},
+                "incidents": list(history.incidents),
+            }
+        )
 
 
-def described(age_s: float, beat: m.Beat) -> dict[str, Any]:
+def described(age_s: float, beat: m.Beat) -> dict[str, object]:
     """Return a worker's condition as browsers receive it."""
     return {
         "worker": beat.worker,

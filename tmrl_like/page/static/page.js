@@ -1,5 +1,5 @@
 "use strict";
-// Two kinds of events arrive: "workers" a few times a second, and "run" every few seconds (tmrl_like/page/watcher.py).
+// Two answers are polled: "workers" a few times a second, and "run" every few seconds (tmrl_like/page/watcher.py).
 
 const $ = (id) => document.getElementById(id);
 const RATE_OVER_S = 5, GONE_AFTER_S = 3, MAX_ROWS = 100;
@@ -22,7 +22,7 @@ const CHARTS = [
 const COLUMNS = ["worker", "state", "steps/s", "asked", "overruns", "lateness", "action delay", "policy", "policy age",
   "kept", "last returns"];
 
-let run = null, fleet = [], heardAt = 0;
+let run = null, fleet = [], seenAt = 0, isAnswered = true;
 const past = new Map();  // worker -> its recent counts, from which rates are computed
 
 // -- numbers ----------------------------------------------------------------------------------------
@@ -64,10 +64,10 @@ function make(tag, parent, value, kind) {
 // -- workers ----------------------------------------------------------------------------------------
 
 function understand(workers) {
-  const now = performance.now() / 1e3, names = new Set();
+  const names = new Set();
   fleet = workers.map((w) => {
     names.add(w.worker);
-    const at = now - w.age_s;
+    const at = seenAt - w.age_s;
     let before = past.get(w.worker);
     if (!before || before.at(-1).env_steps > w.env_steps) past.set(w.worker, before = []);
     if (!before.length || at - before.at(-1).at > 0.1) {
@@ -259,27 +259,41 @@ function drawChart(chart, i) {
 }
 
 function drawState() {
-  const silent = (performance.now() - heardAt) / 1e3;
+  const silent = performance.now() / 1e3 - seenAt;
   const oldest = fleet.reduce((most, w) => (w.age_s < GONE_AFTER_S ? Math.max(most, w.age_s) : most), 0);
-  if (!run || source.readyState !== EventSource.OPEN) text($("state"), "the page's process does not answer", "bad");
+  if (!run || !isAnswered) text($("state"), "the page's process does not answer", "bad");
   else if (!run.connected) text($("state"), `no server answers at ${run.server}`, "bad");
   else text($("state"), `${run.server} · at most ${seconds(oldest + silent)} old`, silent > 2 ? "bad" : "");
 }
 
-// -- events -----------------------------------------------------------------------------------------
+// -- polling ----------------------------------------------------------------------------------------
 
-COLUMNS.forEach((name) => make("th", $("columns"), name));
-const source = new EventSource("events");
-source.addEventListener("run", (event) => { run = JSON.parse(event.data); drawRun(); drawCards(); drawState(); });
-source.addEventListener("workers", (event) => {
+async function poll(path, everyMs, draw) {
+  const answer = await fetch(path).then((response) => response.json()).catch(() => null);
+  setTimeout(poll, everyMs, path, everyMs, draw);
+  isAnswered = answer !== null;
+  if (isAnswered) draw(answer);
+  drawState();
+}
+
+function takeRun(answer) {
+  run = answer;
+  drawRun();
+  drawCards();
+}
+
+function takeWorkers(answer) {
   if (!run) return;
-  heardAt = performance.now();
-  understand(JSON.parse(event.data));
+  seenAt = performance.now() / 1e3 - answer.age_s;
+  understand(answer.workers);
   drawTiles();
   drawWorkers();
   drawCards();
-  drawState();
-});
+}
+
+COLUMNS.forEach((name) => make("th", $("columns"), name));
+poll("run", 2000, takeRun);
+poll("workers", 200, takeWorkers);
 $("filter").addEventListener("input", drawWorkers);
 addEventListener("resize", () => { if (run) { drawRun(); drawTiles(); } });
 setInterval(drawState, 1000);

@@ -1,10 +1,11 @@
 """The page's history of a run, without a server and a browser."""
 
+import itertools
 import math
 
 import pytest
 
-from tmrl_like.page.history import BinnedCurve, RunHistory
+from tmrl_like.page.history import RunHistory
 from tmrl_like.page.prometheus import exposition
 from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.messages import Beat, Sight
@@ -27,16 +28,20 @@ def history_of(*records, kind="round"):
     return history
 
 
-def test_a_curve_holds_mean_and_spread_in_bins_that_become_wider():
-    curve = BinnedCurve()
-    for second in range(1000):
-        curve.add(second, second - 1.0)
-        curve.add(second, second + 1.0)
-    curve.add(1000.0, 1e200)  # its square is too large
-    times, means, stds = curve.columns()
-    assert (len(times), times[:2]) == (251, [2.0, 6.0])  # points of four seconds each
-    assert (means[:2], means[-1]) == ([1.5, 5.5], 1e200)
-    assert stds[0] == pytest.approx(math.sqrt(1 + 1.25))
+@pytest.mark.parametrize("rounds", [10, 600, 5000])
+def test_a_curve_of_any_length_covers_the_whole_training_evenly_in_600_points(rounds):
+    points = history_of(*({"q_mean": -k} for k in range(rounds))).curves["q_mean"]
+    assert all(value == -time_s for time_s, value in points)
+    assert min(rounds, 150) <= len(points) <= 600
+    times = [time_s for time_s, _ in points]
+    assert (times[0], times[-1]) == (0, pytest.approx(rounds - 1, rel=0.01))
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert max(gaps) <= max(1, rounds / 100)
+
+
+def test_a_trainer_that_says_no_time_fills_no_memory():
+    curves = history_of(*({"q_mean": k, "time_s": -1.0} for k in range(2000))).curves
+    assert len(curves["q_mean"]) <= 600
 
 
 def test_a_record_that_is_earlier_than_the_last_one_takes_the_place_of_all_since():
@@ -46,7 +51,7 @@ def test_a_record_that_is_earlier_than_the_last_one_takes_the_place_of_all_since
         {"q_mean": 2.0},
         {"q_mean": 10.0, "time_s": 1.0},
     )
-    assert history.curves["q_mean"].columns()[:2] == ([0.5, 1.5], [0.0, 10.0])
+    assert history.curves["q_mean"] == [(0, 0.0), (1.0, 10.0)]
     assert "is_on" not in history.curves
     assert history.round["q_mean"] == 10.0
 
@@ -55,8 +60,7 @@ def test_returns_of_training_and_of_tests_are_two_curves_and_what_is_not_finite_
     returns = ((False, 5.0), (True, 7.0), (False, None))
     records = [{"test": test, "return": value} for test, value in returns]
     curves = history_of(*records, kind="episode").curves
-    means = {name: curve.columns()[1] for name, curve in curves.items()}
-    assert means == {"return": [5.0], "return_test": [7.0]}
+    assert curves == {"return": [(0, 5.0)], "return_test": [(1, 7.0)]}
 
 
 def test_there_are_so_many_curves_and_each_of_them_goes_on():
@@ -64,7 +68,7 @@ def test_there_are_so_many_curves_and_each_of_them_goes_on():
     curves = history_of(*(shown | {f"q_{k}_{i}": 0 for i in range(99)} for k in range(40))).curves
     assert len(curves) == 100
     assert "loss" not in curves  # no chart shows it
-    assert len(curves["loss_actor"].columns()[1]) == 40
+    assert len(curves["loss_actor"]) == 40
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -17,6 +16,9 @@ from tmrl_like.wire.messages import Beat
 Incident: TypeAlias = tuple[float, str, str]
 """Unix time, kind ("good", "note" or "bad"), a sentence."""
 
+Points: TypeAlias = list[tuple[float, float]]
+"""Seconds of training and a value, in order."""
+
 DRAWN = (
     "return",
     "training_steps_per_env_step",
@@ -28,7 +30,7 @@ DRAWN = (
 )
 """Prefixes of the metrics that have a curve."""
 
-_MAX_BINS = 300
+_MAX_POINTS = 600  # of a curve
 _MAX_INCIDENTS = 300
 _MAX_CURVES = 100
 _NAMED = 5  # up to this many workers get a line each
@@ -36,50 +38,11 @@ _NAMED = 5  # up to this many workers get a line each
 _PEOPLE = tuple(source.name.lower() for source in TAKEN_OVER)
 
 
-class BinnedCurve:
-    """A quantity over time, in at most 300 bins, which become wider as time goes on."""
-
-    def __init__(self) -> None:
-        self._width_s = 1.0
-        # by bin number: count, sum, sum of squares
-        self._bins: dict[int, tuple[int, float, float]] = {}
-
-    def add(self, time_s: float, value: float) -> None:
-        """Add a value; times must not decrease."""
-        self._merge(int(time_s / self._width_s), (1, value, value * value))
-        if len(self._bins) > _MAX_BINS:
-            self._width_s *= 2
-            narrow, self._bins = self._bins, {}
-            for number, sums in narrow.items():
-                self._merge(number // 2, sums)
-
-    def _merge(self, number: int, more: tuple[int, float, float]) -> None:
-        count, total, squares = self._bins.get(number, (0, 0.0, 0.0))
-        self._bins[number] = count + more[0], total + more[1], squares + more[2]
-
-    def cut(self, time_s: float) -> None:
-        """Forget all values from this time on."""
-        self._bins = {
-            number: sums for number, sums in self._bins.items() if number * self._width_s < time_s
-        }
-
-    def columns(self) -> tuple[list[float], list[float], list[float]]:
-        """Return for each bin its middle in seconds, mean and standard deviation."""
-        times = [(number + 0.5) * self._width_s for number in self._bins]
-        means = [total / count for count, total, _ in self._bins.values()]
-        variances = [
-            squares / count - mean * mean
-            for mean, (count, _, squares) in zip(means, self._bins.values(), strict=True)
-        ]
-        return times, means, [math.sqrt(max(0.0, variance)) for variance in variances]
-
-
 class RunHistory:
     """Collects records of the metrics, and workers' heartbeats.
 
     Attributes:
-        curves: over the time of training: of numbers of the rounds by their names, and "return" and
-            "return_test".
+        curves: of numbers of the rounds by their names, and "return" and "return_test".
         round: the newest round's record; empty before the first one.
         time_s: of the newest record.
         incidents: the newest ones, oldest first.
@@ -88,7 +51,7 @@ class RunHistory:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """Start empty; `clock` returns Unix time in seconds."""
         self._clock = clock
-        self.curves: dict[str, BinnedCurve] = {}
+        self.curves: dict[str, Points] = {}
         self.round: Record = {}
         self.time_s = 0.0
         self.incidents: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
@@ -103,7 +66,7 @@ class RunHistory:
         time_s = float(record.get("time_s") or 0.0)
         if time_s < self.time_s:
             for curve in self.curves.values():
-                curve.cut(time_s)
+                curve[:] = [point for point in curve if point[0] < time_s]
         self.time_s = time_s
         if record.get("kind") == "round":
             if str(time_s) not in self._known:  # a server shows old records again
@@ -120,7 +83,10 @@ class RunHistory:
             return
         # the number of curves is limited because a trainer may send any names
         if name in self.curves or len(self.curves) < _MAX_CURVES:
-            self.curves.setdefault(name, BinnedCurve()).add(self.time_s, value)
+            curve = self.curves.setdefault(name, [])
+            curve.append((self.time_s, value))
+            if len(curve) > _MAX_POINTS:
+                curve[:] = _thinned(curve)
 
     def _tell_of_round(self, now: Record, before: Record) -> None:
         learning = now.get("learning")
@@ -182,3 +148,13 @@ class RunHistory:
                 self.tell("note", f"{name}: {before.driver} has given back")
         if now.alarm != before.alarm:
             self.tell("bad" if now.alarm else "good", f"{name}: {now.alarm or 'all is well again'}")
+
+
+def _thinned(curve: Points) -> Points:
+    """Return the points that are far enough apart for half of a curve's room."""
+    gap_s = 2 * (curve[-1][0] - curve[0][0]) / _MAX_POINTS
+    kept = curve[:1]
+    for time_s, value in curve:
+        if time_s - kept[-1][0] > gap_s:
+            kept.append((time_s, value))
+    return kept

@@ -135,7 +135,7 @@ class Watcher:
                 "connected": connected,
                 "time_s": history.time_s,
                 "round": history.round,
-                "curves": {name: curve.columns() for name, curve in history.curves.items()},
+                "curves": history.curves,
                 "incidents": list(history.incidents),
             }
         )

@@ -7,7 +7,7 @@ const BAD = ["gone", "ended", "alarm"];
 const COLOURS = { drives: "good", expert: "note", "safe action": "idle", "stands still": "idle", gone: "gone" };
 
 const CHARTS = [
-  { title: "Return", names: ["return", "return_test"], labels: ["training, mean ± std", "test"], band: true, wide: true },
+  { title: "Return", names: ["return", "return_test"], labels: ["training", "test"], wide: true },
   { title: "Training steps per sample", names: ["training_steps_per_env_step_round", "training_steps_per_env_step"],
     labels: ["of the round", "so far"], asked: true },
   { title: "Critic loss", names: ["loss_critic", "loss_critic_held_out", "loss_quantiles", "loss_quantiles_held_out"],
@@ -190,7 +190,7 @@ function drawChart(chart, i) {
     make("canvas", box).onmousemove = (event) => { chart.mouse = event.offsetX; drawChart(chart, i); };
     box.lastChild.onmouseleave = () => { chart.mouse = null; drawChart(chart, i); };
   }
-  const lines = chart.names.map((name, k) => ({ curve: run.curves[name], label: chart.labels[k] })).filter((l) => l.curve);
+  const lines = chart.names.map((name, k) => ({ curve: run.curves[name], label: chart.labels[k] })).filter((l) => l.curve?.length);
   const inks = ["a", "b", "c", "d"].map(colour), [, legend, canvas] = box.children, ratio = devicePixelRatio;
   box.hidden = !lines.length && chart.names[0] !== "return";
   if (box.hidden) return;
@@ -201,12 +201,7 @@ function drawChart(chart, i) {
   draw.font = "11px system-ui, sans-serif";
   const wants = chart.asked && typeof run.asked_ratio === "number" ? run.asked_ratio : null;
   let low = Infinity, high = -Infinity, end = Math.max(1, run.time_s);
-  for (const { curve: [, mean, std] } of lines) {
-    mean.forEach((y, k) => {
-      const spread = chart.band ? std[k] : 0;
-      [low, high] = [Math.min(low, y - spread), Math.max(high, y + spread)];
-    });
-  }
+  for (const { curve } of lines) curve.forEach(([, v]) => { [low, high] = [Math.min(low, v), Math.max(high, v)]; });
   if (wants !== null && high > 0) [low, high] = [Math.min(low, wants), Math.max(high, wants)];
   if (low > high) [low, high] = [0, 1];
   if (low === high) [low, high] = low ? [low - 0.5, high + 0.5] : [0, 1];
@@ -232,29 +227,20 @@ function drawChart(chart, i) {
     draw.stroke();
     draw.setLineDash([]);
   }
-  lines.forEach(({ curve: [times, mean, std] }, k) => {
+  lines.forEach(({ curve }, k) => {
     draw.strokeStyle = draw.fillStyle = inks[k];
-    if (chart.band && times.length > 1) {
-      draw.globalAlpha = 0.18;
-      draw.beginPath();
-      times.forEach((t, n) => draw.lineTo(x(t), y(mean[n] + std[n])));
-      times.map((t, n) => [t, mean[n] - std[n]]).reverse().forEach(([t, v]) => draw.lineTo(x(t), y(v)));
-      draw.fill();
-      draw.globalAlpha = 1;
-    }
     draw.lineWidth = 1.6;
     draw.beginPath();
-    times.forEach((t, n) => draw.lineTo(x(t), y(mean[n])));
+    curve.forEach(([t, v]) => draw.lineTo(x(t), y(v)));
     draw.stroke();
-    if (times.length < 40) times.forEach((t, n) => draw.fillRect(x(t) - 1.5, y(mean[n]) - 1.5, 3, 3));
+    if (curve.length < 40) curve.forEach(([t, v]) => draw.fillRect(x(t) - 1.5, y(v) - 1.5, 3, 3));
   });
   legend.replaceChildren();
-  lines.forEach(({ curve: [times, mean], label }, k) => {
-    let n = times.length - 1;
-    if (chart.mouse != null) while (n > 0 && x(times[n]) > chart.mouse) n--;
+  lines.forEach(({ curve, label }, k) => {
+    const [t, v] = curve.findLast(([t]) => x(t) <= (chart.mouse ?? width)) ?? curve[0];
     const entry = make("span", legend);
     make("i", entry).style.background = inks[k];
-    entry.append(`${label} ${short(mean[n])}${chart.mouse != null ? " at " + clock(times[n]) : ""}`);
+    entry.append(`${label} ${short(v)}${chart.mouse != null ? " at " + clock(t) : ""}`);
   });
 }
 

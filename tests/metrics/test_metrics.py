@@ -94,15 +94,13 @@ def test_a_console_that_takes_nothing_does_not_stop_training(opened, monkeypatch
         stderr.close()
 
 
-def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path):
+def test_tensorboard_gets_the_scalars_of_each_round(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    given = {"agent.lr_actor": 1e-3, "agent": "SACAgent", "worker.synchronous": True}
-    with contextlib.closing(TensorBoardSink(tmp_path, given)) as killed:
+    with contextlib.closing(TensorBoardSink(tmp_path)) as killed:
         for step in (6, 7, 8):
             killed.write(ROUND | {"training_steps_total": step})
-    with contextlib.closing(TensorBoardSink(tmp_path, given)) as sink:
+    with contextlib.closing(TensorBoardSink(tmp_path)) as sink:
         sink.write(ROUND | {"loss_critic": 0.5, "gradient_norm": 1.0})
         sink.write(ROUND | {"kind": "episode", "training_steps_total": 8})
     found = EventAccumulator(str(tmp_path)).Reload()
@@ -111,11 +109,6 @@ def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path)
     tags = set(found.Tags()["scalars"])
     assert {"losses/loss_critic", "agent/gradient_norm", "schedule/epoch"} <= tags
     assert not any("kind" in tag for tag in tags)
-    contents = found.PluginTagToContent("hparams")
-    assert b"episodes/return_test_mean" in contents["_hparams_/experiment"]
-    start = HParamsPluginData.FromString(contents["_hparams_/session_start_info"])
-    told = start.session_start_info.hparams
-    assert (told["agent.lr_actor"].number_value, told["agent"].string_value) == (1e-3, "SACAgent")
 
 
 def test_tensorboard_that_cannot_write_is_reported_once_and_ends_no_training(
@@ -127,21 +120,9 @@ def test_tensorboard_that_cannot_write_is_reported_once_and_ends_no_training(
     with contextlib.closing(TensorBoardSink(tmp_path)) as sink:
         sink.write(ROUND)
         sink.write(ROUND)
+    assert writer.add_scalar.call_count == 1
     (line,) = caplog.messages
     assert line.startswith("TensorBoard: No space left on device; training goes on")
-
-
-def test_tensorboard_writes_again_a_minute_after_a_full_disk(tmp_path, monkeypatch):
-    full = OSError("No space left on device")
-    with_room, without = Mock(), Mock(**{"flush.side_effect": full, "close.side_effect": full})
-    opened = Mock(side_effect=[without, with_room])
-    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", opened)
-    with contextlib.closing(TensorBoardSink(tmp_path)) as sink:
-        for time_s in (100.0, 159.0, 160.0):
-            sink.write(ROUND | {"time_s": time_s, "training_steps_total": int(time_s)})
-    assert opened.call_args.kwargs == {"purge_step": 160}
-    steps = {call.args[2] for call in with_room.add_scalar.mock_calls}
-    assert (steps, opened.call_count, with_room.close.call_count) == ({160}, 2, 1)
 
 
 NO_KEY = RuntimeError("no API key configured")

@@ -38,7 +38,6 @@ def test_metrics_that_are_shown_are_metrics_that_are_explained():
         re.findall(r"\br\.(\w+)", cards),
         re.findall(r'\br(?:\[|\.get\()"(\w+)"', rows),
         sinks.SHOWN,
-        sinks.COMPARED,
     )
     assert used - explained() == {"return_test"}  # a curve of the episodes' "return"
     for begin in history.DRAWN:

@@ -19,12 +19,11 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.arguments import Arguments, how_to_test, to_type
 from tmrl_like.cli.best import hooks_of
-from tmrl_like.cli.changes import changes_since, flat
+from tmrl_like.cli.changes import changes_since
 from tmrl_like.cli.prepare import TO_COLLECT, TO_LEARN, parts_to_train, prepare
 from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
 from tmrl_like.config.loading import as_yaml
-from tmrl_like.config.settings import PARTS
 from tmrl_like.errors import ConfigError
 from tmrl_like.experiment import Experiment
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
@@ -88,9 +87,7 @@ def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
     """Return the sinks for metrics besides the run's folder."""
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
     if experiment.trainer.tensorboard and _is_first():
-        data = experiment.as_data()
-        named = flat({name: data.get(name) for name in (*PARTS, "trainer", "seed")})
-        sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard", named))
+        sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard"))
     return sinks
 
 

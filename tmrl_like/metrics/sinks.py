@@ -50,9 +50,6 @@ _GROUPS = {
 }
 # episodes at the beginning of a run that are compared with those at its end
 _COMPARED_EPISODES = 10
-_RETRY_AFTER_S = 60.0
-# metrics that are shown beside the hyper-parameters of each run
-COMPARED = ("return_test_mean", "return_train_mean", "env_steps_total")
 
 
 class Sink(Protocol):
@@ -155,52 +152,34 @@ class TensorBoardSink:
     `losses/loss_critic`, ….
     """
 
-    def __init__(self, folder: Path, hyper_parameters: dict[str, object] | None = None) -> None:
-        """Write to `folder`.
-
-        Args:
-            folder: created if it does not exist.
-            hyper_parameters: numbers, bools and texts by name, for the tab HPARAMS, where runs are
-                compared.
+    def __init__(self, folder: Path) -> None:
+        """Write to `folder`, which is created if it does not exist.
 
         Raises:
             MissingExtraError: TensorBoard is not installed.
         """
         try:
             from torch.utils.tensorboard import SummaryWriter
-            from torch.utils.tensorboard.summary import hparams
         except ImportError:
             raise MissingExtraError(
                 "TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'"
             ) from None
         self._open = partial(SummaryWriter, str(folder))
-        names = dict.fromkeys(map(tag_of, COMPARED), 0.0)
-        self._summaries = hparams(hyper_parameters or {}, names)
-        self._writer: Any = None  # until the first round, and after an error
+        self._writer: Any = None  # until the first round
         self._failed = False
-        self._retry_at_s = 0.0  # of the training's time
 
     def write(self, record: Record) -> None:
-        if record.get("kind") != "round" or record["time_s"] < self._retry_at_s:
+        if record.get("kind") != "round" or self._failed:
             return
         step = record["training_steps_total"]
         try:
-            is_new = self._writer is None
-            if is_new:
+            if self._writer is None:
                 # hides these and later steps of a trainer that was killed
                 self._writer = self._open(purge_step=step)
-                for summary in self._summaries:
-                    self._writer.file_writer.add_summary(summary)
             for name, value in numbers_of(record).items():
                 self._writer.add_scalar(tag_of(name), value, step)
-            if is_new:  # learn at once whether there is room
-                self._writer.flush()
-                self._failed = False
         except Exception as error:
             self._fail(error)
-            self._retry_at_s = record["time_s"] + _RETRY_AFTER_S
-            self.close()
-            self._writer = None  # after its first error it writes no more
 
     def close(self) -> None:
         try:

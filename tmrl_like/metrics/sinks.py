@@ -165,7 +165,7 @@ class TensorBoardSink:
                 "TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'"
             ) from None
         self._open = partial(SummaryWriter, str(folder))
-        self._writer: Any = None  # until the first round
+        self._writer: SummaryWriter | None = None  # until the first round
         self._failed = False
 
     def write(self, record: Record) -> None:

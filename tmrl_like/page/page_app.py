@@ -15,7 +15,6 @@ import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
-from typing import Any
 
 from tmrl_like.base.threads import is_shortage, no_thread, start_thread
 from tmrl_like.errors import AddressInUseError, ConfigError, TransportError
@@ -119,11 +118,11 @@ class _Server(ThreadingTCPServer):
         self.watcher = watcher
         super().__init__((bind, port), _Answer)
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:
+    def verify_request(self, *request: object) -> bool:
         """Whether a further thread may answer this connection."""
         return threading.active_count() < _MAX_THREADS
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, *request: object) -> None:
         error = sys.exception()
         if isinstance(error, RuntimeError) and is_shortage(error):
             log.warning("%s", no_thread("of the page's answer", error))
@@ -172,7 +171,7 @@ class _Answer(BaseHTTPRequestHandler):
     def version_string(self) -> str:
         return "tmrl_like"
 
-    def log_message(self, *line: Any) -> None:
+    def log_message(self, *line: object) -> None:
         """Do not log requests."""
 
 

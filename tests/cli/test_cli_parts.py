@@ -141,7 +141,7 @@ def test_a_user_class_that_fails_keeps_its_traceback(command_line):
 
 
 def test_what_the_encoding_of_the_output_lacks_ends_no_command(command_line, monkeypatch):
-    """As with `tmrl-like run drone > log.txt` on Windows, which draws returns as bars."""
+    """As with `tmrl-like config my_arm > my_arm.txt` on Windows."""
     printed = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="cp1252"))
     assert command_line("config", TINY, "--worker.person.reset_prompt", "▁▇") == 0

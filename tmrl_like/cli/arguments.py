@@ -249,7 +249,7 @@ def parsers() -> tuple[_Parser, dict[str, _Parser]]:
 def _add_roles(command: Callable[..., _Parser]) -> None:
     run = command(
         "run",
-        "server, trainer and workers on this machine, with live progress",
+        "server, trainer and workers on this machine",
         "One Ctrl-C ends all of them. If one dies, the others are ended and its last words are "
         "shown.",
     )

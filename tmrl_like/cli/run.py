@@ -7,6 +7,7 @@ import datetime
 import io
 import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
@@ -14,14 +15,11 @@ import msgspec
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
-from tmrl_like.cli.progress import Progress
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, INTERRUPTED, Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family
-from tmrl_like.cli.views import View, make_view
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import is_loopback
 from tmrl_like.errors import ConfigError, TmrlLikeError
-from tmrl_like.metrics.reading import Tail
 from tmrl_like.types import EpisodeStats
 
 _TURN_S = 0.1
@@ -76,14 +74,24 @@ def main(arguments: Arguments) -> int:
         arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None
     )
     with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof) as let_others:
-        view = make_view(title)
+        show(f"run {title}")
         try:
             with Family() as family:
-                return Run(arguments, family, view, stopper, let_others).run()
+                return Run(arguments, family, stopper, let_others).run()
         except _ToldToStopError:
             return INTERRUPTED
-        finally:
-            view.close()
+
+
+def show(text: str) -> None:
+    """Print a line, unless its reader has gone (`| tee` ends with Ctrl-C) or its disk is full: the
+    run goes on.
+    """
+    try:
+        print(text)
+    except BrokenPipeError:
+        sys.stdout = None  # print now does nothing
+    except OSError:
+        pass
 
 
 class Run:
@@ -93,7 +101,6 @@ class Run:
         self,
         arguments: Arguments,
         family: Family,
-        view: View,
         stopper: Stopper,
         let_others: Callable[[], None],
     ) -> None:
@@ -101,11 +108,7 @@ class Run:
         self._arguments = arguments
         self._settings = arguments.experiment
         self._family = family
-        self._view = view
         self._stopper = stopper
-        self._state = "starting"
-        self._progress = Progress(self._settings)
-        self._tail: Tail | None = None
         self._early_lines = io.StringIO()  # until the run has a folder
         self._log: TextIO = self._early_lines
         self._port = 0
@@ -127,21 +130,17 @@ class Run:
             if self._arguments.page:
                 self._start("page", "page", *self._where())
             self._start_workers(self._arguments.workers)
-            self._state = "training"
+            self._say("waiting for the first samples")
             while any(trainer.exit_code is None for trainer in trainers):
                 self._turn()
             self._turn()
-            self._progress.finish()
             self._end_all()
-            self._state = "done"
-            self._view.show(self._state, self._progress)
             code = self._prove() if self._arguments.proof else 0
             self._say_where()
             return code
         except BaseException as failure:
-            has_trained = self._state == "training"
             self._end_all()
-            if has_trained:
+            if self._parts("worker"):
                 self._say_where()
             # a trainer may have failed to write its last checkpoint
             for trainer in self._parts("trainer"):
@@ -162,6 +161,7 @@ class Run:
         """Wait until a part has started, so that parts started later do not compete with it for the
         processor.
         """
+        self._say(f"waiting for the {child.role}")
         while not child.said:
             self._turn()
 
@@ -188,7 +188,6 @@ class Run:
         self._let_others()
         self._log = self._settings.paths.log.open("a", encoding="utf-8", buffering=1)
         self._write(self._early_lines.getvalue())
-        self._tail = Tail(self._settings.paths.metrics)
 
     def _check_code(self) -> None:
         """Import the code of all parts, in a process that then ends. Raises PartDiedError if that
@@ -231,8 +230,12 @@ class Run:
         """
         asked = self._settings.proof.episodes
         child = self._start(role, "test", "--episodes", str(asked), *policy)
+        shown = -1
         while child.exit_code is None:
-            self._state = f"proof: {len(_episodes_of(child))} of {asked} {role}s"
+            done = len(_episodes_of(child))
+            if done > shown:
+                self._say(f"proof: {done} of {asked} {role}s")
+                shown = done
             self._turn()
         self._hear_last_words()
         episodes = _episodes_of(child)
@@ -265,9 +268,6 @@ class Run:
         was done.
         """
         self._hear(_TURN_S)
-        for record in self._tail.records() if self._tail else ():
-            self._progress.add(record)
-        self._view.show(self._state, self._progress)
         if self._stopper.requested:
             raise _ToldToStopError
         if dead := [child for child in self._family.children if self._has_died(child)]:
@@ -284,7 +284,7 @@ class Run:
         for text in self._family.lines(wait_s):
             self._write(f"{text}\n")
             if not text.startswith(ERROR_PREFIX):
-                self._view.line(text)
+                show(text)
 
     def _hear_last_words(self) -> None:
         self._family.wait_for_last_words()
@@ -292,7 +292,7 @@ class Run:
 
     def _say(self, text: str) -> None:
         self._write(f"{text}\n")
-        self._view.line(text)
+        show(text)
 
     def _write(self, lines: str) -> None:
         """Add lines to run.log. A full disk costs log lines, and nothing else."""
@@ -306,8 +306,7 @@ class Run:
         )
 
     def _end_all(self) -> None:
-        self._state = "ending"
-        self._view.show(self._state, self._progress)
+        self._say("ending")
         trainers = self._parts("trainer")
         self._family.ask_to_end(*trainers)
         self._family.stop(*self._parts("page", "worker", *_TESTED), within_s=_ENDS_WITHIN_S)
@@ -322,7 +321,6 @@ class Run:
         paths = self._settings.paths
         before = self._test(_TESTED[0], "--untrained")
         after = self._test(_TESTED[1], "--policy", str(paths.trainer_model))
-        self._view.close()
         if proof.prove(before, after, self._settings.proof, paths.folder):
             return 0
         return TmrlLikeError.exit_code

@@ -86,7 +86,7 @@ def _is_first() -> bool:
 
 def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
     """Return the sinks for metrics besides the run's folder."""
-    sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
+    sinks: list[Sink] = [ConsoleSink()]
     if experiment.trainer.tensorboard and _is_first():
         data = experiment.as_data()
         named = flat({name: data.get(name) for name in (*PARTS, "trainer", "seed")})

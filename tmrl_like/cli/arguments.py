@@ -254,7 +254,6 @@ def _add_roles(command: Callable[..., _Parser]) -> None:
         "shown.",
     )
     run.number("--workers", 1, "number of workers")
-    run.number("--trainers", 1, "number of trainers, which learn as one")
     run.flag(
         "--in-process",
         "everything in one thread, for a debugger and for reproducible results; the environment "

@@ -89,9 +89,7 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
         f"everything of this run is in {folder}; try: tmrl-like test {TINY} {port}"
         in trainer.output
     )
-    kept = (folder / "run.log").read_text()
-    assert {"tmrl_like.worker", "tmrl_like.trainer"} <= set(kept.split())
-    assert kept.count(" starts: ") == 2
+    assert not (folder / "run.log").exists()  # each has its own standard error
 
 
 def test_a_check_takes_nan_for_no_change():

@@ -176,7 +176,7 @@ with prepare(arguments, TO_COLLECT).make_worker() as worker:
     obs, _ = worker.reset(collect_samples=True)
     worker.step(obs, test=False, collect_samples=True)
 """
-HEAVY = "torch numpy gymnasium rtgym cv2 wandb matplotlib rich asyncio"  # and slow to import
+HEAVY = "torch numpy gymnasium rtgym cv2 wandb matplotlib asyncio"  # and slow to import
 SMALL = "tlspyo nats nkeys safetensors zstandard psutil"
 ENGINE = "tmrl_like.engine.gateway tmrl_like.engine.reader"
 
@@ -192,7 +192,7 @@ ENGINE = "tmrl_like.engine.gateway tmrl_like.engine.reader"
         (SERVE, f"{HEAVY} {SMALL} {ENGINE} filelock"),
         ("from tmrl_like.cli.run import main", f"{HEAVY} {SMALL} {ENGINE} zmq cryptography"),
         ("import tmrl_like.cli.train", f"cv2 wandb tlspyo rtgym matplotlib nats nkeys {ENGINE}"),
-        (DRIVE, "torch cv2 wandb tlspyo twisted rich matplotlib asyncio"),
+        (DRIVE, "torch cv2 wandb tlspyo twisted matplotlib asyncio"),
         ("import tmrl_like.policies.weight_file", "torch gymnasium"),
         # it first sets the number of threads
         ("import tmrl_like.agents, tmrl_like.cli.work", "torch numpy"),

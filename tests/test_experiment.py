@@ -128,7 +128,7 @@ def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_r
     assert heard
     paths = experiment.paths
     assert paths.folder == own_home / ".tmrl_like" / "runs" / "mine"
-    assert {"checkpoints", "metrics.jsonl", "policies", "run.json", "run.log"} <= {
+    assert {"checkpoints", "metrics.jsonl", "policies", "run.json"} <= {
         p.name for p in paths.folder.iterdir()
     }
     assert PolicyStore(paths.policies).versions()

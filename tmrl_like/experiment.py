@@ -235,18 +235,14 @@ class Experiment(Settings):
         return Server(**section.connection | usual | more)
 
     @contextlib.contextmanager
-    def make_worker(self, *, supervised: bool = False, **more: Any) -> Iterator[RolloutWorker]:
+    def make_worker(self, **more: Any) -> Iterator[RolloutWorker]:
         """Make the worker for a `with` block, which closes it at the end. Meanwhile it uses the
-        run's folder.
-
-        Args:
-            supervised: this process was started by a `tmrl-like run` that owns the folder.
-            more: adds or replaces arguments of `RolloutWorker`.
+        run's folder. `more` adds or replaces arguments of `RolloutWorker`.
         """
         from tmrl_like.config.run_lock import use_run
 
         with (
-            use_run(self.paths, "worker", supervised=supervised),
+            use_run(self.paths, "worker"),
             self._new_worker(**more) as worker,
         ):
             yield worker

@@ -34,9 +34,8 @@ MISTAKES = {
     ),
     "an argument too many": Mistake("server TINY more", "'more' is one argument too many"),
     "too few workers": Mistake("run TINY --workers 0", "--workers is 0; expected 1 or more"),
-    "fewer workers than trainers": Mistake(
-        "run TINY --trainers 3 --workers 2",
-        "--trainers 3 needs --workers 3 at least",
+    "several trainers of a run": Mistake(
+        "run TINY --trainers 2", "start `tmrl-like trainer` with torchrun"
     ),
     "one process for several workers": Mistake(
         "run TINY --in-process --workers 2", "worker.envs is the"

@@ -89,9 +89,7 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
         f"everything of this run is in {folder}; try: tmrl-like test {TINY} {port}"
         in trainer.output
     )
-    kept = (folder / "run.log").read_text()
-    assert {"tmrl_like.worker", "tmrl_like.trainer"} <= set(kept.split())
-    assert kept.count(" starts: ") == 2
+    assert not (folder / "run.log").exists()  # each has its own standard error
 
 
 def test_a_check_takes_nan_for_no_change():
@@ -141,7 +139,7 @@ def test_a_user_class_that_fails_keeps_its_traceback(command_line):
 
 
 def test_what_the_encoding_of_the_output_lacks_ends_no_command(command_line, monkeypatch):
-    """As with `tmrl-like run drone > log.txt` on Windows, which draws returns as bars."""
+    """As with `tmrl-like config my_arm > my_arm.txt` on Windows."""
     printed = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="cp1252"))
     assert command_line("config", TINY, "--worker.person.reset_prompt", "▁▇") == 0

@@ -3,15 +3,18 @@
 import re
 import shlex
 import signal
+import sys
 import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
 from cli_commands import TINY
+from kit.failing import with_a_full_disk, without_a_reader
 from kit.waiting import until
 
 from tmrl_like.cli.places import find_place
+from tmrl_like.cli.run import show
 from tmrl_like.config.loading import settings_of
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import Settings
@@ -43,12 +46,14 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     # what its environment and agent print is not what the parts of a run say to it
     talkative = "--env tiny.TalkativeEnv --agent tiny.TalkativeAgent"
     run = start("run TINY --proof --workers 2 --server.host robots.example", talkative)
-    run.wait_for("training")
+    run.wait_for("waiting for the first samples")
     family = run.family()
     run.wait_for(" trained tests")  # two tests in turn, which each import torch
     assert run.ends() == 0, run.output
     assert all_gone(family)
     assert "the earlier run of this name is now" in run.output
+    shown = ("waiting for the trainer", "epoch 0 round 2: ", "trained for ", "checkpoint written")
+    assert all(words in run.output for words in shown)
     assert "proof passed: mean return" in run.output
     tests = re.findall(r"^proof: \d of 5 (\w+) tests$", run.output, re.MULTILINE)
     # the untrained policy's tests end before the trained one's begin
@@ -59,7 +64,8 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     assert (folder / "best" / "rollout.npz").is_file()
     # `tmrl-like run tiny` serves other machines again
     assert settings_of(find_place("tiny").open()).server.listens_on == "0.0.0.0"
-    assert "worker-2" in (folder / "run.log").read_text()
+    kept = (folder / "run.log").read_text()
+    assert all(words in kept for words in (*shown, " server ", " worker-2 ", "proof: 5 of 5 "))
     assert "Traceback" not in run.output
     hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
     assert str(folder) in "".join(typed(*hint, "--episodes 1").out.split())
@@ -87,7 +93,7 @@ def test_a_proof_that_fails_is_a_failure_of_the_run(start):
 def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, folder):
     run = start("run TINY --page", ENDLESS)
     url = run.wait_for("tiny is shown at ").partition("shown at ")[2].strip()
-    run.wait_for("samples")
+    run.wait_for("epoch 0 round 0")
     with urllib.request.urlopen(f"{url}metrics", timeout=20) as answer:
         assert b"tmrl_trainers 1\n" in answer.read()
     page = run.part("page")
@@ -119,11 +125,29 @@ def test_a_run_ends_as_usual_without_room_for_its_log_and_at_another_address(sta
     assert "Traceback" not in run.output
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("opened", [without_a_reader, with_a_full_disk])
+def test_a_run_goes_on_if_nothing_takes_its_lines(opened, monkeypatch):
+    """`tmrl-like run … | tee log`: Ctrl-C ends both, and the run has yet to end its parts."""
+    stdout = opened()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    show("a line")
+    show("ending")
+    with pytest.raises(OSError, match=r"space|pipe"):
+        stdout.close()
+
+
+@pytest.mark.long
+def test_a_person_hears_the_bell_and_reads_what_to_do(start):
+    run = start("run TINY", ENDLESS, "--worker.person.reset_prompt", "'put it back'")
+    assert "waits for a person: put it back" in run.wait_for("\a")
+
+
 @pytest.mark.long  # the test of a part that dies covers it by default
 @pytest.mark.usefixtures("checkpoint_in_the_way")
 def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start):
     run = start("run TINY", ENDLESS)
-    run.wait_for("samples")
+    run.wait_for("epoch 0 round 0")
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 1, run.output
     assert run.output.count("Traceback") == 0
@@ -166,7 +190,7 @@ def test_a_run_keeps_its_folder_for_itself_until_it_is_killed_and_its_parts_have
     start, folder, typed
 ):
     run = start("run TINY", ENDLESS)
-    run.wait_for("samples")
+    run.wait_for("epoch 0 round 0")
     family = run.family()
     for second in ("run TINY", "run TINY --fresh", "run TINY --proof", "trainer TINY"):
         printed = typed(second, ENDLESS, "--server.port=0", code=2)

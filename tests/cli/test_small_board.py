@@ -13,11 +13,11 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 BY_A_SERVER = (
     *("torch", "numpy", "gymnasium", "rtgym", "filelock", "safetensors", "zstandard", "psutil"),
-    *("tlspyo", "opencv-python", "wandb", "rich"),
+    *("tlspyo", "opencv-python", "wandb"),
 )
 BY_A_TRAINER = ("wandb", "opencv-python", "tlspyo")
 LEFT_OUT = {
-    "actors": [(*BY_A_TRAINER, "torch", "rich")],
+    "actors": [(*BY_A_TRAINER, "torch")],
     "deploy": [BY_A_SERVER, BY_A_TRAINER],
 }
 IMPORTED_AS = {"opencv-python": "cv2"}

@@ -1,9 +1,6 @@
 import contextlib
-import logging
-import os
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -100,23 +97,3 @@ def test_a_run_is_in_use_while_it_has_an_owner(paths):
     with use_run(paths, "run", alone=True):
         assert is_in_use(paths)
     assert not is_in_use(paths)
-
-
-def test_what_users_of_a_run_log_is_in_its_folder_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    log, paths = logging.getLogger("tmrl_like.trainer"), RunPaths("r6", Path("data"))
-    with use_run(paths, "trainer"), use_run(paths, "worker"):
-        log.warning("the drone is late")
-    log.warning("nobody uses it")
-    with use_run(paths, "trainer", supervised=True):
-        log.warning("the run writes that")
-    starts, late = paths.log.read_text().splitlines()
-    assert f"INFO process {os.getpid()} starts: " in starts
-    assert late.endswith(" tmrl_like.trainer WARNING the drone is late")
-
-
-def test_warnings_of_a_script_stay_on_its_console(paths, monkeypatch, capsys):
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    with use_run(paths, "trainer"):
-        logging.getLogger("tmrl_like.trainer").warning("the drone is late")
-    assert capsys.readouterr().err == "the drone is late\n"

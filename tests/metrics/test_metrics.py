@@ -68,6 +68,30 @@ def test_the_console_shows_a_round_in_a_line(capsys):
     assert "loss 0.25, held out 0.5" in capsys.readouterr().err
 
 
+def test_the_console_shows_the_warm_up_rates_ages_and_overruns(capsys):
+    ages = {"sample_age_p50_s": 0.05, "policy_age_p50_s": 1.5, "overruns_total": 3}
+    sink = ConsoleSink()
+    sink.write({"kind": "warm_up", "time_s": 1.0, "env_steps_total": 600, "start_training": 1000})
+    sink.write(ROUND | ages)
+    assert capsys.readouterr().err == (
+        "waiting for samples: 600 of 1,000 (start_training)\n"
+        "epoch 0 round 1: 1:01 · test return -3.00 · samples 5, 2.0/s · training 7 steps, 3/s, "
+        "1.40 per sample · median age sample 50 ms, policy 1.5 s · overruns 3\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("learning", "yes"),
+        ("not learning because it stands still", "no: it stands still"),
+    ],
+)
+def test_whether_it_learns_is_said_in_an_answer(line, words, capsys):
+    ConsoleSink().write(ROUND | {"learning": line})
+    assert f" · does it learn? {words} · " in capsys.readouterr().err
+
+
 def test_the_console_says_at_the_end_what_was_reached(capsys):
     sink = ConsoleSink()
     for number in range(36):

@@ -1,22 +1,4 @@
-import math
-
-from tmrl_like.metrics.reading import Tail, read_records, return_of
-
-
-def test_the_tail_of_a_file_gives_whole_lines_once_and_passes_over_what_was_there(tmp_path):
-    path = tmp_path / "m.jsonl"
-    assert list(Tail(path).records()) == []
-    path.write_text('{"a": 0}\n')
-    tail = Tail(path)
-    with path.open("a", buffering=1) as file:
-        file.write('{"a": 1}\n')
-        assert list(tail.records()) == [{"a": 1}]
-        file.write('{"a"')
-        file.flush()
-        assert list(tail.records()) == []
-        file.write(": 2}\n")
-        assert list(tail.records()) == [{"a": 2}]
-    assert list(Tail(path, math.inf).records()) == [{"a": 0}, {"a": 1}, {"a": 2}]
+from tmrl_like.metrics.reading import read_records, return_of
 
 
 def test_what_a_kill_cut_off_costs_the_records_of_its_line_alone(tmp_path):

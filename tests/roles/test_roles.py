@@ -504,7 +504,6 @@ def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, in
         "weights/worker.safetensors",
         "policies/1.safetensors",
         "metrics.jsonl",
-        "run.log",
     } < kept_in(cfg.DATA_FOLDER / "runs" / run)
     assert (cfg.CHECKPOINT_PATH / "checkpoint-1").is_file()
     (start,) = read_starts(cfg.RUN_FOLDER)
@@ -518,7 +517,7 @@ def test_none_instead_of_a_path_keeps_nothing(inproc_house):
     inproc_house.start(worker.run)
     run_briefly(inproc_house.trainer())
     worker.close()
-    assert kept_in(cfg.RUN_FOLDER) == {"metrics.jsonl", "run.json", "run.log"}
+    assert kept_in(cfg.RUN_FOLDER) == {"metrics.jsonl", "run.json"}
 
 
 class Failing(CountingAgent):

@@ -18,6 +18,7 @@ GONE: dict[str, str] = {
     "--rerun": "write the rollouts that `on_worker_rollout` is called with",
     "--show": "use --window",
     "--tensorboard": "use --trainer.tensorboard true",
+    "--trainers": "start `tmrl-like trainer` with torchrun: docs/guide/several_trainers.md",
     "--wandb": "use --trainer.wandb true",
     "--wandb-entity": "use --trainer.wandb_entity NAME",
     "--wandb-offline": "use --trainer.wandb true and the variable WANDB_MODE=offline",

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None) -> int:
         if getattr(sys, name) is None:  # closed, as by `>&-`: no other file must get its number
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # a code page of Windows lacks what `run` draws; each line is for a reader who waits
+        # a code page of Windows lacks some characters; each line is for a reader who waits
         sys.stdout.reconfigure(errors="replace", line_buffering=True)
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)

@@ -249,12 +249,11 @@ def parsers() -> tuple[_Parser, dict[str, _Parser]]:
 def _add_roles(command: Callable[..., _Parser]) -> None:
     run = command(
         "run",
-        "server, trainer and workers on this machine, with live progress",
+        "server, trainer and workers on this machine",
         "One Ctrl-C ends all of them. If one dies, the others are ended and its last words are "
         "shown.",
     )
     run.number("--workers", 1, "number of workers")
-    run.number("--trainers", 1, "number of trainers, which learn as one")
     run.flag(
         "--in-process",
         "everything in one thread, for a debugger and for reproducible results; the environment "

@@ -6,22 +6,19 @@ import contextlib
 import datetime
 import io
 import os
-import socket
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
 from typing import TextIO
 
 import msgspec
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
-from tmrl_like.cli.progress import Progress
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, INTERRUPTED, Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family
-from tmrl_like.cli.views import View, make_view
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import is_loopback
 from tmrl_like.errors import ConfigError, TmrlLikeError
-from tmrl_like.metrics.reading import Tail
 from tmrl_like.types import EpisodeStats
 
 _TURN_S = 0.1
@@ -46,44 +43,42 @@ class _ToldToStopError(Exception):
 def main(arguments: Arguments) -> int:
     """Run all parts until training is over."""
     settings = arguments.experiment
-    others = (
-        arguments.workers != 1
-        or arguments.trainers != 1
-        or arguments.proof
-        or arguments.fresh
-        or arguments.page
-    )
-    if arguments.in_process and others:
+    starts_over = arguments.fresh or arguments.proof
+    if arguments.in_process and (arguments.workers != 1 or starts_over or arguments.page):
         raise ConfigError(
-            "--in-process goes with none of --workers, --trainers, --proof, --fresh and --page: "
-            "worker.envs is the number of environments, --trainer.resume none starts over"
+            "--in-process goes with none of --workers, --proof, --fresh and --page: worker.envs is "
+            "the number of environments, --trainer.resume none starts over"
         )
-    if not arguments.fresh and not arguments.proof:
+    if not starts_over:
         settings.refuse_finished()
-    title = f"{settings.run_name} ({settings.document.source})"
+    title = f"run {settings.run_name} ({settings.document.source})"
     if arguments.in_process:
-        print(f"run {title} starts: torch is loaded first")
+        print(f"{title} starts: torch is loaded first")
         from tmrl_like.cli import train
 
         return train.main(arguments)
-    if arguments.workers < arguments.trainers:
-        raise ConfigError(
-            f"--trainers {arguments.trainers} needs --workers {arguments.trainers} at least: each "
-            "trainer learns from workers of its own; for one worker start one trainer, with a "
-            "larger batch_size"
-        )
     stopper = Stopper(
         arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None
     )
-    with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof) as let_others:
-        view = make_view(title)
+    with use_run(settings.paths, "run", alone=starts_over) as let_others:
+        show(title)
         try:
             with Family() as family:
-                return Run(arguments, family, view, stopper, let_others).run()
+                return Run(arguments, family, stopper, let_others).run()
         except _ToldToStopError:
             return INTERRUPTED
-        finally:
-            view.close()
+
+
+def show(text: str) -> None:
+    """Print a line, unless its reader has gone (`| tee` ends with Ctrl-C) or its disk is full: the
+    run goes on.
+    """
+    try:
+        print(text)
+    except BrokenPipeError:
+        sys.stdout = None  # print now does nothing
+    except OSError:
+        pass
 
 
 class Run:
@@ -93,19 +88,14 @@ class Run:
         self,
         arguments: Arguments,
         family: Family,
-        view: View,
         stopper: Stopper,
         let_others: Callable[[], None],
     ) -> None:
-        self._let_others = let_others
         self._arguments = arguments
         self._settings = arguments.experiment
         self._family = family
-        self._view = view
         self._stopper = stopper
-        self._state = "starting"
-        self._progress = Progress(self._settings)
-        self._tail: Tail | None = None
+        self._let_others = let_others
         self._early_lines = io.StringIO()  # until the run has a folder
         self._log: TextIO = self._early_lines
         self._port = 0
@@ -114,56 +104,32 @@ class Run:
     def run(self) -> int:
         """Start all parts, watch and end them, and run the proof if one was asked for."""
         try:
-            server = self._start(
-                "server", "server", f"--server.bind={self._settings.server.listens_on}"
-            )
-            # first, so that a port that is taken leaves everything else untouched
-            self._wait_until_ready(server)
-            self._port = int(server.said[0].split()[1])
+            self._start_server()
             self._prepare_folder()
-            trainers = self._start_trainers(self._arguments.trainers)
-            for trainer in trainers:
-                self._wait_until_ready(trainer)
-            if self._arguments.page:
-                self._start("page", "page", *self._where())
-            self._start_workers(self._arguments.workers)
-            self._state = "training"
-            while any(trainer.exit_code is None for trainer in trainers):
-                self._turn()
-            self._turn()
-            self._progress.finish()
+            self._train()
             self._end_all()
-            self._state = "done"
-            self._view.show(self._state, self._progress)
             code = self._prove() if self._arguments.proof else 0
             self._say_where()
             return code
         except BaseException as failure:
-            has_trained = self._state == "training"
             self._end_all()
-            if has_trained:
+            if self._parts("worker"):
                 self._say_where()
-            # a trainer may have failed to write its last checkpoint
-            for trainer in self._parts("trainer"):
-                if trainer.error and trainer.error not in str(failure):
-                    if isinstance(failure, _ToldToStopError):
-                        raise PartDiedError(trainer) from None
-                    self._say(f"the {trainer.role}, too: {trainer.error}")
+            self._report_trainer_too(failure)
             raise
         finally:
             with contextlib.suppress(OSError):
                 self._log.close()
 
-    def _parts(self, *roles: str) -> list[Child]:
-        """Return the processes with one of these roles."""
-        return [child for child in self._family.children if child.role.startswith(roles)]
+    # -- the parts, one after another
 
-    def _wait_until_ready(self, child: Child) -> None:
-        """Wait until a part has started, so that parts started later do not compete with it for the
-        processor.
-        """
-        while not child.said:
-            self._turn()
+    def _start_server(self) -> None:
+        """Start the server first, so that a port that is taken leaves everything else untouched."""
+        server = self._start(
+            "server", "server", f"--server.bind={self._settings.server.listens_on}"
+        )
+        self._wait_until_ready(server)
+        self._port = int(server.said[0].split()[1])
 
     def _prepare_folder(self) -> None:
         """Prepare the run's folder. With --fresh it is empty, and the earlier one is renamed, but
@@ -188,42 +154,57 @@ class Run:
         self._let_others()
         self._log = self._settings.paths.log.open("a", encoding="utf-8", buffering=1)
         self._write(self._early_lines.getvalue())
-        self._tail = Tail(self._settings.paths.metrics)
 
     def _check_code(self) -> None:
         """Import the code of all parts, in a process that then ends. Raises PartDiedError if that
         fails.
         """
-        check = self._start(_CHECK, "config")
-        while check.exit_code is None:
-            self._turn()
-        self._turn()
+        self._wait_until_ended(self._start(_CHECK, "config"))
 
-    def _start_trainers(self, number: int) -> list[Child]:
-        """Start one trainer, or the ranks of a training, which meet on a port that is free now."""
-        if number == 1:
-            return [self._start("trainer", "trainer", *self._where())]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        variables = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(number),
-            "LOCAL_WORLD_SIZE": str(number),
-        }
-        for rank in range(number):
-            role = f"trainer rank {rank}" if rank else "trainer"
-            variables |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            self._start(role, "trainer", *self._where(), environment=variables)
-        return self._parts("trainer")
-
-    def _start_workers(self, number: int) -> None:
+    def _train(self) -> None:
+        """Start trainer, page and workers, and watch them until training is over."""
+        trainer = self._start("trainer", "trainer", *self._where())
+        self._wait_until_ready(trainer)
+        if self._arguments.page:
+            self._start("page", "page", *self._where())
+        number = self._arguments.workers
         if number == 1:
             self._start("worker", "worker", *self._where())
-            return
-        for i in range(1, number + 1):
-            self._start(f"worker {i}", "worker", "--name", f"worker-{i}", *self._where())
+        else:
+            for i in range(1, number + 1):
+                self._start(f"worker {i}", "worker", "--name", f"worker-{i}", *self._where())
+        self._say("waiting for the first samples")
+        self._wait_until_ended(trainer)
+
+    def _end_all(self) -> None:
+        self._say("ending")
+        trainers = self._parts("trainer")  # none yet, or one
+        self._family.ask_to_end(*trainers)
+        self._family.stop(*self._parts("page", "worker", *_TESTED), within_s=_ENDS_WITHIN_S)
+        is_broken = any(child.exit_code for child in trainers)
+        self._family.stop(*trainers, within_s=_ENDS_WITHIN_S if is_broken else CHECKPOINT_WITHIN_S)
+        # last, so that the others can disconnect properly
+        self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)
+        self._hear_last_words()
+
+    def _report_trainer_too(self, failure: BaseException) -> None:
+        """Report the trainer's own error beside what has ended the run: it may have failed to write
+        its last checkpoint. Raises PartDiedError if the run was only told to stop.
+        """
+        for trainer in self._parts("trainer"):
+            if trainer.error and trainer.error not in str(failure):
+                if isinstance(failure, _ToldToStopError):
+                    raise PartDiedError(trainer) from None
+                self._say(f"the trainer, too: {trainer.error}")
+
+    def _prove(self) -> int:
+        """Test the trained policy and an untrained one, compare them, and show the verdict."""
+        paths = self._settings.paths
+        before = self._test(_TESTED[0], "--untrained")
+        after = self._test(_TESTED[1], "--policy", str(paths.trainer_model))
+        if proof.prove(before, after, self._settings.proof, paths.folder):
+            return 0
+        return TmrlLikeError.exit_code
 
     def _test(self, role: str, *policy: str) -> list[EpisodeStats]:
         """Run a test of a policy and return its episodes. Tests run one after another, because two
@@ -231,8 +212,12 @@ class Run:
         """
         asked = self._settings.proof.episodes
         child = self._start(role, "test", "--episodes", str(asked), *policy)
+        shown = -1
         while child.exit_code is None:
-            self._state = f"proof: {len(_episodes_of(child))} of {asked} {role}s"
+            done = len(_episodes_of(child))
+            if done > shown:
+                self._say(f"proof: {done} of {asked} {role}s")
+                shown = done
             self._turn()
         self._hear_last_words()
         episodes = _episodes_of(child)
@@ -240,13 +225,13 @@ class Run:
             raise PartDiedError(child)
         return episodes
 
-    def _start(
-        self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None
-    ) -> Child:
+    # -- starting and watching
+
+    def _start(self, role: str, command: str, *more: str) -> Child:
         overrides = [*as_typed(self._arguments)[1:], f"--run_name={self._settings.run_name}"]
         level = self._arguments.log_level
         return self._family.start(
-            role, [command, self._place, *overrides, *more, "--log-level", level], environment
+            role, [command, self._place, *overrides, *more, "--log-level", level]
         )
 
     def _where(self) -> list[str]:
@@ -260,31 +245,48 @@ class Run:
         is_for_others = [] if is_loopback(bind) else [f"--server.bind={bind}"]
         return [f"--server.host={host}", f"--server.port={self._port}", *is_for_others]
 
+    def _parts(self, *roles: str) -> list[Child]:
+        """Return the processes with one of these roles."""
+        return [child for child in self._family.children if child.role.startswith(roles)]
+
+    def _wait_until_ready(self, child: Child) -> None:
+        """Wait until a part has started, so that parts started later do not compete with it for the
+        processor.
+        """
+        self._say(f"waiting for the {child.role}")
+        while not child.said:
+            self._turn()
+
+    def _wait_until_ended(self, child: Child) -> None:
+        """Watch all parts until this one has ended."""
+        while child.exit_code is None:
+            self._turn()
+        self._turn()
+
     def _turn(self) -> None:
         """Do one round of watching all parts. Raises PartDiedError if a part has ended before it
         was done.
         """
         self._hear(_TURN_S)
-        for record in self._tail.records() if self._tail else ():
-            self._progress.add(record)
-        self._view.show(self._state, self._progress)
         if self._stopper.requested:
             raise _ToldToStopError
         if dead := [child for child in self._family.children if self._has_died(child)]:
             self._hear_last_words()
-            raise PartDiedError(min(dead, key=lambda child: child.error.startswith("rank ")))
+            raise PartDiedError(dead[0])
 
     def _has_died(self, child: Child) -> bool:
         if child.role == "page" or child.is_asked or child.exit_code is None:
             return False
         return child.exit_code != 0 or not child.role.startswith(("trainer", _CHECK, *_TESTED))
 
+    # -- what is said
+
     def _hear(self, wait_s: float = 0.0) -> None:
         """Log and show the lines that parts have printed; waits for the first one."""
         for text in self._family.lines(wait_s):
             self._write(f"{text}\n")
             if not text.startswith(ERROR_PREFIX):
-                self._view.line(text)
+                show(text)
 
     def _hear_last_words(self) -> None:
         self._family.wait_for_last_words()
@@ -292,7 +294,7 @@ class Run:
 
     def _say(self, text: str) -> None:
         self._write(f"{text}\n")
-        self._view.line(text)
+        show(text)
 
     def _write(self, lines: str) -> None:
         """Add lines to run.log. A full disk costs log lines, and nothing else."""
@@ -304,28 +306,6 @@ class Run:
             f"everything of this run is in {self._settings.paths.folder}; try: "
             f"{how_to_test(self._arguments)}"
         )
-
-    def _end_all(self) -> None:
-        self._state = "ending"
-        self._view.show(self._state, self._progress)
-        trainers = self._parts("trainer")
-        self._family.ask_to_end(*trainers)
-        self._family.stop(*self._parts("page", "worker", *_TESTED), within_s=_ENDS_WITHIN_S)
-        is_broken = any(child.exit_code for child in trainers)
-        self._family.stop(*trainers, within_s=_ENDS_WITHIN_S if is_broken else CHECKPOINT_WITHIN_S)
-        # last, so that the others can disconnect properly
-        self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)
-        self._hear_last_words()
-
-    def _prove(self) -> int:
-        """Test the trained policy and an untrained one, compare them, and show the verdict."""
-        paths = self._settings.paths
-        before = self._test(_TESTED[0], "--untrained")
-        after = self._test(_TESTED[1], "--policy", str(paths.trainer_model))
-        self._view.close()
-        if proof.prove(before, after, self._settings.proof, paths.folder):
-            return 0
-        return TmrlLikeError.exit_code
 
 
 def _episodes_of(child: Child) -> list[EpisodeStats]:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -82,10 +82,8 @@ class Family:
         self.children: list[Child] = []
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def start(
-        self, role: str, arguments: Sequence[str], further: Mapping[str, str] | None = None
-    ) -> Child:
-        """Start `tmrl-like` with `arguments`, and `further` variables in its environment.
+    def start(self, role: str, arguments: Sequence[str]) -> Child:
+        """Start `tmrl-like` with `arguments`.
 
         Raises:
             ShortageError: the system cannot start another process or thread.
@@ -93,10 +91,7 @@ class Family:
         # python -m imports from the working folder first; `tmrl-like` does not, nor must its parts
         safe = ["-P"] if {"", os.getcwd()}.isdisjoint(sys.path) else []
         command = [sys.executable, *safe, "-m", "tmrl_like", *arguments, "--supervised"]
-        environment = dict(further or {}) | {
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONIOENCODING": "utf-8:replace",
-        }
+        environment = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:replace"}
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         try:
             process = start_child(command, environment, encoding="utf-8", errors="replace", **pipes)

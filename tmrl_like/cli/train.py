@@ -85,7 +85,7 @@ def _is_first() -> bool:
 
 def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
     """Return the sinks for metrics besides the run's folder."""
-    sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
+    sinks: list[Sink] = [ConsoleSink()]
     if experiment.trainer.tensorboard and _is_first():
         sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard"))
     return sinks

@@ -19,7 +19,7 @@ def main(arguments: Arguments) -> int:
         "policy": find_policy(arguments) if given else None,
         "on_rollout": hooks_of(experiment),
     }
-    with experiment.make_worker(supervised=arguments.supervised, **more) as worker:
+    with experiment.make_worker(**more) as worker:
         stopper.on_stop = worker.stop
         section, verbose = experiment.worker, not arguments.supervised
         if section.synchronous and not arguments.expert:

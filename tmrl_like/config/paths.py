@@ -49,7 +49,7 @@ class RunPaths:
         checkpoint: the whole training, for a restart.
         dataset: recorded memories of this run, for scripts.
         metrics: one JSON object a line.
-        log: log lines of all processes on this machine that use the run.
+        log: what `tmrl-like run` and its parts have said.
         signals: what a person has told workers on this machine.
         best: the best run that workers on this machine have driven.
     """

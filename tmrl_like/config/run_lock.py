@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,9 +34,6 @@ def use_run(
 ) -> Iterator[Callable[[], None]]:
     """Use a run's folder during the `with` block. Yields a function that ends exclusive use
     (`alone`).
-
-    Meanwhile, log lines of this process are also written to `run.log` in the folder, except those
-    of a `run` and of its parts, which the `run` itself writes.
 
     Args:
         paths: of the run.
@@ -68,8 +64,6 @@ def use_run(
             mine = paths.users / f"{part}_{os.getpid()}_{since}_{secrets.token_hex(8)}"
             stack.callback(_forget_if_free, mine)
             stack.enter_context(filelock.FileLock(mine, timeout=0, thread_local=False))
-            if not supervised and part != "run":
-                stack.enter_context(_logged(paths.log))
         except filelock.Timeout:
             raise ConfigError(
                 f"another process has been about to use the run {paths.run_name} for {_TURN_S:g} "
@@ -115,51 +109,3 @@ def _forget_if_free(file: Path) -> bool:
     with contextlib.suppress(OSError):
         file.unlink()
     return True
-
-
-class _LogFile(logging.FileHandler):
-    """Appends to a file. If no other handler shows warnings, Python's own last resort still
-    does.
-    """
-
-    def emit(self, record: logging.LogRecord) -> None:
-        super().emit(record)
-        if (
-            not logging.getLogger().handlers
-            and logging.lastResort
-            and record.levelno >= logging.lastResort.level
-        ):
-            logging.lastResort.handle(record)
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Ignore errors: a full disk costs log lines here, and nothing else."""
-
-
-@contextlib.contextmanager
-def _logged(file: Path) -> Iterator[None]:
-    """Also write this process's log lines of tmrl_like to a file; once, even if several callers ask
-    for it.
-    """
-    logger = logging.getLogger("tmrl_like")
-    if any(
-        isinstance(handler, _LogFile) and handler.baseFilename == os.path.abspath(file)
-        for handler in logger.handlers
-    ):
-        yield
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handler = _LogFile(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    logger.addHandler(handler)
-    try:
-        started = f"process {os.getpid()} starts: {' '.join(sys.orig_argv)}"
-        handler.handle(
-            logging.makeLogRecord(
-                {"name": "tmrl_like", "levelno": logging.INFO, "levelname": "INFO", "msg": started}
-            )
-        )
-        yield
-    finally:
-        logger.removeHandler(handler)
-        with contextlib.suppress(OSError):
-            handler.close()

@@ -1,9 +1,10 @@
-"""Reads back what a trainer has written to its metrics.jsonl, all of it or as it grows."""
+"""Reads back what a trainer has written to its metrics.jsonl."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,32 +36,16 @@ def return_of(record: Record) -> float | None:
 def read_records(path: str | Path, last_bytes: float = math.inf) -> Iterator[Record]:
     """Yield the records of a file, or of its last bytes, oldest first; none if there is no file.
 
-    An unfinished last line is left out.
+    An unfinished last line is left out. Lines that cannot be decoded are skipped.
     """
-    return Tail(path, last_bytes).records()
-
-
-class Tail:
-    """Reads what is appended to a file of JSON lines."""
-
-    def __init__(self, path: str | Path, last_bytes: float = 0) -> None:
-        """Begin this many bytes before the file's end; the file need not exist yet."""
-        self._path = Path(path)
-        size = self._path.stat().st_size if self._path.exists() else 0
-        self._position = size - int(min(last_bytes, size))
-
-    def records(self) -> Iterator[Record]:
-        """Yield the records of all complete lines written since the last call. Lines that cannot be
-        decoded are skipped.
-        """
-        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
-            file.seek(self._position)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                self._position += len(line)
-                try:
-                    record = msgspec.json.decode(line)
-                except msgspec.DecodeError:
-                    continue
-                yield record
+    with contextlib.suppress(FileNotFoundError), Path(path).open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(size - int(min(last_bytes, size)))
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                continue
+            yield record

@@ -118,7 +118,7 @@ LIVE = tuple(option.name for option in fields(Schedule) if option.name not in _A
 
 @dataclass(frozen=True, kw_only=True)
 class RankOptions(Options):
-    """How several trainers learn as one, if torchrun or `run --trainers` starts them.
+    """How several trainers learn as one, if torchrun starts them.
 
     Attributes:
         backend: of `torch.distributed`: gloo, nccl, or auto: nccl if each trainer has a GPU of its

@@ -162,7 +162,7 @@ class Ranks(Alone):
         except (KeyError, ValueError) as error:
             raise ConfigError(
                 f"WORLD_SIZE says that there are several trainers, but {one_line(str(error))} is "
-                "not usable: start them with torchrun, or with `tmrl-like run --trainers N`"
+                "not usable: start them with torchrun"
             ) from None
         self._choose_interface(num_local)
         has_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= max(1, num_local)

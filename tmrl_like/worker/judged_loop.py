@@ -70,9 +70,10 @@ class JudgedLoop(ControlLoop):
         incident = self.counts.alarm
         self.person.has_reset.clear()  # before the prompt: an answer to it may come at once
         self.counts.alarm = f"waits for a person: {self.person.options.reset_prompt}"
-        log.warning("%s", self.counts.alarm)
         with contextlib.suppress(OSError):  # nobody reads it any more
+            # before the line and not after it, since `run` forwards whole lines
             print("\a", end="", file=sys.stderr, flush=True)
+        log.warning("%s", self.counts.alarm)
         try:
             while not self.person.has_reset.wait(_LOOK_S):
                 self.check()

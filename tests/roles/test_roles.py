@@ -398,8 +398,7 @@ def test_a_pinned_worker_drives_its_version_whatever_is_published(inproc_house, 
         (action,) = actions_in(samples)
         assert action == pytest.approx(np.tanh(0.5))
     until(lambda: trainer.worker_versions == {worker.name: 7})
-    fleet = trainer.link.fleet()
-    assert (fleet["workers_stalled"], fleet["policy_lag_versions"]) == (0, 0)
+    assert trainer.link.fleet()["policy_lag_versions"] == 0
 
 
 def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(

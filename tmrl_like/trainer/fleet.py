@@ -40,13 +40,6 @@ _TOLD = (  # (fact, level, line if it changes, line if it is over)
     ),
     ("env_rebuilds", logging.INFO, "worker %(worker)s: its environment was rebuilt", ""),
     (
-        "stalled",
-        logging.ERROR,
-        "worker %(worker)s has not taken a new policy for %(stalled_after_s).0f s: it drives "
-        "version %(policy_version)d, the newest is %(newest)d; its own log may say why",
-        "worker %(worker)s takes new policies again: it drives version %(policy_version)d",
-    ),
-    (
         "lags",
         logging.ERROR,
         "worker %(worker)s drives version %(policy_version)d, and the newest is %(newest)d: "
@@ -62,8 +55,6 @@ class _Worker:
     name: str
     condition: Condition = field(default_factory=Condition)
     heard_at: float = -math.inf
-    # since when it has driven an outdated version
-    behind_since: float = math.inf
     facts: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -76,14 +67,12 @@ class Fleet:
     over.
     """
 
-    def __init__(self, stalled_after_s: float, max_lag_versions: float = math.inf) -> None:
+    def __init__(self, max_lag_versions: float = math.inf) -> None:
         """Start without workers.
 
-        `stalled_after_s` is as in `TrainerOptions`, `max_lag_versions` is `max_policy_lag_versions`
-        in `Schedule`. Experts, which ignore policies, and workers that keep one policy are never
-        late. Those in lockstep do not stall: they stand still while training does.
+        `max_lag_versions` is `max_policy_lag_versions` in `Schedule`. Experts, which ignore
+        policies, and workers that keep one policy are never behind.
         """
-        self._stalled_after_s = stalled_after_s
         self._max_lag_versions = max_lag_versions
         # any thread may read it; a worker in it is never changed, only replaced as a whole
         self._workers: dict[str, _Worker] = {}
@@ -112,18 +101,10 @@ class Fleet:
         else:
             self._driven.update(grown)
         worker = _Worker(name, condition, time.monotonic())
-        takes_policies = not (condition.keeps_policy or condition.awaits)
-        if newest not in (0, condition.policy_version) and takes_policies:
-            goes_on = (
-                before.is_alive and before.condition.policy_version == condition.policy_version
-            )
-            worker.behind_since = min(worker.heard_at, before.behind_since if goes_on else math.inf)
         worker.facts = msgspec.structs.asdict(condition) | {
             "worker": name,
             "newest": newest,
-            "stalled_after_s": self._stalled_after_s,
             "max_lag_versions": self._max_lag_versions,
-            "stalled": worker.heard_at - worker.behind_since > self._stalled_after_s,
             "lags": _lag(condition, newest) > self._max_lag_versions,
         }
         self._workers[name] = worker
@@ -170,9 +151,8 @@ class Fleet:
         metrics: dict[str, float] = {
             "workers": len(alive),
             "workers_with_alarm": sum(
-                any(worker.facts[name] for name in ("alarm", "stalled", "lags")) for worker in alive
+                bool(worker.facts["alarm"] or worker.facts["lags"]) for worker in alive
             ),
-            "workers_stalled": sum(bool(worker.facts["stalled"]) for worker in alive),
             "policy_lag_versions": max(
                 (_lag(worker.condition, newest) for worker in alive), default=0
             ),

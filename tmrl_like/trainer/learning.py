@@ -258,7 +258,7 @@ def same_noise(device: str) -> Iterator[None]:
 
 def known_figures(agent: TrainingAgent, memory: MemoryDataloading, num_ranks: int) -> Figures:
     """Return the figures of a training that need not be measured: `batch_size` and `memory_size`,
-    of all ranks together, `gamma`, `max_entropy` in nats and, for a Box, `action_numbers`.
+    of all ranks together, `gamma` and `max_entropy` in nats.
     """
     sizes = {"batch_size": memory.batch_size, "memory_size": memory.memory_size}
     known: Figures = {name: size * num_ranks for name, size in sizes.items()}
@@ -267,8 +267,7 @@ def known_figures(agent: TrainingAgent, memory: MemoryDataloading, num_ranks: in
         known["gamma"] = gamma
     match agent.action_space:
         case spaces.Box(shape=shape):
-            size = math.prod(shape)
-            known |= {"action_numbers": size, "max_entropy": size * math.log(2.0)}
+            known["max_entropy"] = math.prod(shape) * math.log(2.0)
         case spaces.Discrete(n=choices) | spaces.MultiDiscrete(nvec=choices):
             known["max_entropy"] = float(np.log(choices).sum())
     return known

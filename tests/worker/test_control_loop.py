@@ -125,10 +125,10 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
 def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last():
     with alone() as worker:
         appended = appended_by(worker)
-        obs, _ = worker.reset(collect_samples=False)
-        worker.step(obs, test=False, collect_samples=False)
+        obs, _ = worker.loop.reset(collect_samples=False)
+        worker.loop.step(obs, test=False, collect_samples=False)
         assert not appended
-        truncated = worker.step(obs, test=False, collect_samples=True, last_step=True)[3]
+        truncated = worker.loop.step(obs, test=False, collect_samples=True, last_step=True)[3]
     ((sample, *_),) = appended
     assert (truncated, sample[4]) == (True, True)
 

@@ -209,7 +209,14 @@ class ControlLoop:
     def step(
         self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
     ) -> Stepped:
-        """Perform one step, see `RolloutWorker.step`; `info` holds the actor's `extras`.
+        """Act on `obs` and perform one environment step. Return what `gymnasium.Env.step` returns,
+        with the actor's `extras` added to `info`.
+
+        Args:
+            obs: the newest observation.
+            test: passed to the actor.
+            collect_samples: whether the result becomes a sample.
+            last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
 
         Raises:
             EnvironmentFaultError: the environment raised, or returned values that are not finite or

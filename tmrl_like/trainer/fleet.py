@@ -6,7 +6,8 @@ import logging
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -53,9 +54,9 @@ _TOLD = (  # (fact, level, line if it changes, line if it is over)
 @dataclass
 class _Worker:
     name: str
-    condition: Condition = field(default_factory=Condition)
-    heard_at: float = -math.inf
-    facts: dict[str, object] = field(default_factory=dict)
+    condition: Condition
+    heard_at: float
+    facts: dict[str, Any]  # the figures of the condition, and what `_TOLD` needs besides
 
     @property
     def is_alive(self) -> bool:
@@ -87,12 +88,18 @@ class Fleet:
         """
         name = beat.worker
         condition = beat.condition
-        known = self._workers.get(beat.worker)
-        before = known or _Worker(name)
+        facts = msgspec.structs.asdict(condition) | {
+            "worker": name,
+            "newest": newest,
+            "max_lag_versions": self._max_lag_versions,
+            "lags": _lag(condition, newest) > self._max_lag_versions,
+        }
+        known = self._workers.get(name)
+        before = {} if known is None else known.facts
         grown = {}
         for figure in (*_GROWING, "env_steps"):
-            now = getattr(condition, figure)
-            then = getattr(before.condition, figure)
+            now = facts[figure]
+            then = before.get(figure, 0)
             # otherwise a new process has taken the name
             grown[figure] = now - then if now >= then else now
         self._totals.update(grown)
@@ -100,21 +107,15 @@ class Fleet:
             self._say_new("new workers", logging.INFO, "worker %s is here", name)
         else:
             self._driven.update(grown)
-        worker = _Worker(name, condition, time.monotonic())
-        worker.facts = msgspec.structs.asdict(condition) | {
-            "worker": name,
-            "newest": newest,
-            "max_lag_versions": self._max_lag_versions,
-            "lags": _lag(condition, newest) > self._max_lag_versions,
-        }
+        worker = _Worker(name, condition, time.monotonic(), facts)
         self._workers[name] = worker
-        self._tell(worker, before.facts)
+        self._tell(worker, before)
         if len(self._workers) > _WORKERS_KEPT:
             gone = next((other for other in self._workers.values() if not other.is_alive), None)
             if gone is not None:
                 del self._workers[gone.name]
 
-    def _tell(self, worker: _Worker, before: dict[str, object]) -> None:
+    def _tell(self, worker: _Worker, before: dict[str, Any]) -> None:
         for fact, level, line, over in _TOLD:
             now = worker.facts[fact]
             then = before.get(fact)
@@ -158,9 +159,7 @@ class Fleet:
             ),
         }
         metrics |= {FIGURES[field].metric_of(field): self._totals[field] for field in _GROWING}
-        metrics |= {
-            field: sum(getattr(worker.condition, field) for worker in alive) for field in _CURRENT
-        }
+        metrics |= {field: sum(worker.facts[field] for worker in alive) for field in _CURRENT}
         if driven["env_steps"]:
             metrics["deadline_miss_share"] = driven["overruns"] / driven["env_steps"]
         return metrics

@@ -173,8 +173,7 @@ from tmrl_like.cli.prepare import TO_COLLECT, prepare
 
 arguments = parse(["worker", "config/drone.yaml", "--server.port", "1"])
 with prepare(arguments, TO_COLLECT).make_worker() as worker:
-    obs, _ = worker.reset(collect_samples=True)
-    worker.step(obs, test=False, collect_samples=True)
+    worker.collect_train_episode(max_samples=1)
 """
 HEAVY = "torch numpy gymnasium rtgym cv2 wandb matplotlib asyncio"  # and slow to import
 SMALL = "tlspyo nats nkeys safetensors zstandard psutil"

@@ -150,12 +150,6 @@ policy.
 """
 
 
-LATENESS_EDGES_S = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-"""Edges of the bins in which a worker counts how late its steps were: the first bin ends at the
-first edge, the last bin begins at the last one.
-"""
-
-
 class StepTiming(NamedTuple):
     """When one step happened, how long it took, and what chose the action. Travels with every
     sample.

@@ -15,13 +15,12 @@ from kit.boxes import box
 from tmrl_like.worker.action_chain import (
     AccelerationLimit,
     ActionChain,
-    LowPass,
     OneEuroFilter,
     RateLimit,
 )
 
 CHAINS = {
-    "LowPass, RateLimit": [LowPass(2.0), RateLimit(4.0)],
+    "OneEuroFilter, RateLimit": [OneEuroFilter(2.0), RateLimit(4.0)],
     "OneEuroFilter, RateLimit, AccelerationLimit": [
         OneEuroFilter(2.0, 0.5),
         RateLimit(4.0),

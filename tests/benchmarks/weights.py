@@ -34,11 +34,12 @@ def run_worker(port, keys, width, pipe):
     actor = partial(HeavyActor, width=width)
     worker = RolloutWorker(partial(Ticking, KIND), actor, **where, model_path=None)
     seen = 0
-    obs, _ = worker.reset(collect_samples=False)
+    obs, _ = worker.run_in_control_thread(lambda: worker.loop.reset(collect_samples=False))
     worker.wait_connected(10)
     pipe.send("ready")
     while True:
-        obs, *_ = worker.step(obs, test=False, collect_samples=False)
+        step = partial(worker.loop.step, obs, test=False, collect_samples=False)
+        obs, *_ = worker.run_in_control_thread(step)
         if worker.policy_version != seen:
             seen = worker.policy_version
             pipe.send(time.time())

@@ -123,10 +123,9 @@ def test_records_that_come_again_are_not_told_again():
 
 
 def test_the_figures_for_prometheus_have_names_kinds_and_labels():
-    late = (3, 2, 0, 0, 0, 0, 0, 1)
     worker = Beat(
         'a"b',
-        Condition(env_steps=12, late_steps=late, alarm="no disk", expert=True, driver="human"),
+        Condition(env_steps=12, alarm="no disk", expert=True, driver="human"),
     )
     sight = Sight(["t"], {"samples": 4}, [(0.25, worker)], [])
     record = {"loss/actor": -1.5, "agent.lr": 0.1, "held_by": "bound", "is_on": True}
@@ -142,7 +141,5 @@ def test_the_figures_for_prometheus_have_names_kinds_and_labels():
         'tmrl_worker_alarm{worker="a\\"b"} 1',
         'tmrl_worker_expert{worker="a\\"b"} 1',
         'tmrl_worker_ended{worker="a\\"b"} 0',
-        'tmrl_worker_late_steps_total{worker="a\\"b",le="0.0003"} 5',
-        'tmrl_worker_late_steps_total{worker="a\\"b",le="+Inf"} 6',
     }
     assert exposition(None, math.inf, {}) == ""

@@ -78,9 +78,9 @@ def test_a_model_drives_a_worker():
     model = SimpleNamespace(observation_space=BOX, predict=mean_of)
     env, actor = partial(Still, BOX, WIDE), partial(StableBaselinesActor, model=model)
     with RolloutWorker(env, actor, standalone=True) as worker:
-        obs, _ = worker.reset(collect_samples=False)
-        assert np.allclose(worker.act(obs), obs.mean())
-        worker.step(obs, test=False, collect_samples=False)
+        assert worker.run_episode(max_samples=1).steps == 1
+        obs = BOX.sample()
+        assert np.allclose(worker.loop.driver.act(obs, test=False), obs.mean())
 
 
 MIXED = spaces.Dict(b=box(1, 2), a=spaces.Discrete(3, start=1), c=spaces.MultiDiscrete([2, 3]))

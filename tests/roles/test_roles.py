@@ -73,10 +73,10 @@ def test_everything_runs_from_construction_to_the_last_epoch(house, until):
     assert any(r["kind"] == "episode" and r["test"] for r in records)
 
 
-def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drove(house):
+def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drove(house, until):
     trainer, worker = house.trainer(), house.worker(outbox=SOON)
     publish(trainer)
-    worker.update_actor_weights(blocking=True)
+    until(worker.loop.driver.refresh)
     house.start(worker.run, nb_episodes=3)
     samples = retrieve(trainer, 33)
     assert [(*s.obs, s.rew, s.terminated, s.truncated, s.info.is_reset) for s in samples] == [
@@ -214,8 +214,6 @@ def test_episodes_that_are_not_sent_are_tests_unless_they_train():
         trained = [*worker.run_episodes(nb_episodes=1, train=True), worker.run_episode(train=True)]
         assert [(stats.return_, stats.test) for stats in tests] == [(10, True)] * 2
         assert [(stats.return_, stats.test) for stats in trained] == [(-10, False)] * 2
-        assert worker.act(np.zeros(2, np.float32), test=True) == 1.0
-        assert worker.step(worker.reset(False)[0], test=True, collect_samples=False)[1] == 1.0
 
 
 def test_a_limit_of_a_call_goes_before_that_of_the_worker():
@@ -332,7 +330,7 @@ def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(keeper,
     path = tmp_path / "policy"
     for _ in range(4):
         publish(trainer, trained=True)
-        until(worker.update_actor_weights)
+        until(worker.loop.driver.refresh)
     until(lambda: path.exists() and bias_of(path) == 4.0)
     until(lambda: len(list(tmp_path.glob("h_*"))) == 2)
     kept = path.read_bytes()
@@ -359,7 +357,7 @@ def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(
     trainer, worker = keeper
     for _ in range(24):
         publish(trainer, trained=True)
-        until(worker.update_actor_weights)
+        until(worker.loop.driver.refresh)
     is_free.set()
     until(lambda: len(list(tmp_path.glob("h_*"))) >= 3 and bias_of(tmp_path / "policy") == 24.0)
     # the first one, the newest of those that waited, and one that came meanwhile
@@ -398,8 +396,7 @@ def test_a_pinned_worker_drives_its_version_whatever_is_published(inproc_house, 
         (action,) = actions_in(samples)
         assert action == pytest.approx(np.tanh(0.5))
     until(lambda: trainer.worker_versions == {worker.name: 7})
-    fleet = trainer.link.fleet()
-    assert (fleet["workers_stalled"], fleet["policy_lag_versions"]) == (0, 0)
+    assert trainer.link.fleet()["policy_lag_versions"] == 0
 
 
 def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(

@@ -30,7 +30,7 @@ from tmrl_like.delivery import (
     source,
 )
 from tmrl_like.session import conversation, session
-from tmrl_like.trainer import checkpoints, fleet, sample_ages, trainer_link
+from tmrl_like.trainer import checkpoints, fleet, trainer_link
 from tmrl_like.worker import link as worker_link
 
 
@@ -86,7 +86,7 @@ def _put_under(made, patches):
             patches.enter_context(training.power)
     clock = SimpleNamespace(time=lambda: made.now, monotonic=lambda: made.running.clock())
     clock.perf_counter = clock.monotonic
-    for module in (worker_link, trainer_link, fleet, sample_ages):
+    for module in (worker_link, trainer_link, fleet):
         patch(module, "time", clock)
     for name in ("up_s", "unix_s"):
         patch(clocks, name, lambda: made.now)

@@ -1,6 +1,5 @@
 """The metrics of a round."""
 
-import numpy as np
 import pytest
 import torch
 from kit.episodes import episode
@@ -43,27 +42,6 @@ def test_how_long_actions_took_and_how_many_were_safe_is_of_the_decisions():
     record = closed(metrics)
     assert record["inference_p50_s"] == pytest.approx(0.0055, rel=1e-2)
     assert record["safe_action_share"] == pytest.approx(0.2)
-
-
-def test_how_far_actions_are_apart_is_the_mean_over_a_stream_across_packets_but_not_resets():
-    metrics = RoundMetrics()
-    for stream, acts, resets in (
-        ("a", [0.0, 1.0, 3.0], [0]),
-        ("b", [100.0], []),
-        ("a", [3.5, 9.0, 9.5, 9.5], [1]),
-        ("c", [None, None], []),
-    ):
-        writer = PacketWriter()
-        for k, act in enumerate(acts):
-            value = act if act is None else np.array((act, -act), np.float32)
-            obs = np.zeros(1 + (k in resets))  # another structure begins another segment
-            writer.append(
-                (value, obs, 0, 0, 0, {}), StepTiming(0, 0, 0, 0, ActionSource.POLICY), k in resets
-            )
-        metrics.on_samples(packed(writer, stream))
-    assert closed(metrics)["action_change_mean"] == pytest.approx(
-        np.mean([1.0, 2.0, 0.5, 0.5, 0.0])
-    )
 
 
 def test_every_episode_of_every_worker_that_no_fault_ended_counts():

@@ -25,7 +25,6 @@ from tmrl_like.worker.action_chain import (
     ActionPart,
     DeadZone,
     GrowingRange,
-    LowPass,
     OneEuroFilter,
     RateLimit,
 )
@@ -50,10 +49,14 @@ def answers(part, actions, rest=0.0):
 # -- each part -------------------------------------------------------------------------------------
 
 
-def test_a_low_pass_answers_a_jump_as_a_first_order_lag_of_its_frequency():
-    times_s = STEP_S * np.arange(1, 21)
-    expected = 1.0 - np.exp(-2.0 * np.pi * 2.0 * times_s)
-    assert answers(LowPass(2.0), np.ones(20)) == pytest.approx(expected)
+def test_a_filter_without_beta_halves_the_power_of_a_swing_at_its_cutoff_and_keeps_slow_ones():
+    def gain(swing_hz):
+        times_s = STEP_S * np.arange(2000)
+        found = answers(OneEuroFilter(0.3), np.sin(2.0 * np.pi * swing_hz * times_s))
+        return float(np.std(found[1000:]) * np.sqrt(2.0))
+
+    assert gain(0.3) == pytest.approx(np.sqrt(0.5), rel=0.03)
+    assert gain(0.01) == pytest.approx(1.0, rel=0.01)
 
 
 def test_the_one_euro_filter_is_that_of_its_authors():
@@ -163,8 +166,8 @@ class Undefined(ActionPart):
 
 
 def test_what_is_not_finite_never_gets_to_the_environment():
-    with pytest.raises(ConfigError, match=r"an action of LowPass is not finite: \[nan, "):
-        chain_of(LowPass(1.0))([math.nan, 0.0])
+    with pytest.raises(ConfigError, match=r"an action of OneEuroFilter is not finite: \[nan, "):
+        chain_of(OneEuroFilter())([math.nan, 0.0])
     with pytest.raises(ConfigError, match=r"an action of Undefined is not finite: \[0\.0, nan\]"):
         chain_of(Undefined())([0.0, 0.0])
 
@@ -175,7 +178,7 @@ class AsAFunction(ActionPart):
 
 
 def test_each_episode_begins_at_rest():
-    chain = chain_of(LowPass(1.0), OneEuroFilter(1.0, 0.5), RateLimit(3.0), AccelerationLimit(50.0))
+    chain = chain_of(OneEuroFilter(1.0, 0.5), RateLimit(3.0), AccelerationLimit(50.0))
     actions = np.random.default_rng(0).uniform(-1.0, 1.0, (20, 2))
     episodes = []
     for _ in range(2):
@@ -196,12 +199,12 @@ def test_each_episode_begins_at_rest():
             "expected for an action_chain a Box of floats",
         ),
         (
-            lambda: alone(action_chain=partial(ActionChain, [LowPass(1.0)])),
+            lambda: alone(action_chain=partial(ActionChain, [OneEuroFilter()])),
             "give its action_chain a time_step_s",
         ),
         (
-            lambda: alone(action_chain=partial(LowPass, 1.0)),
-            "action_chain makes a LowPass; expected an ActionChain, with filters and limits in its",
+            lambda: alone(action_chain=partial(OneEuroFilter, 1.0)),
+            "action_chain makes a OneEuroFilter; expected an ActionChain, with filters and limits",
         ),
         (
             lambda: chain_of(RateLimit([1.0, 2.0, 3.0])),
@@ -214,7 +217,7 @@ def test_each_episode_begins_at_rest():
         (lambda: chain_of(RateLimit([[1.0], [2.0]])), "per_s is [[1.0], [2.0]]; expected one"),
         (lambda: chain_of(AccelerationLimit(0.0)), "per_s2 is 0.0; expected more than 0"),
         (lambda: chain_of(DeadZone([0.1, -0.1])), "width is [0.1, -0.1]; expected 0 or more"),
-        (lambda: LowPass(0.0), "cutoff_hz is 0.0"),
+        (lambda: OneEuroFilter(0.0), "min_cutoff_hz is 0.0"),
         (lambda: OneEuroFilter(beta=math.inf), "beta is inf; expected 0 to 1000000.0"),
         (lambda: GrowingRange(0.0, steps=1), "first is 0.0"),
         (lambda: GrowingRange(0.5), "expected one of them at least"),

@@ -119,13 +119,13 @@ def test_before_the_first_policy_and_while_the_trainer_is_silent_the_safe_action
     assert trainer.link.fleet()["safe_steps_total"] == worker.condition().safe_steps > 0
 
 
-def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(inproc_house):
+def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(inproc_house, until):
     trainer, worker = inproc_house.trainer(), inproc_house.worker(max_policy_age_s=60.0)
     publish(trainer)
-    assert worker.update_actor_weights(blocking=True)
+    until(worker.loop.driver.refresh)
     expires_at = worker.loop.driver.expires_at
     trainer.link.on_welcome(m.Welcome(1, policy_wanted=True), False)
-    assert worker.update_actor_weights(blocking=True)
+    until(worker.loop.driver.refresh)
     assert worker.loop.driver.expires_at == expires_at
 
 
@@ -149,7 +149,7 @@ def hardware(caplog):
     ("how", "arguments"),
     [
         ("run", {"nb_episodes": 1}),
-        ("reset", {"collect_samples": True}),
+        ("run_episode", {}),
         ("run_env_benchmark", {"nb_steps": 1}),
     ],
 )

@@ -110,5 +110,5 @@ def test_a_test_that_is_stopped_holds_no_policy(inproc_house, until):
     assert worker.policy_version == 1
     worker.stop()
     running.join(20)
-    assert worker.update_actor_weights(verbose=False) == 1
+    assert worker.loop.driver.refresh()
     assert worker.policy_version == 2

@@ -14,9 +14,12 @@ class Tunable:
     Attributes:
         tunable: names of the constructor's arguments that may change; the attribute of the same
             name holds the current value.
+        gamma: discount of rewards; an agent and a memory that both have one have the same. None:
+            it has none.
     """
 
     tunable: ClassVar[tuple[str, ...]] = ()
+    gamma: float | None = None
 
     def tune(self, **values: float) -> None:
         """Change hyper-parameters; the next training step uses the new values.

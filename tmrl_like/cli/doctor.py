@@ -302,7 +302,7 @@ def talk(link: PeerLink, load: Load) -> Iterator[Finding]:
         abs(ahead_s) < _CLOCK_S + trip_s,
         WARNING,
         f"its clock is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}",
-        "samples look older or younger than they are; let NTP set both clocks",
+        "times in logs do not agree; let NTP set both clocks",
     )
     size = m.MAX_PROBE_BYTES if _ask(link, 1 << 14)[0] < WAIT_S / 100 else 1 << 14
     rate, needs = 2 * size / _ask(link, size)[0], load.sample_bytes * load.samples_per_s

@@ -36,7 +36,7 @@ SHOWN = {
 _GROUPS = {
     "episodes": "episode return_test_ return_train_ reward_recent_ terminated_ faults_",
     "timing": "sample_age_ policy_age_ policy_staleness_ inference_ period_error_ safe_action_ "
-    "takeover_ demonstration_ action_change_",
+    "takeover_ demonstration_",
     "schedule": (
         "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions"
     ),

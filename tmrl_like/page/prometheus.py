@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 
 from tmrl_like.metrics.reading import Record, numbers_of
-from tmrl_like.types import LATENESS_EDGES_S
 from tmrl_like.wire.condition import FIGURES
 from tmrl_like.wire.messages import Beat, Sight
 
 NO_NUMBERS = ("returns", "driver")  # figures of a worker that are not numbers
-_EDGES = (*LATENESS_EDGES_S, "+Inf")
 
 
 def exposition(sight: Sight | None, silent_s: float, record: Record) -> str:
@@ -40,11 +37,6 @@ def _of_worker(age_s: float, beat: Beat) -> Iterator[str]:
         metric, value = f"worker_{figure.metric_of(field)}", getattr(beat.condition, field)
         if field in NO_NUMBERS:
             continue
-        if isinstance(value, tuple):  # bins are cumulative: the count up to each edge
-            for edge, count in zip(_EDGES, itertools.accumulate(value), strict=False):
-                yield f'{metric}{{{label},le="{edge}"}} {count}'
-        else:  # a text becomes 1 if it is not empty, else 0
-            yield (
-                f"{metric}{{{label}}} "
-                f"{int(bool(value)) if isinstance(value, str | bool) else value}"
-            )
+        if isinstance(value, str | bool):  # a text becomes 1 if it is not empty, else 0
+            value = int(bool(value))
+        yield f"{metric}{{{label}}} {value}"

@@ -14,7 +14,6 @@ from tmrl_like.metrics.reading import Record
 from tmrl_like.page.history import RunHistory
 from tmrl_like.session.ring import Ring
 from tmrl_like.session.session import Session
-from tmrl_like.types import LATENESS_EDGES_S
 from tmrl_like.wire import messages as m
 
 _LOOKS_EVERY_S = 0.35  # while a browser shows the page
@@ -47,11 +46,7 @@ class Watcher:
             self.history.add_record(record)
         self.history.incidents.clear()  # records do not say when they happened
         self.sight: m.Sight | None = None
-        self._title = {
-            **title,
-            "server": ", ".join(ring.addresses),
-            "late_edges_s": LATENESS_EDGES_S,
-        }
+        self._title = {**title, "server": ", ".join(ring.addresses)}
         self._view = self._report = 0
         self.seen_at = time.monotonic()
         self._shown_at = self._asked_at = self._told_at = -math.inf

@@ -62,8 +62,6 @@ class MemoryDataloading(Tunable, ABC):
             of them that are not finite.
         held_out: share of the episodes that is never drawn for training.
         mini_races: set if the batches have `time_left`; agents that do not take it are refused.
-        gamma: discount of the rewards that the memory sums up, which must equal the agent's; None:
-            it sums up none.
         shaping: weight of potentials; None: the memory keeps none.
     """
 
@@ -75,7 +73,6 @@ class MemoryDataloading(Tunable, ABC):
     columns: Sequence[str] = ()
     mini_races: MiniRaces | None = None
     held_out: float = 0.0
-    gamma: float | None = None
     shaping: float | None = None
     tunable: ClassVar[tuple[str, ...]] = ("batch_size",)
 

@@ -64,12 +64,17 @@ class Rollouts:
         said = 0
         while (episode := self._queue.get()) is not None:
             steps, stats, time_step_s = episode
-            more = {
-                name: getattr(stats, name)
-                for name in ("worker", "test", "terminated", "truncated", "fault")
-            }
             try:
-                self._call(rollout_of(steps, **more, time_step_s=time_step_s))
+                rollout = rollout_of(
+                    steps,
+                    worker=stats.worker,
+                    test=stats.test,
+                    terminated=stats.terminated,
+                    truncated=stats.truncated,
+                    fault=stats.fault,
+                    time_step_s=time_step_s,
+                )
+                self._call(rollout)
             except Exception as error:
                 log.error("an episode makes no rollout: %s", one_line(error))
             if self.dropped > said:

@@ -66,7 +66,6 @@ class LinkParts:
                 self.freshness,
                 self.saver,
                 self.newest_version,
-                self.options.worker_stalled_after_s,
                 Rank(ranks.rank, ranks.size, ranks.group),
             )
         except BaseException:

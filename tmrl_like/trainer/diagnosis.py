@@ -147,15 +147,6 @@ class _Values(dict[str, float]):
 
 
 SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
-    "faults": (
-        lambda v: v.fault_share > 0.3,
-        "the environment fails in {fault_share:.0%} of the newest episodes: the worker's log says "
-        "why",
-    ),
-    "safe action": (
-        lambda v: v.safe_action_share > 0.3,
-        "the safe action drives {safe_action_share:.0%} of the steps: the worker's log says why",
-    ),
     "still": (
         lambda v: v.observation_moves_share < 0.05,
         "the observation stays the same in {observation_still_share:.0%} of the steps: check "
@@ -240,11 +231,6 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     "critics stay": (
         lambda v: v.critic_change < 1e-5,
         "critics do not change ({critic_change:.1g} in 500 training steps): raise agent.lr_critic",
-    ),
-    "entropy collapsed": (
-        lambda v: v.entropy_per_action < -3.5,
-        "entropy has collapsed: {entropy_per_action:.2f} nats for each number of an action; raise "
-        "agent.target_entropy or agent.entropy_coef",
     ),
     "random": (
         lambda v: v.training_steps_total > 4000 and v.entropy_share > 0.95,
@@ -346,13 +332,11 @@ class Diagnosis:
             sample_uses=values.training_steps_per_env_step_round * values.batch_size,
             policy_age_steps=values.policy_age_p50_s * values.training_steps_per_s * training_share,
             values_drift=beyond / (highest - lowest or math.nan),
-            entropy_per_action=entropy / (values.action_numbers or math.nan),
             entropy_share=entropy / (values.max_entropy or math.nan),
         )
         if len(self._episodes) >= _LEAST_EPISODES:
             steps = [stats.steps for stats in self._episodes]
             values.update(
-                fault_share=float(np.mean([bool(stats.fault) for stats in self._episodes])),
                 terminated_share=float(np.mean([stats.terminated for stats in self._episodes])),
                 episode_steps=float(np.mean(steps)),
                 episode_steps_differ=max(steps) - min(steps),

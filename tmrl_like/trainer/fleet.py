@@ -6,7 +6,8 @@ import logging
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -40,13 +41,6 @@ _TOLD = (  # (fact, level, line if it changes, line if it is over)
     ),
     ("env_rebuilds", logging.INFO, "worker %(worker)s: its environment was rebuilt", ""),
     (
-        "stalled",
-        logging.ERROR,
-        "worker %(worker)s has not taken a new policy for %(stalled_after_s).0f s: it drives "
-        "version %(policy_version)d, the newest is %(newest)d; its own log may say why",
-        "worker %(worker)s takes new policies again: it drives version %(policy_version)d",
-    ),
-    (
         "lags",
         logging.ERROR,
         "worker %(worker)s drives version %(policy_version)d, and the newest is %(newest)d: "
@@ -60,11 +54,9 @@ _TOLD = (  # (fact, level, line if it changes, line if it is over)
 @dataclass
 class _Worker:
     name: str
-    condition: Condition = field(default_factory=Condition)
-    heard_at: float = -math.inf
-    # since when it has driven an outdated version
-    behind_since: float = math.inf
-    facts: dict[str, object] = field(default_factory=dict)
+    condition: Condition
+    heard_at: float
+    facts: dict[str, Any]  # the figures of the condition, and what `_TOLD` needs besides
 
     @property
     def is_alive(self) -> bool:
@@ -76,14 +68,12 @@ class Fleet:
     over.
     """
 
-    def __init__(self, stalled_after_s: float, max_lag_versions: float = math.inf) -> None:
+    def __init__(self, max_lag_versions: float = math.inf) -> None:
         """Start without workers.
 
-        `stalled_after_s` is as in `TrainerOptions`, `max_lag_versions` is `max_policy_lag_versions`
-        in `Schedule`. Experts, which ignore policies, and workers that keep one policy are never
-        late. Those in lockstep do not stall: they stand still while training does.
+        `max_lag_versions` is `max_policy_lag_versions` in `Schedule`. Experts, which ignore
+        policies, and workers that keep one policy are never behind.
         """
-        self._stalled_after_s = stalled_after_s
         self._max_lag_versions = max_lag_versions
         # any thread may read it; a worker in it is never changed, only replaced as a whole
         self._workers: dict[str, _Worker] = {}
@@ -98,12 +88,18 @@ class Fleet:
         """
         name = beat.worker
         condition = beat.condition
-        known = self._workers.get(beat.worker)
-        before = known or _Worker(name)
+        facts = msgspec.structs.asdict(condition) | {
+            "worker": name,
+            "newest": newest,
+            "max_lag_versions": self._max_lag_versions,
+            "lags": _lag(condition, newest) > self._max_lag_versions,
+        }
+        known = self._workers.get(name)
+        before = {} if known is None else known.facts
         grown = {}
         for figure in (*_GROWING, "env_steps"):
-            now = getattr(condition, figure)
-            then = getattr(before.condition, figure)
+            now = facts[figure]
+            then = before.get(figure, 0)
             # otherwise a new process has taken the name
             grown[figure] = now - then if now >= then else now
         self._totals.update(grown)
@@ -111,29 +107,15 @@ class Fleet:
             self._say_new("new workers", logging.INFO, "worker %s is here", name)
         else:
             self._driven.update(grown)
-        worker = _Worker(name, condition, time.monotonic())
-        takes_policies = not (condition.keeps_policy or condition.awaits)
-        if newest not in (0, condition.policy_version) and takes_policies:
-            goes_on = (
-                before.is_alive and before.condition.policy_version == condition.policy_version
-            )
-            worker.behind_since = min(worker.heard_at, before.behind_since if goes_on else math.inf)
-        worker.facts = msgspec.structs.asdict(condition) | {
-            "worker": name,
-            "newest": newest,
-            "stalled_after_s": self._stalled_after_s,
-            "max_lag_versions": self._max_lag_versions,
-            "stalled": worker.heard_at - worker.behind_since > self._stalled_after_s,
-            "lags": _lag(condition, newest) > self._max_lag_versions,
-        }
+        worker = _Worker(name, condition, time.monotonic(), facts)
         self._workers[name] = worker
-        self._tell(worker, before.facts)
+        self._tell(worker, before)
         if len(self._workers) > _WORKERS_KEPT:
             gone = next((other for other in self._workers.values() if not other.is_alive), None)
             if gone is not None:
                 del self._workers[gone.name]
 
-    def _tell(self, worker: _Worker, before: dict[str, object]) -> None:
+    def _tell(self, worker: _Worker, before: dict[str, Any]) -> None:
         for fact, level, line, over in _TOLD:
             now = worker.facts[fact]
             then = before.get(fact)
@@ -170,17 +152,14 @@ class Fleet:
         metrics: dict[str, float] = {
             "workers": len(alive),
             "workers_with_alarm": sum(
-                any(worker.facts[name] for name in ("alarm", "stalled", "lags")) for worker in alive
+                bool(worker.facts["alarm"] or worker.facts["lags"]) for worker in alive
             ),
-            "workers_stalled": sum(bool(worker.facts["stalled"]) for worker in alive),
             "policy_lag_versions": max(
                 (_lag(worker.condition, newest) for worker in alive), default=0
             ),
         }
         metrics |= {FIGURES[field].metric_of(field): self._totals[field] for field in _GROWING}
-        metrics |= {
-            field: sum(getattr(worker.condition, field) for worker in alive) for field in _CURRENT
-        }
+        metrics |= {field: sum(worker.facts[field] for worker in alive) for field in _CURRENT}
         if driven["env_steps"]:
             metrics["deadline_miss_share"] = driven["overruns"] / driven["env_steps"]
         return metrics

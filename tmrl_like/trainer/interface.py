@@ -32,7 +32,7 @@ class TrainerInterface:
             version: of the policy that an earlier process of this training published last; 0: none.
             workers: the known workers; None: none.
         """
-        self.workers = workers or Fleet(0.0)
+        self.workers = workers or Fleet()
         self.newest_version = version
         self._saver = saver
 

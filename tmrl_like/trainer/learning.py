@@ -30,7 +30,6 @@ from tmrl_like.metrics.reading import Record
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.diagnosis import Diagnosis
-from tmrl_like.trainer.tuning import discount_of
 from tmrl_like.trainer.watch import Listener, RecentRewards, StepMetrics
 from tmrl_like.types import Action, Batch, Buffer, Delivery, Observation
 from tmrl_like.wire.columns import Columns
@@ -220,7 +219,7 @@ def _of_rewards(agent: TrainingAgent, batch: Batch) -> Figures:
     """Return the range of the batch's rewards, and of the returns if each step gave the same
     reward, in the unit of `q_mean`.
     """
-    gamma = discount_of(agent)
+    gamma = agent.gamma
     if gamma is None or gamma >= 1.0:
         return {"reward_low": float(batch.rew.min()), "reward_high": float(batch.rew.max())}
     for_ever = batch.rew / (1.0 - (gamma if batch.discount is None else batch.discount))
@@ -258,17 +257,15 @@ def same_noise(device: str) -> Iterator[None]:
 
 def known_figures(agent: TrainingAgent, memory: MemoryDataloading, num_ranks: int) -> Figures:
     """Return the figures of a training that need not be measured: `batch_size` and `memory_size`,
-    of all ranks together, `gamma`, `max_entropy` in nats and, for a Box, `action_numbers`.
+    of all ranks together, `gamma` and `max_entropy` in nats.
     """
     sizes = {"batch_size": memory.batch_size, "memory_size": memory.memory_size}
     known: Figures = {name: size * num_ranks for name, size in sizes.items()}
-    gamma = discount_of(agent)
-    if gamma is not None:
-        known["gamma"] = gamma
+    if agent.gamma is not None:
+        known["gamma"] = agent.gamma
     match agent.action_space:
         case spaces.Box(shape=shape):
-            size = math.prod(shape)
-            known |= {"action_numbers": size, "max_entropy": size * math.log(2.0)}
+            known["max_entropy"] = math.prod(shape) * math.log(2.0)
         case spaces.Discrete(n=choices) | spaces.MultiDiscrete(nvec=choices):
             known["max_entropy"] = float(np.log(choices).sum())
     return known

@@ -153,8 +153,6 @@ class TrainerOptions(Options):
         init_policy: a policy from which the actor of a new training starts: a policy file, RUN or
             RUN@TAG; the critics start untrained. None: the actor does too. A resumed training is
             not affected.
-        worker_stalled_after_s: a worker that drives with one policy for this time, in seconds,
-            while newer ones are published is named in the log and counted; .inf: never.
         sync_every_s: samples are synced to the disk at most this time, in seconds, after they were
             written to the log, and only then acknowledged as stored: no power cut loses them. 0:
             acknowledged as soon as written; a power cut may lose the last half minute.
@@ -171,7 +169,6 @@ class TrainerOptions(Options):
 
     resume: Resume = "all"
     init_policy: str | None = None
-    worker_stalled_after_s: AboveZero = 30.0
     sync_every_s: NotNegative = 0.25
     checkpoint_interval_s: NotNegative = 0.0
     keep_policies: Positive = 100

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tmrl_like.base import clocks
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.reading import Record
-from tmrl_like.trainer.watch import Listener, StepMetrics, steps_of
+from tmrl_like.trainer.watch import Listener, StepMetrics
 from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Block, Delivery, EpisodeStats
 
 Array: TypeAlias = NDArray[Any]
@@ -54,7 +54,6 @@ class RoundMetrics(Listener):
         self._steps: dict[str, list[float | torch.Tensor]] = defaultdict(list)
         # arrays by metric; a name with {} gives percentiles
         self._of_samples: dict[str, list[Array]] = defaultdict(list)
-        self._newest_act: dict[str, Array] = {}  # by stream, [1, *action shape]
 
     def note_published(self, version: int) -> None:
         """Note that a policy is published now."""
@@ -85,7 +84,6 @@ class RoundMetrics(Listener):
         self.episodes += delivery.episodes
         for block in delivery.buffer.blocks:
             self._add_timing(block, delivery.ahead_s)
-            self._add_actions(block, delivery.buffer.stream)
 
     def _add_timing(self, block: Block, ahead_s: float) -> None:
         timing = block.timing
@@ -110,19 +108,6 @@ class RoundMetrics(Listener):
         }
         for name, found in values.items():
             self._of_samples[name].append(found)
-
-    def _add_actions(self, block: Block, stream: str) -> None:
-        """Add how much each action differs from the one before it in the same stream."""
-        for (act, *_), is_step in steps_of(block):
-            if isinstance(act, np.ndarray) and act.dtype.kind == "f":
-                before = self._newest_act.get(stream, act[:0])
-                if before.shape[1:] != act.shape[1:]:  # a user's memory may take both
-                    before = act[:0]
-                change = np.abs(np.diff(np.concatenate((before, act)), axis=0))
-                self._of_samples["action_change_mean"].append(
-                    change[is_step[len(is_step) - len(change) :]].ravel()
-                )
-                self._newest_act[stream] = act[-1:].copy()
 
     def on_round(self, record: Record) -> None:
         """Summarise the round; the record already has the totals of training steps and samples."""

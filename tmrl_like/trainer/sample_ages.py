@@ -6,26 +6,20 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tmrl_like.base import clocks
-from tmrl_like.base.budgets import Bucket, Buckets, Lines, Newest
+from tmrl_like.base.budgets import Bucket, Buckets, Newest
 from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.trainer")
 
-_MINUTES = 5
+_HALF_WINDOW_S = 150.0
 # a beat that another server held up may arrive this much after a beat that was sent later
 _REBOOT_S = 5.0
-_WORTH_SAYING_S = 2.0
-_BEATS_BEFORE = 5  # the first ones may have been held up: clocks are compared only after these
 _LARGEST_S = 1e11  # no clock of an honest worker exceeds this
 _SAY_AGAIN_S = 600.0
 _MAX_SAID = 100
-# shared by all workers, because the trainer's clock may be the one that jumps
-_LINES = 20
-_LINES_PER_S = 0.1
 
 
 @dataclass
@@ -34,25 +28,21 @@ class _Clock:
 
     up_s: float = 0.0  # in the newest beat
     epoch_s: float = 0.0  # when `up_s` was 0, by the worker's clock as it is set now
-    # when `up_s` was 0, by the trainer's clock: the earliest time that the beats of a minute allow,
-    # by minute, for the newest minutes with any beats
-    starts_s: dict[int, float] = field(default_factory=dict)
-    beats: int = 0
-    said_s: float = 0.0  # how far ahead it was reported to be
-
-    @property
-    def start_s(self) -> float:
-        return min(self.starts_s.values())
+    half_window: float = -1.0  # number of the newest one with any beats
+    # when `up_s` was 0, by the trainer's clock: the earliest time that the beats of this
+    # half-window allow, and those of the one with any beats before it
+    start_s: float = math.inf
+    start_before_s: float = math.inf
 
     def take(self, beat: m.Beat, now_s: float) -> None:
         self.up_s = beat.up_s
         self.epoch_s = beat.at_s - beat.up_s
-        self.beats += 1
-        minute = int(now_s // 60)
-        start_s = now_s - beat.up_s
-        self.starts_s[minute] = min(start_s, self.starts_s.get(minute, start_s))
-        if len(self.starts_s) > _MINUTES:
-            del self.starts_s[next(iter(self.starts_s))]
+        half_window = now_s // _HALF_WINDOW_S
+        if half_window != self.half_window:
+            self.half_window = half_window
+            self.start_before_s = self.start_s
+            self.start_s = math.inf
+        self.start_s = min(self.start_s, now_s - beat.up_s)
 
 
 class WorkerClocks:
@@ -60,19 +50,14 @@ class WorkerClocks:
 
     A beat contains a clock that has run evenly since the worker's machine was started. By the
     trainer's clock, that start can only seem too late, by the time that the beat was on its way. So
-    the earliest start that the beats of the newest five minutes (with any beats) allow is used, and
-    samples do not look younger because beats were held up with them. Ages are too low by the travel
-    time of the fastest of these beats, and up to 30 ms too high or too low as the two clocks drift
-    (100 ppm).
+    the earliest start that the beats of a window allow is used, and samples do not look younger
+    because beats were held up with them. The window is this half-window of two and a half minutes
+    and the one before it, of those with any beats. Ages are too low by the travel time of the
+    fastest of these beats, and up to 30 ms too high or too low as the two clocks drift (100 ppm).
     """
 
-    def __init__(self, says: bool = True) -> None:
-        """Start without workers. With `says`, wrong clocks are logged, once for each change of more
-        than two seconds.
-        """
+    def __init__(self) -> None:
         self._clocks = Newest[_Clock]()
-        self._says = says
-        self._say = Lines(log, _LINES, _LINES_PER_S, clocks.up_s)
 
     def on_beat(self, beat: m.Beat) -> None:
         """Take a worker's heartbeat as soon as it arrives (connection's thread)."""
@@ -81,26 +66,9 @@ class WorkerClocks:
         known = self._clocks.get(beat.worker, _Clock())
         # the worker's machine was restarted, or it is another machine
         if beat.up_s < known.up_s - _REBOOT_S:
-            known = _Clock(said_s=known.said_s)
+            known = _Clock()
         self._clocks[beat.worker] = known
-        now_s = clocks.unix_s()
-        known.take(beat, now_s)
-        if self._says and known.beats > _BEATS_BEFORE:
-            self._compare(beat.worker, known, now_s)
-
-    def _compare(self, worker: str, known: _Clock, now_s: float) -> None:
-        ahead_s = known.epoch_s - known.start_s + now_s - time.time()
-        if abs(ahead_s - known.said_s) <= _WORTH_SAYING_S:
-            return
-        known.said_s = 0.0
-        if abs(ahead_s) > _WORTH_SAYING_S:
-            known.said_s = ahead_s
-            line = (
-                "the clock of worker %s is %.0f s %s this trainer's: ages of samples allow for it; "
-                "set both by NTP"
-            )
-            side = "ahead of" if ahead_s > 0 else "behind"
-            self._say("clocks", logging.WARNING, line, worker, abs(ahead_s), side)
+        known.take(beat, clocks.unix_s())
 
     def ahead_s(self, worker: str, epoch_s: float) -> float:
         """Return how far the Unix times of a worker's samples are ahead of `base.clocks.unix_s`; 0
@@ -112,7 +80,7 @@ class WorkerClocks:
         known = self._clocks.get(worker)
         if known is None or not abs(epoch_s) < _LARGEST_S:
             return 0.0
-        return (epoch_s or known.epoch_s) - known.start_s
+        return (epoch_s or known.epoch_s) - min(known.start_s, known.start_before_s)
 
 
 class FreshnessLimits:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import msgspec
@@ -43,13 +43,14 @@ from tmrl_like.trainer.options import LIVE, Schedule
 from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.ranks import Alone, Ranks, Vote
 from tmrl_like.trainer.round_metrics import RoundMetrics
-from tmrl_like.trainer.tuning import TunablePart, Tuning, discount_of, refuse_two_discounts
+from tmrl_like.trainer.tuning import TunablePart, Tuning, refuse_two_discounts
 from tmrl_like.trainer.watch import Listener, RecentRewards
 from tmrl_like.types import Action, Batch, Buffer, Delivery, EpisodeStats, Observation
 from tmrl_like.wire.spaces import Space
 
 log = logging.getLogger("tmrl_like.trainer")
 
+_FactoryT = TypeVar("_FactoryT")
 _FIRST_REMINDER_S = 10.0
 _LONGEST_REMINDER_S = 600.0
 _WARM_UP_EVERY_S = 5.0
@@ -141,8 +142,8 @@ class TrainingOffline(Schedule):
         self.env_cls: SpacesOf = (
             env_cls if isinstance(env_cls, Sequence) else _factory("env_cls", env_cls)
         )
-        self.memory_cls: MemoryFactory = _factory("memory_cls", memory_cls)
-        self.training_agent_cls: AgentFactory = _factory("training_agent_cls", training_agent_cls)
+        self.memory_cls = _factory("memory_cls", memory_cls)
+        self.training_agent_cls = _factory("training_agent_cls", training_agent_cls)
         if self.profiling and importlib.util.find_spec("pyinstrument") is None:
             raise MissingExtraError("profiling=True needs pyinstrument: pip install pyinstrument")
         if self.device:
@@ -246,8 +247,8 @@ class TrainingOffline(Schedule):
         Raises:
             ConfigError: the memory cannot change its discount.
         """
-        gamma = discount_of(self.agent)
-        if gamma is not None and discount_of(self.memory) not in (None, gamma):
+        gamma = self.agent.gamma
+        if gamma is not None and self.memory.gamma not in (None, gamma):
             self.memory.tune(gamma=gamma)
 
     def _limit(self) -> float:
@@ -580,7 +581,7 @@ class TrainingOffline(Schedule):
         vars(self.diagnosis.returns).update(state["returns"])
 
 
-def _factory(name: str, given: Any) -> Any:
+def _factory(name: str, given: _FactoryT | None) -> _FactoryT:
     """Return what makes a part of the training; raise ConfigError if that is missing, or a part."""
     if given is None:
         raise ConfigError(f"TrainingOffline needs {name}")

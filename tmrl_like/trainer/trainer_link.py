@@ -53,7 +53,6 @@ class TrainerLink(TrainerInterface):
         freshness: FreshnessLimits | None = None,
         saver: Saver | None = None,
         version: int = 0,
-        worker_stalled_after_s: float = 30.0,
         rank: m.Rank = m.ALONE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -61,8 +60,7 @@ class TrainerLink(TrainerInterface):
 
         `receiver` knows what the memory already holds, and `version` is that of the policy
         published last; both may come from an earlier process of this training. `saver` keeps
-        published policies. `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in
-        `Session`. Of several trainers, only rank 0 publishes.
+        published policies; the rest is as in `Session`. Of several trainers, only rank 0 publishes.
         """
         self._where = ring.where
         self._receiver = receiver or Receiver()
@@ -74,12 +72,10 @@ class TrainerLink(TrainerInterface):
         self._say_short = Lines(log, 1, 1 / _SHORTAGE_AGAIN_S)
         self._inbox: deque[Delivery] = deque()
         self._arrived = threading.Event()
-        super().__init__(
-            saver, version, Fleet(worker_stalled_after_s, self._freshness.max_lag_versions)
-        )
+        super().__init__(saver, version, Fleet(self._freshness.max_lag_versions))
         self._rank = rank
         self._publishes = rank.number == 0
-        self._clocks = WorkerClocks(says=self._publishes)
+        self._clocks = WorkerClocks()
         self._reports: deque[Record] = deque(maxlen=_REPORTS_KEPT)
         self._lock = threading.Lock()  # guards the publications, which both threads change
         self._next_publication: Publication | None = None

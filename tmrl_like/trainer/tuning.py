@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from tmrl_like.base.tunable import Tunable
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.metrics.reading import Record
 from tmrl_like.trainer.ranks import Alone
@@ -173,19 +174,12 @@ class Tuning(Listener):
             raise
 
 
-def discount_of(holder: object) -> float | None:
-    """Return the `gamma` of an agent or a memory, or None if it has none."""
-    gamma: float | None = getattr(holder, "gamma", None)
-    return gamma
-
-
-def refuse_two_discounts(memory: object, agent: object) -> None:
+def refuse_two_discounts(memory: Tunable, agent: Tunable) -> None:
     """Raise ConfigError if both have a discount and these differ: the memory uses its discount to
     sum rewards, the agent to add values.
     """
-    of_memory = discount_of(memory)
-    of_agent = discount_of(agent)
-    if None not in (of_memory, of_agent) and of_memory != of_agent:
+    if None not in (memory.gamma, agent.gamma) and memory.gamma != agent.gamma:
         raise ConfigError(
-            f"gamma is {of_memory} in the memory and {of_agent} in the agent: give both the same"
+            f"gamma is {memory.gamma} in the memory and {agent.gamma} in the agent: give both the "
+            "same"
         )

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from tmrl_like.base.text import CONTROLS, one_line
-from tmrl_like.types import LATENESS_EDGES_S, Count
+from tmrl_like.types import Count
 
 RETURNS_KEPT = 5
 MAX_NOTE = 500
@@ -24,16 +24,11 @@ MAX_NOTE = 500
 Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 _Word = Annotated[str, msgspec.Meta(max_length=20, pattern=rf"\A[^{CONTROLS}]*\Z")]
 _Note = Annotated[str, msgspec.Meta(max_length=MAX_NOTE)]
-_LateSteps = Annotated[tuple[Count, ...], msgspec.Meta(max_length=len(LATENESS_EDGES_S) + 1)]
 _Returns = Annotated[tuple[Finite, ...], msgspec.Meta(max_length=RETURNS_KEPT)]
 
 
 def _first(values: Sequence[Any]) -> Any:
     return values[0]
-
-
-def _bins(values: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*values, strict=True)))
 
 
 def _texts(values: Sequence[str]) -> str:
@@ -123,15 +118,6 @@ class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields
         Finite, Figure("time from the newest observation to its action", "s", of_lanes=max)
     ] = 0.0
     time_step_s: Annotated[Finite, Figure("nominal time-step; 0: not in real time", "s")] = 0.0
-    late_steps: Annotated[
-        _LateSteps,
-        Figure(
-            "steps by how late they were, in bins up to `le` seconds",
-            "steps",
-            grows=True,
-            of_lanes=_bins,
-        ),
-    ] = ()
     returns: Annotated[_Returns, Figure("returns of the last episodes")] = ()
     driver: Annotated[
         _Word,

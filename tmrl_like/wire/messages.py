@@ -30,7 +30,7 @@ from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import Count, EpisodeStats, Receipt
 from tmrl_like.wire.condition import Condition, Finite
 
-WIRE_VERSION = 15  # increased with each change that an older peer would refuse: a field, a limit
+WIRE_VERSION = 16  # increased with each change that an older peer would refuse: a field, a limit
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_RANKS = 1024

@@ -6,7 +6,8 @@ in which a user lists them.
 The output of the chain is what the environment gets, and therefore what the sample, the action
 buffer and the memory hold. A part may keep a state within an episode, which learning needs to
 observe. With `act_buf_len` 1 the observation holds the newest action, which is the state of
-`LowPass` and `RateLimit`; with 2 it also shows the speed, which the other parts need.
+`RateLimit` and of a `OneEuroFilter` whose `beta` is 0; with 2 it also shows the speed, which the
+other parts need.
 
 The values of an action are Python floats, in one list that each part changes in place: for the few
 numbers of an action, numpy, new lists, `zip` and calls of `min` and `max` all take longer.
@@ -171,24 +172,6 @@ class ActionChain:
             part.end(stats)
 
 
-class LowPass(ActionPart):
-    """First-order low-pass filter: y <- y + (1 - exp(-2 pi f dt)) (x - y)."""
-
-    @in_ranges
-    def __init__(self, cutoff_hz: _Hertz) -> None:
-        """Set the cutoff frequency f, above which changes are damped."""
-        self._cutoff_hz = cutoff_hz
-
-    def begin(self, actions: ActionRange) -> None:
-        self._share = 1.0 - math.exp(-2.0 * math.pi * self._cutoff_hz * actions.step_s)
-        self._last = list(actions.rest)
-
-    def __call__(self, action: Values) -> None:
-        share, last = self._share, self._last
-        for i, x in enumerate(action):
-            action[i] = last[i] = last[i] + share * (x - last[i])
-
-
 class OneEuroFilter(ActionPart):
     """A low-pass filter that lets fast movements through: Casiez, Roussel and Vogel, "1 Euro
     Filter", CHI 2012.
@@ -211,7 +194,7 @@ class OneEuroFilter(ActionPart):
         Args:
             min_cutoff_hz: cutoff at rest; a lower value suppresses more jitter.
             beta: how much the cutoff grows, in Hz, with each unit of the action per second; a
-                higher value lags less.
+                higher value lags less. 0: a plain first-order low pass.
             speed_cutoff_hz: cutoff of the low pass for the speed.
         """
         self._min_cutoff_hz, self._beta = min_cutoff_hz, beta

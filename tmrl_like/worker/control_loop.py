@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.policies.action_check import finite_check
 from tmrl_like.rollouts.hooks import Rollouts
 from tmrl_like.rollouts.rollout import Step
-from tmrl_like.types import LATENESS_EDGES_S, Action, ActionSource, EpisodeStats, Observation
+from tmrl_like.types import Action, ActionSource, EpisodeStats, Observation
 from tmrl_like.wire.condition import TEST, Condition, with_alarms
 from tmrl_like.wire.rows import EPISODES, RESET
 from tmrl_like.worker.action_chain import ActionChain
@@ -91,9 +90,6 @@ class ControlLoop:
         self.collected_steps = 0
         self.times = (0.0, 0.0, 0.0, 0.0)
         self.counts = self.driver.counts
-        # the first bin, of steps in time, stays empty: `condition` works it out
-        self._late_steps = [0] * (len(LATENESS_EDGES_S) + 1)
-        self._late_after_s = math.inf  # a longer period is late
         self._no_extras = {
             name: _zeros_like(value) for name, value in self.driver.actor.extras.items()
         }
@@ -116,7 +112,6 @@ class ControlLoop:
         """Return the current condition."""
         env, driver, counts = self.env, self.driver, self.counts
         observed_at, _, acted_at, _ = self.times
-        late = self._late_steps[1:]
         return with_alarms(
             counts,
             driver.intake.verdicts.alarm,
@@ -127,7 +122,6 @@ class ControlLoop:
             action_delay_s=acted_at - observed_at,
             sensor_age_s=max((sensor.age_s for sensor in env.sensors), default=0.0),
             time_step_s=env.time_step_s,
-            late_steps=(max(0, counts.env_steps - sum(late)) if env.time_step_s else 0, *late),
             returns=tuple(self.returns),
             driver=TEST
             if driver.holds and self._source is ActionSource.POLICY
@@ -182,10 +176,6 @@ class ControlLoop:
             raise not_finite("observation after a reset", obs)
         if not self.counts.env_steps:
             self._look(obs)
-        late_after_s = (
-            self.env.time_step_s + LATENESS_EDGES_S[0] if self.env.time_step_s else math.inf
-        )
-        self._late_after_s = min(late_after_s, self.env.overrun_after_s)
         now = time.perf_counter()
         self.times = now, now, now, now
         self._epoch_s = clocks.unix_s() - now
@@ -219,7 +209,14 @@ class ControlLoop:
     def step(
         self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
     ) -> Stepped:
-        """Perform one step, see `RolloutWorker.step`; `info` holds the actor's `extras`.
+        """Act on `obs` and perform one environment step. Return what `gymnasium.Env.step` returns,
+        with the actor's `extras` added to `info`.
+
+        Args:
+            obs: the newest observation.
+            test: passed to the actor.
+            collect_samples: whether the result becomes a sample.
+            last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
 
         Raises:
             EnvironmentFaultError: the environment raised, or returned values that are not finite or
@@ -248,8 +245,8 @@ class ControlLoop:
         episode = self._episode
         episode.return_ += float(rew)
         period_s = observed - before
-        if period_s >= self._late_after_s:
-            self._on_late(period_s)
+        if period_s >= env.overrun_after_s:
+            self._on_overrun(period_s)
         if self._no_extras:
             info = {**info, **(driver.actor.extras if source is driver.source else self._no_extras)}
         if episode.rollout is not None and self.rollouts is not None:
@@ -296,12 +293,8 @@ class ControlLoop:
                 logging.WARNING, "%s; correct the environment or its observation_space", problem
             )
 
-    def _on_late(self, period_s: float) -> None:
+    def _on_overrun(self, period_s: float) -> None:
         env, counts = self.env, self.counts
-        if env.time_step_s:
-            self._late_steps[bisect_left(LATENESS_EDGES_S, period_s - env.time_step_s)] += 1
-        if period_s < env.overrun_after_s:
-            return
         counts.overruns += 1
         if counts.overruns < 10 or counts.overruns % 100 == 0:
             line = "time-step overrun: %.1f ms instead of %.1f ms (%d so far)"

@@ -31,9 +31,9 @@ from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.errors import ConfigError, TransportError
 from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.types import Action, EpisodeStats, Observation, ObsPreprocessor, SampleCompressor
+from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.condition import Condition
-from tmrl_like.worker.control_loop import Info, Stepped
+from tmrl_like.worker.control_loop import Info
 from tmrl_like.worker.lane import Lane, Plan, condition_of
 from tmrl_like.worker.link_client import LinkClient
 from tmrl_like.worker.link_messages import Hasten
@@ -477,16 +477,20 @@ class RolloutWorker:
         driver = self.loop.driver
         if driver.is_expert or self._has_policy:
             return
-        if self._options.wait_for_policy and not self.standalone:
+        if self._options.wait_for_policy and self.link is not None:
             log.info(
                 "%s holds still until a policy arrives from %s (wait_for_policy)",
                 self.name,
                 self._where,
             )
             while not self._has_policy:
-                self.update_actor_weights(blocking=True)
+                self.link.check()
                 if self._env.stopping.is_set():
                     raise StoppedError
+                time.sleep(_LOOK_S)
+                for lane in self.lanes:
+                    lane.loop.driver.refresh()
+            log.info("acting with policy %d", self.policy_version)
         elif self._env.moves_hardware and driver.expires_at == math.inf and not self._has_warned:
             self._has_warned = True
             log.warning(
@@ -527,33 +531,6 @@ class RolloutWorker:
         finally:
             self._forget_stop()
 
-    def act(self, obs: Observation, test: bool = False) -> Action:
-        """Choose an action for a raw observation."""
-        return self.loop.driver.act(obs, test)
-
-    def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
-        """Start an episode and return its first observation and info; with `collect_samples` the
-        observation becomes samples (see `ControlLoop.reset`).
-        """
-        self._await_policy()
-        return self.run_in_control_thread(lambda: self.loop.reset(collect_samples))
-
-    def step(
-        self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
-    ) -> Stepped:
-        """Act on `obs` and perform one environment step. Return what `gymnasium.Env.step` returns,
-        with the actor's `extras` added to `info`.
-
-        Args:
-            obs: the newest observation.
-            test: passed to the actor.
-            collect_samples: whether the result becomes a sample.
-            last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
-        """
-        return self.run_in_control_thread(
-            lambda: self.loop.step(obs, test, collect_samples, last_step)
-        )
-
     # -- weights and samples, by hand --------------------------------------------------------------
 
     def send_and_clear_buffer(self) -> None:
@@ -567,28 +544,6 @@ class RolloutWorker:
         """
         for lane in self.lanes:
             lane.loop.driver.use_weights(weights, version)
-
-    def update_actor_weights(self, verbose: bool = True, blocking: bool = False) -> int:
-        """Switch to the newest weights (`run` does so by itself).
-
-        Args:
-            verbose: log it.
-            blocking: if there are no new weights, wait until some arrive or the worker is stopped.
-
-        Returns:
-            1 if there were new weights, else 0.
-        """
-        while (
-            blocking
-            and not any(lane.intake.has_new for lane in self.lanes)
-            and not self._env.stopping.is_set()
-        ):
-            self._check()
-            time.sleep(_LOOK_S)
-        changed = max(lane.loop.driver.refresh() for lane in self.lanes)
-        if changed and verbose:
-            log.info("acting with policy %d", self.policy_version)
-        return int(changed)
 
     def wait_connected(self, timeout_s: float) -> bool:
         """Wait at most `timeout_s` until the server lets this worker in; return whether it has.
@@ -623,7 +578,3 @@ class RolloutWorker:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _check(self) -> None:
-        if self.link is not None:
-            self.link.check()

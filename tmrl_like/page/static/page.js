@@ -19,7 +19,7 @@ const CHARTS = [
   { title: "Share of demonstrations", names: ["demonstration_share"], labels: ["of new samples"] },
 ];
 
-const COLUMNS = ["worker", "state", "steps/s", "asked", "overruns", "lateness", "action delay", "policy", "policy age",
+const COLUMNS = ["worker", "state", "steps/s", "asked", "overruns", "action delay", "policy", "policy age",
   "kept", "last returns"];
 
 let run = null, fleet = [], seenAt = 0, isAnswered = true;
@@ -112,13 +112,7 @@ function drawTiles() {
 
 function newRow() {
   const row = make("tr", $("workers"));
-  COLUMNS.forEach((name) => {
-    const cell = make("td", row);
-    if (name === "lateness") {
-      const bars = make("span", cell, "", "bars");
-      run.late_edges_s.concat(0).forEach(() => make("i", bars));
-    }
-  });
+  COLUMNS.forEach(() => make("td", row));
   return row;
 }
 
@@ -130,14 +124,11 @@ function drawWorkers() {
   shown.forEach((w, i) => {
     const cells = (rows[i] || newRow()).cells, why = w.ended || w.alarm;
     const values = [w.worker, why ? w.state + ": " + why : w.state, short(w.rate === null ? null : +w.rate.toFixed(1)),
-      w.time_step_s ? short(1 / w.time_step_s) : "–", short(w.overruns), null, seconds(w.action_delay_s),
+      w.time_step_s ? short(1 / w.time_step_s) : "–", short(w.overruns), seconds(w.action_delay_s),
       short(w.policy_version), seconds(w.policy_age_s), short(w.unacknowledged_samples),
       w.returns.map((r) => short(r)).join("  ")];
-    values.forEach((value, k) => { if (value !== null) text(cells[k], value, k === 1 ? w.kind : undefined); });
+    values.forEach((value, k) => text(cells[k], value, k === 1 ? w.kind : undefined));
     cells[1].title = why;
-    const most = Math.max(1, ...w.late_steps), bars = cells[5].firstChild;
-    w.late_steps.forEach((n, k) => { bars.children[k].style.height = (n ? 2 + (16 * Math.log1p(n)) / Math.log1p(most) : 0) + "px"; });
-    bars.title = w.late_steps.map((n, k) => `${k < 7 ? "up to " + seconds(run.late_edges_s[k]) : "later"}: ${n}`).join("\n");
   });
   text($("more"), found.length > shown.length ? `${found.length - shown.length} more: filter by name or state` : "");
 }

@@ -144,7 +144,7 @@ def test_the_confidence_interval_is_that_of_a_mean():
         ("test tiny@none", "there is no policy none in"),
         ("test tiny@3 --policy best", "--policy best and tiny@3 name two policies"),
         ("trainer tiny@3", "tiny@3: `trainer` takes no version of a policy"),
-        ("log tiny@3", "tiny@3: `log` takes no version of a policy"),
+        ("runs tiny@3", "tiny@3: `runs` takes no version of a policy"),
         ("runs tiny --plot --out /dev/null/x.png", "--out /dev/null/x.png"),
     ],
 )

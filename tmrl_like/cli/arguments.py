@@ -237,7 +237,6 @@ def parsers() -> tuple[_Parser, dict[str, _Parser]]:
     _add_trials(command)
     _add_data(command)
     _add_success(command)
-    _add_log(command)
     _add_runs(command)
     _add_policies(command)
     _add_signal(command)
@@ -448,18 +447,6 @@ def _add_success(command: Callable[..., _Parser]) -> None:
         "pictures at the end of a success that show it; as many before them are ignored",
     )
     model.number("--frames", 3, "consecutive pictures that must show success, as in the SuccessEnv")
-
-
-def _add_log(command: Callable[..., _Parser]) -> None:
-    log = command(
-        "log", "summarise the samples of a data set, or those that a trainer has kept", reads=False
-    )
-    log.add_argument(
-        "place", metavar="PATH", help="folder of a data set, one of its files, or a run"
-    )
-    log.add_argument(
-        "--minari", metavar="DIR", help="instead write its complete episodes as a Minari data set"
-    )
 
 
 def _add_runs(command: Callable[..., _Parser]) -> None:

@@ -58,8 +58,8 @@ EXPERIMENT and RUN are one of these in all commands:
 Any value of the file can be given on the command line: --trainer.epochs 3, --agent.lr_actor 1e-4.
 """
 _VALUES = (
-    "Each key of the experiment is also an option: --trainer.epochs 3. `tmrl-like config` lists "
-    "them all."
+    "Each key of the experiment is also an option: --trainer.epochs 3. `tmrl-like config "
+    "EXPERIMENT` prints them all."
 )
 _EXITS = (
     "exit codes: 0 done, 1 something failed, 2 a mistake in arguments or file, 130 stopped before "
@@ -294,11 +294,7 @@ def _add_policy(parser: Any, about: str) -> None:
 
 
 def _add_trials(command: Callable[..., _Parser]) -> None:
-    command(
-        "config",
-        "print the whole experiment, defaults included; without one, the keys that it can have",
-        place="?",
-    )
+    command("config", "print the whole experiment, defaults included")
     command(
         "doctor",
         "find problems that an experiment has on this machine; without one, check the machine "

@@ -449,8 +449,6 @@ def _add_runs(command: Callable[..., _Parser]) -> None:
     runs = command(
         "runs",
         "list the runs on this machine: task, minutes, return, state",
-        "In the picture, runs that differ only in run_name, seed and server are drawn as one line "
-        "with a band.",
         reads=False,
     )
     runs.add_argument(

@@ -11,12 +11,12 @@ import dataclasses
 import enum
 import functools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from tmrl_like.base.factories import completed, fitted, signature_of, taken_apart
+from tmrl_like.base.factories import Factory, completed, fitted, signature_of, taken_apart
 from tmrl_like.base.functional import seed_generators
 from tmrl_like.config.components import make_page, resolve_component
 from tmrl_like.config.document import Document
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
     from tmrl_like.server.server import Server
     from tmrl_like.trainer.trainer import Trainer
     from tmrl_like.worker.worker import RolloutWorker
-
-Factory: TypeAlias = Callable[..., Any]
-"""A class, a function or a `partial` of one, called later with the arguments that are still
-missing.
-"""
 
 
 class OwnCompressor(enum.Enum):

@@ -11,7 +11,7 @@ import subprocess
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 
 from msgspec import Meta
 
@@ -19,8 +19,8 @@ import tmrl_like
 from tmrl_like.base.gone import GONE
 from tmrl_like.base.options import AboveZero, Natural, Port, Positive, expect_in_range
 from tmrl_like.base.text import nearest, suggestion
-from tmrl_like.config.document import shipped, split_overrides
-from tmrl_like.config.loading import TOP_LEVEL
+from tmrl_like.config.document import dotted, shipped, split_overrides
+from tmrl_like.config.loading import TOP_LEVEL, Overrides
 from tmrl_like.config.settings import SECTIONS
 from tmrl_like.errors import ConfigError, expect
 
@@ -83,7 +83,7 @@ class Arguments(argparse.Namespace):
     log_level: str
     reads = False
     place: str | None = None
-    overrides: Sequence[tuple[tuple[Any, ...], str]] = ()
+    overrides: Overrides = ()
     supervised = False
 
     @functools.cached_property
@@ -135,7 +135,7 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         typed = next((word for word in unknown if word.startswith("-")), unknown[0])
         _refuse_unknown(typed, commands[arguments.command])
     if overrides:
-        name = ".".join(overrides[0][0])
+        name = dotted(overrides[0][0])
         if not arguments.reads:
             raise ConfigError(
                 f"`{arguments.command}` reads no experiment: --{name} has no meaning there"
@@ -150,7 +150,7 @@ def as_typed(arguments: Arguments) -> list[str]:
     """Return the experiment as on a command line: its place, then the options that replace the
     file's values.
     """
-    overrides = [f"--{'.'.join(map(str, keys))}={value}" for keys, value in arguments.overrides]
+    overrides = [f"--{dotted(keys)}={value}" for keys, value in arguments.overrides]
     return [str(arguments.place), *overrides]
 
 
@@ -204,6 +204,9 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument(name, type=read, default=default, metavar="N", help=f"{about}{shown}")
 
 
+_NewCommand: TypeAlias = Callable[..., _Parser]
+
+
 def parsers() -> tuple[_Parser, dict[str, _Parser]]:
     """Return the parser of the whole command line, and those of the commands by name."""
     parser = _Parser(
@@ -245,7 +248,7 @@ def parsers() -> tuple[_Parser, dict[str, _Parser]]:
     return parser, commands.choices
 
 
-def _add_roles(command: Callable[..., _Parser]) -> None:
+def _add_roles(command: _NewCommand) -> None:
     run = command(
         "run",
         "server, trainer and workers on this machine, with live progress",
@@ -293,7 +296,7 @@ def _add_policy(parser: Any, about: str) -> None:
     )
 
 
-def _add_trials(command: Callable[..., _Parser]) -> None:
+def _add_trials(command: _NewCommand) -> None:
     command("config", "print the whole experiment, defaults included")
     command(
         "doctor",
@@ -345,7 +348,7 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_data(command: Callable[..., _Parser]) -> None:
+def _add_data(command: _NewCommand) -> None:
     record = command(
         "record",
         "record a data set that a run can start from (--memory.dataset_path), or a lap, without "
@@ -396,7 +399,7 @@ def _add_data(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_success(command: Callable[..., _Parser]) -> None:
+def _add_success(command: _NewCommand) -> None:
     data = (
         "a data set from `record` or a trainer, or from Minari, with pictures (uint8) in its "
         "observations"
@@ -445,7 +448,7 @@ def _add_success(command: Callable[..., _Parser]) -> None:
     model.number("--frames", 3, "consecutive pictures that must show success, as in the SuccessEnv")
 
 
-def _add_runs(command: Callable[..., _Parser]) -> None:
+def _add_runs(command: _NewCommand) -> None:
     runs = command(
         "runs",
         "list the runs on this machine: task, minutes, return, state",
@@ -460,7 +463,7 @@ def _add_runs(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_policies(command: Callable[..., _Parser]) -> None:
+def _add_policies(command: _NewCommand) -> None:
     policies = command(
         "policies",
         "list, tag, export or prune the policies that runs keep on this machine",
@@ -497,7 +500,7 @@ def _add_policies(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_signal(command: Callable[..., _Parser]) -> None:
+def _add_signal(command: _NewCommand) -> None:
     signal = command(
         "signal",
         "tell a run's workers on this machine how an episode went, in place of a key "
@@ -510,7 +513,7 @@ def _add_signal(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_page(command: Callable[..., _Parser]) -> None:
+def _add_page(command: _NewCommand) -> None:
     page = command(
         "page",
         "show the run in a browser, and provide its metrics for Prometheus",
@@ -531,7 +534,7 @@ def _add_page(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_machine(command: Callable[..., _Parser]) -> None:
+def _add_machine(command: _NewCommand) -> None:
     init = command(
         "init",
         "write an environment, an experiment and a test of your own, ready to run",

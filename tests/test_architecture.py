@@ -42,14 +42,14 @@ MAY_IMPORT = {  # all rooms, from the ground floor up; these imports are allowed
     "worker": f"{LINKED} delivery.options envs policies rollouts worker.action_chain",
     "trainer": f"{LINKED} metrics policies agents replay engine engine.options",
     "page": "errors base types metrics wire transport session delivery",
-    "in_process": f"{GROUND} wire policies trainer worker worker.options",
+    "in_process": f"{GROUND} wire policies trainer worker",
     "experiment": "errors base config policies in_process server worker trainer trainer.options",
 }
 EVERY_ROOM = {"cli", "testing"}  # these may import all rooms
 DOORS = {  # public import paths: each leads to a room, and no room uses them
     "actor": "policies",
     "memory_dataloading": "replay",
-    "networking": "base engine in_process server worker trainer",
+    "networking": "base engine server worker trainer",
     "nn": "agents",
     "training": "agents",
     "training_offline": "trainer",

@@ -11,14 +11,13 @@ import pytest
 import torch
 from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 
-from tmrl_like import GenericGymEnv, TrainingOffline, partial, run_in_process
+from tmrl_like import Experiment, GenericGymEnv, partial
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.worker.options import WorkerOptions
 
-UNSAVED = {"model_path": None, "sinks": []}
+SMALL = partial(ListMemory, batch_size=4)
 
 
 class Seeds(CountingEnv):
@@ -70,19 +69,26 @@ def run(
     seed=None,
     interval=0,
     checkpoint=None,
+    agent=Threads,
+    memory=SMALL,
     **fields,
 ):
-    usual = {"rounds": 2, "steps": 20, "update_model_interval": 1, "epochs": 1, "env_cls": env_cls}
-    usual |= {"memory_cls": partial(ListMemory, batch_size=4), "training_agent_cls": Threads}
-    return run_in_process(
-        partial(TrainingOffline, **usual | fields),
-        env_cls,
-        actor_cls,
+    usual = {"rounds": 2, "steps": 20, "update_model_interval": 1, "epochs": 1}
+    experiment = Experiment(
+        env=env_cls,
+        actor=actor_cls,
+        agent=agent,
+        memory=memory,
         seed=seed,
-        worker={"options": WorkerOptions(envs=envs)},
-        trainer={"metrics_path": tmp_path / "m.jsonl", "checkpoint_path": checkpoint} | UNSAVED,
-        test_episode_interval=interval,
+        worker={"envs": envs, "test_episode_interval": interval},
+        trainer=usual | fields,
     )
+    files = {"metrics_path": tmp_path / "m.jsonl", "model_path": None, "policies_path": None}
+    with experiment.make_in_process(
+        {"model_path": None}, checkpoint_path=checkpoint, sinks=[], **files
+    ) as trainer:
+        trainer.run()
+        return trainer.training
 
 
 def test_the_environment_steps_in_the_thread_that_trains(tmp_path):
@@ -125,7 +131,7 @@ def test_the_newest_policy_chooses_the_next_action(tmp_path):
             trained.append(batch)
             return super().train(batch)
 
-    run(tmp_path, Watched, training_agent_cls=Watching)
+    run(tmp_path, Watched, agent=Watching)
     assert given == pytest.approx(expected)
     assert len(set(given)) > 3
 
@@ -145,8 +151,8 @@ def test_the_trainer_knows_what_its_worker_drives(tmp_path):
 def parameters(tmp_path, seed, envs):
     actor = partial(SquashedGaussianActor, hidden_sizes=(16,))
     fields = {
-        "training_agent_cls": partial(SACAgent, actor_cls=actor),
-        "memory_cls": partial(ReplayMemory, batch_size=16),
+        "agent": SACAgent,
+        "memory": partial(ReplayMemory, batch_size=16),
         "device": "cpu",
         "rounds": 1,
         "steps": 40,

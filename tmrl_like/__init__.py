@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tmrl_like.networking import RolloutWorker as RolloutWorker
     from tmrl_like.networking import Server as Server
     from tmrl_like.networking import Trainer as Trainer
-    from tmrl_like.networking import run_in_process as run_in_process
     from tmrl_like.policies.actor import ActorModule as ActorModule
     from tmrl_like.policies.load_policy import load_policy as load_policy
     from tmrl_like.replay.contract import MemoryDataloading as MemoryDataloading
@@ -39,7 +38,6 @@ _HOME_OF = {
     "load_experiment": "tmrl_like.experiment",
     "load_policy": "tmrl_like.policies.load_policy",
     "partial": "tmrl_like.util",
-    "run_in_process": "tmrl_like.networking",
 }
 
 __all__ = [*sorted(_HOME_OF), "__version__"]

@@ -11,12 +11,12 @@ import dataclasses
 import enum
 import functools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from tmrl_like.base.factories import completed, fitted, signature_of, taken_apart
+from tmrl_like.base.factories import Factory, completed, fitted, signature_of, taken_apart
 from tmrl_like.base.functional import seed_generators
 from tmrl_like.config.components import make_page, resolve_component
 from tmrl_like.config.document import Document
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
     from tmrl_like.server.server import Server
     from tmrl_like.trainer.trainer import Trainer
     from tmrl_like.worker.worker import RolloutWorker
-
-Factory: TypeAlias = Callable[..., Any]
-"""A class, a function or a `partial` of one, called later with the arguments that are still
-missing.
-"""
 
 
 class OwnCompressor(enum.Enum):
@@ -311,27 +306,37 @@ class Experiment(Settings):
                 trainer.training.memory.seed(self.seed + trainer.ranks.rank)
             yield trainer
 
+    @contextlib.contextmanager
     def make_in_process(
         self, worker: Mapping[str, Any] | None = None, **more: Any
-    ) -> contextlib.AbstractContextManager[Trainer]:
+    ) -> Iterator[Trainer]:
         """Make a trainer for a `with` block that also makes a worker's steps, in the same thread
-        and in lockstep, without a server.
+        and in lockstep, without a server, so that a debugger can step from the environment to the
+        learner.
+
+        Samples are packed, stored and unpacked like those that come over a network. With a seed and
+        an environment that is determined by its own seed, the resulting parameters are the same bit
+        for bit, on one machine's CPU.
 
         Args:
             worker: adds or replaces arguments of `RolloutWorker`.
             more: adds or replaces arguments of `Trainer`, as in `make_trainer`.
+
+        Raises:
+            ConfigError: the environment runs in real time.
+            EnvironmentFaultError: the environment fails again and again.
         """
-        from tmrl_like.in_process import connected
+        from tmrl_like.in_process import DirectLink
 
         self.seed_generators()
-        return connected(
-            functools.partial(self.make_trainer, **more),
-            functools.partial(self._new_worker, **{"name": "worker"} | dict(worker or {})),
-            # a spool is of no use: worker and trainer end together
-            dataclasses.replace(self.worker, spool=False),
-            self.worker.test_episode_interval,
-            verbose=True,
-        )
+        # a spool is of no use: worker and trainer end together
+        options = dataclasses.replace(self.worker, spool=False, own_thread=False)
+        usual = {"name": "worker"} | dict(worker or {})
+        with self._new_worker(**usual | {"standalone": True, "options": options}) as made:
+            steps = made.steps(self.worker.test_episode_interval, verbose=True)
+            link = functools.partial(DirectLink, made, steps)
+            with self.make_trainer(connect=link, **more) as trainer:
+                yield trainer
 
 
 def load_experiment(

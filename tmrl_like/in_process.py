@@ -2,98 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from tmrl_like.base import clocks
-from tmrl_like.base.functional import seed_generators
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.trainer.connecting import LinkParts
 from tmrl_like.trainer.interface import TrainerInterface
-from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.trainer import Trainer
-from tmrl_like.types import Delivery, Receipt, SampleCompressor
+from tmrl_like.types import Delivery, Receipt
 from tmrl_like.wire import messages as m
-from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.tap import SampleTap
 from tmrl_like.worker.worker import RolloutWorker
-
-
-def run_in_process(
-    training_cls: Callable[[], TrainingOffline],
-    env_cls: Callable[[], Any],
-    actor_module_cls: Callable[..., Any],
-    sample_compressor: SampleCompressor | None = None,
-    *,
-    seed: int | None = None,
-    test_episode_interval: int = 0,
-    worker: Mapping[str, Any] | None = None,
-    trainer: Mapping[str, Any] | None = None,
-) -> TrainingOffline:
-    """Train in the calling thread alone, so that a debugger can step from the environment to the
-    learner; blocks.
-
-    Samples are packed, stored and unpacked like those that come over a network. Gathering and
-    training are in lockstep: whenever training waits for samples, an environment makes a step. With
-    a seed and an environment that is determined by its own seed, the resulting parameters are the
-    same bit for bit, on one machine's CPU.
-
-    Args:
-        training_cls: as in `Trainer`.
-        env_cls: as in `RolloutWorker`; it must be able to pause between steps.
-        actor_module_cls: as in `RolloutWorker`.
-        sample_compressor: as in `RolloutWorker`.
-        seed: for the environments, the memory and the generators of Python, numpy and torch; None:
-            nothing is seeded.
-        test_episode_interval: as in `RolloutWorker.run`.
-        worker: further arguments of `RolloutWorker`.
-        trainer: further arguments of `Trainer`.
-
-    Returns:
-        The training, after its epochs are done or it was interrupted (Ctrl-C).
-
-    Raises:
-        ConfigError: the environment runs in real time, or the ratio is not a finite number.
-        EnvironmentFaultError: the environment fails again and again.
-    """
-    seed_generators(seed)
-    own = {"model_path": None, "seed": seed} | dict(worker or {})
-
-    def make_trainer(**how: Any) -> Trainer:
-        made = Trainer(training_cls, **how, **(trainer or {}))
-        if seed is not None and made.training.total_updates == 0:
-            made.training.memory.seed(seed)
-        return made
-
-    def make_worker(**how: Any) -> RolloutWorker:
-        return RolloutWorker(env_cls, actor_module_cls, sample_compressor, **own | how)
-
-    options = own.get("options") or WorkerOptions()
-    with connected(make_trainer, make_worker, options, test_episode_interval) as made:
-        made.run()
-    return made.training
-
-
-@contextlib.contextmanager
-def connected(
-    make_trainer: Callable[..., AbstractContextManager[Trainer]],
-    make_worker: Callable[..., RolloutWorker],
-    options: WorkerOptions,
-    test_episode_interval: int,
-    verbose: bool = False,
-) -> Iterator[Trainer]:
-    """Make a trainer for a `with` block that runs a worker's steps itself."""
-    with make_worker(
-        standalone=True, options=dataclasses.replace(options, own_thread=False)
-    ) as worker:
-        steps = worker.steps(test_episode_interval, verbose)
-        with make_trainer(connect=lambda parts: DirectLink(worker, steps, parts)) as trainer:
-            yield trainer
 
 
 class DirectLink(TrainerInterface):

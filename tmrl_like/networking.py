@@ -10,7 +10,6 @@ from tmrl_like.base.lazy import names_from
 
 if TYPE_CHECKING:
     from tmrl_like.engine.options import EngineOptions as EngineOptions
-    from tmrl_like.in_process import run_in_process as run_in_process
     from tmrl_like.server.options import ServerOptions as ServerOptions
     from tmrl_like.server.server import Server as Server
     from tmrl_like.trainer.options import TrainerOptions as TrainerOptions
@@ -26,7 +25,6 @@ _HOME_OF = {
     "Trainer": "tmrl_like.trainer.trainer",
     "TrainerOptions": "tmrl_like.trainer.options",
     "WorkerOptions": "tmrl_like.worker.options",
-    "run_in_process": "tmrl_like.in_process",
 }
 __all__ = [*_HOME_OF]
 __getattr__ = names_from(__name__, _HOME_OF)

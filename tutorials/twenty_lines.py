@@ -17,4 +17,4 @@ with experiment.make_in_process(sinks=[]) as trainer:
 for name, policy in ("before", None), ("after", experiment.paths.trainer_model):
     with experiment.make_standalone(policy) as worker:
         print(f"return {name}: {sum(worker.run_episode().return_ for _ in range(10)) / 10:.0f}")
-plot_returns("pendulum.png", {"pendulum": [experiment.paths.folder]})
+plot_returns("pendulum.png", [experiment.paths.folder])

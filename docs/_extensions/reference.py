@@ -25,7 +25,6 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from tmrl_like.base.importing import import_object
-from tmrl_like.base.options import sentences
 from tmrl_like.cli.arguments import parsers
 from tmrl_like.config.components import type_name
 from tmrl_like.config.settings import SECTIONS, Settings
@@ -70,6 +69,18 @@ def option_rows(page: type, prefix: str = "") -> Iterator[Row]:
             )
         elif page is not Settings:
             yield from option_rows(typing.cast(type, kind), f"{prefix}{field.name}.")
+
+
+def sentences(page: type) -> dict[str, str]:
+    """Return the sentence for each field, from the `Attributes:` of a class and its bases."""
+    found: dict[str, str] = {}
+    for cls in reversed(page.__mro__):
+        for entry in re.split(
+            r"\n        (?=\w+: )", (cls.__doc__ or "").partition("Attributes:")[2]
+        )[1:]:
+            name, _, sentence = entry.partition(": ")
+            found[name] = " ".join(sentence.split())
+    return found
 
 
 def written(default: object) -> str:

@@ -13,7 +13,6 @@ from tmrl_like.base.options import (
     Options,
     Positive,
     in_ranges,
-    sentences,
     with_given,
 )
 from tmrl_like.errors import ConfigError
@@ -24,8 +23,7 @@ class Owner(Options):
     """A page.
 
     Attributes:
-        size: how large; a second
-            line.
+        size: how large.
         rate_hz: how often.
         share: of it.
         port: where.
@@ -93,12 +91,6 @@ def test_a_whole_number_of_another_type_becomes_an_int(page, number):
     size = page(size=number).size
     assert (size, type(size)) == (1000, int)
     assert list(map(type, Owner(sizes=[number]).sizes)) == [int]
-
-
-def test_each_field_has_its_sentence_those_of_the_bases_too():
-    found = sentences(More)
-    assert found["size"] == "how large; a second line."
-    assert (found["shares"], found["name"]) == ("two of them.", "what it is called.")
 
 
 @pytest.mark.parametrize("options", [Owner(), {"size": 3}])

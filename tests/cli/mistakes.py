@@ -74,11 +74,6 @@ MISTAKES = {
         "policies list drnoe",
         "there is no experiment and no run drnoe; did you mean drone?",
     ),
-    "no such log": Mistake(
-        "log drnoe",
-        "there is no data set at drnoe: there is no experiment and no run drnoe; did you mean "
-        "drone?",
-    ),
     "no such key to revoke": Mistake("keys revoke nobody", "no key is named 'nobody'"),
     "no name for a key": Mistake("keys invite ../x", "'../x' is not a name for a key"),
     "engine of our own": Mistake(

@@ -104,19 +104,10 @@ def test_what_is_not_there_is_one_line_with_the_nearest_name(typed, near):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there it is the name of no file")
-@pytest.mark.parametrize("command", ["check", "log", "policies list", "runs"])
+@pytest.mark.parametrize("command", ["check", "policies list", "runs"])
 def test_a_name_that_cannot_be_looked_up_is_one_line(command, refused):
     name = 300 * "n"
     assert f"{name}: cannot be read: File name too long" in refused(command, name)
-
-
-def test_the_samples_of_a_run_are_shown_by_its_name(typed, run_folder):
-    typed("record TINY --random --episodes 1 --out data")
-    kept = run_folder / "checkpoints" / "training" / "log"
-    kept.parent.mkdir(parents=True)
-    Path("data").rename(kept)
-    for place in ("arm", run_folder, kept):
-        assert str(kept.parent) in typed("log", place).out
 
 
 def test_a_worker_drives_the_version_behind_the_at(refused, store, monkeypatch):

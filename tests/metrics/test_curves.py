@@ -54,13 +54,11 @@ def test_returns_are_averaged_over_a_fifth_of_the_episodes_and_ten_at_most(episo
     assert averaged(returns) == pytest.approx(expected)
 
 
-def test_one_run_several_and_none_are_drawn(tmp_path):
+def test_one_run_another_and_one_without_episodes_are_drawn(tmp_path):
     a = write(tmp_path / "a", *(episode(n, float(n)) for n in range(5)))
     b = write(tmp_path / "b", *(episode(n, 2.0 * n) for n in range(2, 9)))
     picture = tmp_path / "new" / "p.png"
-    assert plot_returns(
-        picture, {"both": [a, b], "one": [str(a)], "none": [tmp_path]}, {"untrained": (1.0, 0.5)}
-    )
+    assert plot_returns(picture, [a, str(b), tmp_path], {"untrained": (1.0, 0.5)})
     assert picture.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="Format 'nothing' is not supported"):
-        plot_returns(tmp_path / "p.nothing", {"one": [a]})
+        plot_returns(tmp_path / "p.nothing", [a])

@@ -10,9 +10,31 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from tmrl_like.errors import ConfigError, expect
+
+Factory: TypeAlias = Callable[..., Any]
+"""A class, a function or a `partial` of one, called later with the arguments that are still
+missing.
+"""
+
+
+@runtime_checkable
+class SaysToMemory(Protocol):
+    """An environment's class that says what a memory must know about it."""
+
+    def memory_arguments(self, arguments: Mapping[str, Any], /) -> dict[str, Any]:
+        """Return arguments of the memory; `arguments` are those of the environment."""
+
+
+@runtime_checkable
+class TakesInputs(Protocol):
+    """A `sample_preprocessor` that depends on the environment's argument `inputs`."""
+
+    def with_inputs(self, inputs: Any, /) -> Factory:
+        """Return the preprocessor for these inputs."""
+
 
 MISSING: Any = inspect.Parameter.empty
 _FOR_MEMORY = ("act_buf_len", "reset_act_buf", "time_step_duration", "inputs")
@@ -61,7 +83,7 @@ class Signature:
     open_ended: bool
 
 
-def signature_of(target: Callable[..., Any]) -> Signature:
+def signature_of(target: Factory) -> Signature:
     """Return what `target` takes by keyword.
 
     The `**kwargs` of a class stand for the parameters of its base class and of its options page: a
@@ -89,7 +111,7 @@ def signature_of(target: Callable[..., Any]) -> Signature:
     return Signature(parameters, is_open)
 
 
-def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+def _functions(target: Factory) -> Iterator[Factory]:
     """Yield the functions that receive a call's keywords: the constructors of a class and its
     bases, or the function itself.
     """
@@ -106,14 +128,14 @@ def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 _evaluated = functools.lru_cache(512)(typing.get_type_hints)  # slow: it compiles each annotation
 
 
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+def _hints(target: Factory) -> dict[str, Any]:
     try:
         return _evaluated(target)
     except Exception:
         return {}  # names that exist only for type checkers; values are then not checked
 
 
-def taken_apart(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+def taken_apart(factory: Factory) -> tuple[Factory, dict[str, Any]]:
     """Return what a factory calls, and the arguments that it already has for it, by name."""
     if not isinstance(factory, functools.partial):
         return factory, {}
@@ -122,7 +144,7 @@ def taken_apart(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[s
     ) | factory.keywords
 
 
-def argument_of(factory: Callable[..., Any], name: str) -> Any:
+def argument_of(factory: Factory, name: str) -> Any:
     """Return the argument that a factory calls with: the given one, else the default, else
     `MISSING`.
     """
@@ -131,7 +153,7 @@ def argument_of(factory: Callable[..., Any], name: str) -> Any:
     return given.get(name, MISSING if parameter is None else parameter.default)
 
 
-def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
+def completed(factory: Factory, **known: Any) -> Factory:
     """Return the factory with those arguments of `known` that it takes and does not have yet."""
     target, given = taken_apart(factory)
     taken = signature_of(target).parameters
@@ -143,13 +165,13 @@ def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
     return functools.partial(factory, **new) if new else factory
 
 
-def replaced(factory: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
+def replaced(factory: Factory, **arguments: Any) -> Factory:
     """Return the factory with these arguments, in place of those that it has by these names."""
     target, given = taken_apart(factory)
     return functools.partial(target, **given | arguments) if arguments else factory
 
 
-def instance_or_function(given: Callable[..., Any], **known: Any) -> Callable[..., Any]:
+def instance_or_function(given: Factory, **known: Any) -> Factory:
     """Return an instance of a class or of a `partial` of one, made with those arguments of `known`
     that it takes; return a function as it is.
     """
@@ -169,24 +191,20 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
     if not callable(env_cls):  # a pair of spaces
         return {}
     target, given = taken_apart(env_cls)
-    say = getattr(target, "memory_arguments", None)
-    if say is None:
+    if not isinstance(target, SaysToMemory):
         return {}
     parameters = signature_of(target).parameters
     defaults = {name: p.default for name, p in parameters.items() if p.default is not MISSING}
     try:
-        known: dict[str, Any] = say(defaults | given)
+        return target.memory_arguments(defaults | given)
     except KeyError as error:  # missing, or its base gets it from the class itself
         raise ConfigError(
             f"{target.__name__}.memory_arguments needs the argument {error.args[0]}: give it, or "
             "override this method"
         ) from None
-    return known
 
 
-def fitted(
-    memory_cls: Callable[..., Any], env_cls: Any, agent_cls: Callable[..., Any] | None = None
-) -> Any:
+def fitted(memory_cls: Factory, env_cls: Any, agent_cls: Factory | None = None) -> Any:
     """Return a memory's factory, completed with what the environment and the agent provide.
 
     These are the arguments that `known_from_env` finds, and the agent's `gamma`; arguments already
@@ -204,7 +222,7 @@ def fitted(
     return _knowing(memory_cls, known)
 
 
-def _knowing(memory_cls: Callable[..., Any], known: dict[str, Any]) -> Callable[..., Any]:
+def _knowing(memory_cls: Factory, known: dict[str, Any]) -> Factory:
     target, given = taken_apart(memory_cls)
     taken = signature_of(target).parameters
     for name, value in known.items():
@@ -219,7 +237,7 @@ def _knowing(memory_cls: Callable[..., Any], known: dict[str, Any]) -> Callable[
     told: dict[str, Any] = {}
     if given.get("memory") is not None:
         told["memory"] = _knowing(given["memory"], known)
-    with_inputs = getattr(given.get("sample_preprocessor"), "with_inputs", None)
-    if with_inputs is not None and "inputs" in known:
-        told["sample_preprocessor"] = with_inputs(known["inputs"])
+    preprocessor = given.get("sample_preprocessor")
+    if isinstance(preprocessor, TakesInputs) and "inputs" in known:
+        told["sample_preprocessor"] = preprocessor.with_inputs(known["inputs"])
     return replaced(completed(memory_cls, **known), **told)

@@ -39,6 +39,7 @@ GONE: dict[str, str] = {
     ),
     "eval": "use `tmrl-like test RUN --interval`",
     "keep_policies_s": "use trainer.keep_policies, the number of the newest versions",
+    "log": "`read_data_set` yields its samples in Python: docs/guide/memory.md",
     "max_held_samples": "use outbox.max_bytes, or outbox.spool_max_bytes",
     "max_steps_per_update": "the ratio is the training's: max_training_steps_per_env_step",
     "node": (

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -133,15 +132,3 @@ def refuse_unknown(what: str, given: Mapping[str, object], page: type) -> None:
     known = page.__annotations__
     for name in given:
         expect(name in known, f"an argument of {what}", name, f"one of {', '.join(known)}")
-
-
-def sentences(page: type) -> dict[str, str]:
-    """Return the sentence for each field, from the `Attributes:` of a class and its bases."""
-    found: dict[str, str] = {}
-    for cls in reversed(page.__mro__):
-        for entry in re.split(
-            r"\n        (?=\w+: )", (cls.__doc__ or "").partition("Attributes:")[2]
-        )[1:]:
-            name, _, sentence = entry.partition(": ")
-            found[name] = " ".join(sentence.split())
-    return found

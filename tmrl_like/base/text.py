@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from tmrl_like.base.gone import GONE
 
@@ -17,7 +16,7 @@ regular expression.
 _control = re.compile(f"[{CONTROLS}]")
 
 
-def one_line(value: Any, at_most: int | None = None) -> str:
+def one_line(value: object, at_most: int | None = None) -> str:
     """Return a value as text without control characters such as line ends, of at most `at_most`
     characters.
 
@@ -28,12 +27,12 @@ def one_line(value: Any, at_most: int | None = None) -> str:
     return (_control.sub("?", " ".join(text.split())) if _control.search(text) else text)[:at_most]
 
 
-def nearest(word: Any, known: Iterable[str]) -> str:
+def nearest(word: object, known: Iterable[str]) -> str:
     """Return the known word closest to `word`, or an empty string if none is close."""
     return next(iter(difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.55)), "")
 
 
-def suggestion(word: Any, known: Iterable[str]) -> str:
+def suggestion(word: object, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown word: its replacement, the closest known word,
     or all known words.
     """
@@ -62,7 +61,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def name_of(target: Any) -> str:
+def name_of(target: object) -> str:
     """Return the name of a class or function, or the `repr` of anything else."""
     return (
         getattr(target, "__qualname__", None)

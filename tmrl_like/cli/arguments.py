@@ -11,7 +11,7 @@ import subprocess
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 
 from msgspec import Meta
 
@@ -19,8 +19,8 @@ import tmrl_like
 from tmrl_like.base.gone import GONE
 from tmrl_like.base.options import AboveZero, Natural, Port, Positive, expect_in_range
 from tmrl_like.base.text import nearest, suggestion
-from tmrl_like.config.document import shipped, split_overrides
-from tmrl_like.config.loading import TOP_LEVEL
+from tmrl_like.config.document import dotted, shipped, split_overrides
+from tmrl_like.config.loading import TOP_LEVEL, Overrides
 from tmrl_like.config.settings import SECTIONS
 from tmrl_like.errors import ConfigError, expect
 
@@ -58,8 +58,8 @@ EXPERIMENT and RUN are one of these in all commands:
 Any value of the file can be given on the command line: --trainer.epochs 3, --agent.lr_actor 1e-4.
 """
 _VALUES = (
-    "Each key of the experiment is also an option: --trainer.epochs 3. `tmrl-like config` lists "
-    "them all."
+    "Each key of the experiment is also an option: --trainer.epochs 3. `tmrl-like config "
+    "EXPERIMENT` prints them all."
 )
 _EXITS = (
     "exit codes: 0 done, 1 something failed, 2 a mistake in arguments or file, 130 stopped before "
@@ -83,7 +83,7 @@ class Arguments(argparse.Namespace):
     log_level: str
     reads = False
     place: str | None = None
-    overrides: Sequence[tuple[tuple[Any, ...], str]] = ()
+    overrides: Overrides = ()
     supervised = False
 
     @functools.cached_property
@@ -135,7 +135,7 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         typed = next((word for word in unknown if word.startswith("-")), unknown[0])
         _refuse_unknown(typed, commands[arguments.command])
     if overrides:
-        name = ".".join(overrides[0][0])
+        name = dotted(overrides[0][0])
         if not arguments.reads:
             raise ConfigError(
                 f"`{arguments.command}` reads no experiment: --{name} has no meaning there"
@@ -150,7 +150,7 @@ def as_typed(arguments: Arguments) -> list[str]:
     """Return the experiment as on a command line: its place, then the options that replace the
     file's values.
     """
-    overrides = [f"--{'.'.join(map(str, keys))}={value}" for keys, value in arguments.overrides]
+    overrides = [f"--{dotted(keys)}={value}" for keys, value in arguments.overrides]
     return [str(arguments.place), *overrides]
 
 
@@ -204,6 +204,9 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument(name, type=read, default=default, metavar="N", help=f"{about}{shown}")
 
 
+_NewCommand: TypeAlias = Callable[..., _Parser]
+
+
 def parsers() -> tuple[_Parser, dict[str, _Parser]]:
     """Return the parser of the whole command line, and those of the commands by name."""
     parser = _Parser(
@@ -237,7 +240,6 @@ def parsers() -> tuple[_Parser, dict[str, _Parser]]:
     _add_trials(command)
     _add_data(command)
     _add_success(command)
-    _add_log(command)
     _add_runs(command)
     _add_policies(command)
     _add_signal(command)
@@ -246,7 +248,7 @@ def parsers() -> tuple[_Parser, dict[str, _Parser]]:
     return parser, commands.choices
 
 
-def _add_roles(command: Callable[..., _Parser]) -> None:
+def _add_roles(command: _NewCommand) -> None:
     run = command(
         "run",
         "server, trainer and workers on this machine",
@@ -293,12 +295,8 @@ def _add_policy(parser: Any, about: str) -> None:
     )
 
 
-def _add_trials(command: Callable[..., _Parser]) -> None:
-    command(
-        "config",
-        "print the whole experiment, defaults included; without one, the keys that it can have",
-        place="?",
-    )
+def _add_trials(command: _NewCommand) -> None:
+    command("config", "print the whole experiment, defaults included")
     command(
         "doctor",
         "find problems that an experiment has on this machine; without one, check the machine "
@@ -349,7 +347,7 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_data(command: Callable[..., _Parser]) -> None:
+def _add_data(command: _NewCommand) -> None:
     record = command(
         "record",
         "record a data set that a run can start from (--memory.dataset_path), or a lap, without "
@@ -400,7 +398,7 @@ def _add_data(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_success(command: Callable[..., _Parser]) -> None:
+def _add_success(command: _NewCommand) -> None:
     data = (
         "a data set from `record` or a trainer, or from Minari, with pictures (uint8) in its "
         "observations"
@@ -449,24 +447,10 @@ def _add_success(command: Callable[..., _Parser]) -> None:
     model.number("--frames", 3, "consecutive pictures that must show success, as in the SuccessEnv")
 
 
-def _add_log(command: Callable[..., _Parser]) -> None:
-    log = command(
-        "log", "summarise the samples of a data set, or those that a trainer has kept", reads=False
-    )
-    log.add_argument(
-        "place", metavar="PATH", help="folder of a data set, one of its files, or a run"
-    )
-    log.add_argument(
-        "--minari", metavar="DIR", help="instead write its complete episodes as a Minari data set"
-    )
-
-
-def _add_runs(command: Callable[..., _Parser]) -> None:
+def _add_runs(command: _NewCommand) -> None:
     runs = command(
         "runs",
         "list the runs on this machine: task, minutes, return, state",
-        "In the picture, runs that differ only in run_name, seed and server are drawn as one line "
-        "with a band.",
         reads=False,
     )
     runs.add_argument(
@@ -478,7 +462,7 @@ def _add_runs(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_policies(command: Callable[..., _Parser]) -> None:
+def _add_policies(command: _NewCommand) -> None:
     policies = command(
         "policies",
         "list, tag, export or prune the policies that runs keep on this machine",
@@ -515,7 +499,7 @@ def _add_policies(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_signal(command: Callable[..., _Parser]) -> None:
+def _add_signal(command: _NewCommand) -> None:
     signal = command(
         "signal",
         "tell a run's workers on this machine how an episode went, in place of a key "
@@ -528,7 +512,7 @@ def _add_signal(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_page(command: Callable[..., _Parser]) -> None:
+def _add_page(command: _NewCommand) -> None:
     page = command(
         "page",
         "show the run in a browser, and provide its metrics for Prometheus",
@@ -549,7 +533,7 @@ def _add_page(command: Callable[..., _Parser]) -> None:
     )
 
 
-def _add_machine(command: Callable[..., _Parser]) -> None:
+def _add_machine(command: _NewCommand) -> None:
     init = command(
         "init",
         "write an environment, an experiment and a test of your own, ready to run",

@@ -41,7 +41,7 @@ def prove(
 
     levels = {"untrained": _return_of(untrained), "trained": _return_of(trained)}
     picture = folder / "proof.png"
-    if plot_returns(picture, {folder.name: [folder]}, levels):
+    if plot_returns(picture, [folder], levels):
         print(f"picture: {picture}")
     return passed
 

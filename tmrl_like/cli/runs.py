@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
@@ -21,7 +19,6 @@ from tmrl_like.policies.policy_file import read_card
 from tmrl_like.policies.policy_store import BEST, PolicyStore
 
 _COLUMNS = ["run", "task", "started", "minutes", "samples", "return", "best", "state"]
-_OWN = ("run_name", "seed", "server")  # keys that may differ between runs of one experiment
 _READ_BYTES = 1 << 20  # how much is read of a metrics file, from its end
 
 
@@ -77,31 +74,17 @@ def _best_return(paths: RunPaths) -> str:
 
 
 def _plot(folders: Sequence[Path], picture: Path) -> int:
-    """Plot the returns of runs; runs of one experiment become one line with a band."""
+    """Plot the returns of runs."""
     if not folders:
         raise ConfigError("--plot wants runs to draw: tmrl-like runs RUN … --plot")
-    groups: dict[str, list[Path]] = {}
     for folder in folders:
         if not len(curve_of(folder).returns):
             raise ConfigError(
                 f"no episode of {folder.name} has ended: expected a run with metrics in {folder}; "
                 "`tmrl-like runs` lists all"
             )
-        experiment = next(
-            (start.experiment for start in reversed(read_starts(folder)) if start.experiment), ""
-        )
-        shared = {
-            key: value
-            for key, value in (yaml.safe_load(experiment) or {}).items()
-            if key not in _OWN
-        }
-        groups.setdefault(yaml.safe_dump(shared) if shared else str(folder), []).append(folder)
-    runs = {
-        group[0].name if len(group) == 1 else f"{group[0].name}, …": group
-        for group in groups.values()
-    }
     try:
-        if not plot_returns(picture, runs):
+        if not plot_returns(picture, folders):
             return ConfigError.exit_code
     except (OSError, ValueError) as error:
         raise ConfigError(f"--out {picture}: {one_line(error)}") from None

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from tmrl_like.base.threads import no_thread, start_thread
 
@@ -65,7 +64,7 @@ class Stopper:
         """
         return INTERRUPTED if self.requested else 0
 
-    def _on_signal(self, number: int, frame: Any) -> None:
+    def _on_signal(self, number: int, frame: object) -> None:
         now = time.monotonic()
         if self.requested:
             if now - self._requested_at > DOUBLE_S and number != _HANG_UP:

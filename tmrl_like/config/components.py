@@ -24,11 +24,11 @@ import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 import msgspec
 
-from tmrl_like.base.factories import MISSING, signature_of, taken_apart
+from tmrl_like.base.factories import MISSING, Factory, signature_of, taken_apart
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import name_of, one_line, suggestion
 from tmrl_like.config.document import Document, Keys, Location, dotted
@@ -39,9 +39,7 @@ _PATH, _ARGUMENTS = "class_path", "init_args"
 _WRITTEN = (Any, object, type, dict, list, tuple, str, int, float, bool, type(None), MISSING)
 
 
-def resolve_component(
-    document: Document, keys: Keys, supplied: tuple[str, ...] = ()
-) -> Callable[..., Any]:
+def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] = ()) -> Factory:
     """Import the code named at `keys`, and return a `partial` of it with the arguments that the
     file gives, or the code itself if there are none.
 
@@ -61,7 +59,7 @@ def resolve_component(
     return document.components[keys]
 
 
-def arguments_written(location: Location, value: Any) -> dict[Any, Any]:
+def arguments_written(location: Location, value: object) -> dict[Any, Any]:
     """Return the arguments for the code that `value` names. Raises ConfigError if they are not keys
     with values.
     """
@@ -71,7 +69,7 @@ def arguments_written(location: Location, value: Any) -> dict[Any, Any]:
     return arguments
 
 
-def check_value(location: Location, annotation: Any, value: Any) -> Any:
+def check_value(location: Location, annotation: Any, value: object) -> Any:
     """Return `value` as the type that `annotation` names. Raises ConfigError if it does not fit."""
     kinds = _kinds(annotation)
     if annotation in (Any, MISSING) or (isinstance(value, str) and str in kinds):
@@ -95,7 +93,7 @@ def check_value(location: Location, annotation: Any, value: Any) -> Any:
     raise location.error(f"expected {type_name(annotation)}, got {got}")
 
 
-def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values: Any) -> _Page:
+def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values: object) -> _Page:
     """Make a dataclass of options from keys with values.
 
     Raises:
@@ -118,7 +116,7 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
         ) from None
 
 
-def make_object(location: Location, component: Callable[..., Any]) -> Any:
+def make_object(location: Location, component: Factory) -> Any:
     """Make an object of the class that is named at a location. Raises ConfigError if the class
     rejects its arguments.
     """
@@ -163,19 +161,19 @@ def type_name(annotation: Any) -> str:
     return named.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
-def is_component(value: Any) -> bool:
+def is_component(value: object) -> TypeGuard[dict[Any, Any]]:
     """Whether a value of the file names code."""
     return isinstance(value, dict) and _PATH in value
 
 
-def _resolve(location: Location, value: Any, supplied: tuple[str, ...] = ()) -> Callable[..., Any]:
+def _resolve(location: Location, value: object, supplied: tuple[str, ...] = ()) -> Factory:
     target = _imported(location, value)
     written = arguments_written(location, value)
     arguments = _check_arguments(location / _ARGUMENTS, target, written, supplied)
     return functools.partial(target, **arguments) if arguments else target
 
 
-def _imported(location: Location, value: Any) -> Callable[..., Any]:
+def _imported(location: Location, value: object) -> Factory:
     """Import what `value` names. Raises ConfigError if that is not callable."""
     if isinstance(value, str):
         value = {_PATH: value}
@@ -199,7 +197,7 @@ def _imported(location: Location, value: Any) -> Callable[..., Any]:
 
 def _check_arguments(
     location: Location,
-    target: Callable[..., Any],
+    target: Factory,
     arguments: dict[Any, Any],
     supplied: tuple[str, ...],
 ) -> dict[str, Any]:
@@ -243,7 +241,7 @@ def _argument(location: Location, annotation: Any, value: Any) -> Any:
     return [_argument(location / i, arguments[0], v) for i, v in enumerate(value)]
 
 
-def _give(location: Location, annotation: Any, component: Callable[..., Any]) -> Any:
+def _give(location: Location, annotation: Any, component: Factory) -> Any:
     """Return what code becomes for an `annotation`: an object of it, or the code itself."""
     kinds = _kinds(annotation)
     if isinstance(taken_apart(component)[0], type) and any(map(_is_object, kinds)):
@@ -254,9 +252,7 @@ def _give(location: Location, annotation: Any, component: Callable[..., Any]) ->
     return component
 
 
-def _refuse_missing(
-    location: Location, component: Callable[..., Any], supplied: tuple[str, ...] = ()
-) -> None:
+def _refuse_missing(location: Location, component: Factory, supplied: tuple[str, ...] = ()) -> None:
     target, given = taken_apart(component)
     if not isinstance(target, type):
         return
@@ -271,14 +267,14 @@ def _refuse_missing(
             )
 
 
-def holds_component(value: Any) -> bool:
+def holds_component(value: object) -> bool:
     """Whether a value of the file names code, or contains a value that does."""
     if isinstance(value, dict):
         return is_component(value) or any(map(holds_component, value.values()))
     return isinstance(value, list) and any(map(holds_component, value))
 
 
-def _names_code(annotation: Any, text: str) -> bool:
+def _names_code(annotation: object, text: str) -> bool:
     """Whether text is an import path: always for a Callable or a type; if it has a dot, also for an
     annotation that only objects can match.
     """
@@ -295,12 +291,12 @@ def _is_object(kind: Any) -> bool:
     return is_class and kind not in _WRITTEN and not issubclass(kind, (enum.Enum, os.PathLike))
 
 
-def _is_path(annotation: Any) -> bool:
+def _is_path(annotation: object) -> bool:
     kind = typing.get_origin(annotation) or annotation
     return isinstance(kind, type) and issubclass(kind, os.PathLike)
 
 
-def _kinds(annotation: Any) -> tuple[Any, ...]:
+def _kinds(annotation: object) -> tuple[Any, ...]:
     """Return the alternatives of a union, or the annotation itself if it is none."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if is_union else (annotation,)

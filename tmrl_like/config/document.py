@@ -6,17 +6,18 @@ Values from the command line (`--trainer.epochs 3`) override the file's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tmrl_like.base.factories import Factory
 from tmrl_like.base.text import nearest, one_line
 from tmrl_like.errors import ConfigError
 
-Keys = tuple[Any, ...]
+Keys = tuple[object, ...]
 """The keys that lead to a value: ("trainer", "epochs")."""
 
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
@@ -45,7 +46,7 @@ class Document:
     data: dict[Any, Any] = field(default_factory=dict)
     origins: dict[Keys, str] = field(default_factory=dict)
     typed: dict[Keys, str] = field(default_factory=dict)
-    components: dict[Keys, Callable[..., Any]] = field(default_factory=dict)
+    components: dict[Keys, Factory] = field(default_factory=dict)
     path: Path | None = None
     stamp: tuple[int, ...] = ()
 
@@ -57,7 +58,7 @@ class Document:
             keys = keys[:-1]
         return self.origins.get(keys, self.source)
 
-    def override(self, keys: Keys, value: Any, typed: str | None = None) -> None:
+    def override(self, keys: Keys, value: object, typed: str | None = None) -> None:
         """Set `value` at `keys`, as if the file said so; `typed` is its text if it has one."""
         level = self.data
         for depth, key in enumerate(keys[:-1], 1):
@@ -86,7 +87,7 @@ class Location:
     document: Document
     keys: Keys = ()
 
-    def __truediv__(self, key: Any) -> Location:
+    def __truediv__(self, key: object) -> Location:
         return Location(self.document, (*self.keys, key))
 
     def error(self, problem: str) -> ConfigError:

@@ -5,13 +5,13 @@ location and problem.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tmrl_like.base.factories import Elsewhere, signature_of, taken_apart
+from tmrl_like.base.factories import Elsewhere, Factory, signature_of, taken_apart
 from tmrl_like.base.text import suggestion
 from tmrl_like.config.components import (
     holds_component,
@@ -174,7 +174,7 @@ def as_yaml(data: dict[Any, Any]) -> str:
 class _Dumper(yaml.SafeDumper):
     """Writes short lists on one line, and no references."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 
@@ -200,10 +200,10 @@ def _override(document: Document, keys: Keys, text: str) -> None:
     document.override(keys, value, typed)
 
 
-def written_out(data: dict[Any, Any], keys: Iterable[Any]) -> Keys:
+def written_out(data: dict[Any, Any], keys: Iterable[object]) -> Keys:
     """Insert the `init_args` that a short key leaves out."""
-    written: list[Any] = []
-    level: Any = data
+    written: list[object] = []
+    level: object = data
     for key in keys:
         if is_component(level) and key not in ("class_path", "init_args"):
             written.append("init_args")
@@ -233,7 +233,7 @@ def _part(document: Document, name: str) -> Any:
 
 
 def with_defaults(
-    document: Document, name: str, made: Callable[..., Any] | None = None, shows_told: bool = True
+    document: Document, name: str, made: Factory | None = None, shows_told: bool = True
 ) -> Any:
     """Return a part as it was written; if it was imported, with those defaults that YAML can
     express.
@@ -265,7 +265,7 @@ def with_defaults(
     return {"class_path": value["class_path"]} | ({"init_args": arguments} if arguments else {})
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, list):
         return all(map(_is_plain, value))
     return value is None or type(value) in (bool, int, float, str)

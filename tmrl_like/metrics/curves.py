@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from tmrl_like.metrics.reading import read_records, return_of
 
 log = logging.getLogger("tmrl_like.metrics")
-
-_GRID = 200  # points of a band along the axis
-
 
 Points: TypeAlias = NDArray[np.float64]
 
@@ -66,7 +63,7 @@ def averaged(returns: Points) -> Points:
 
 def plot_returns(
     picture: str | Path,
-    runs: Mapping[str, Sequence[str | Path]],
+    runs: Iterable[str | Path],
     levels: Mapping[str, tuple[float, float]] | None = None,
 ) -> bool:
     """Draw the returns of runs over minutes and over samples, averaged over a fifth of the
@@ -74,8 +71,7 @@ def plot_returns(
 
     Args:
         picture: a PNG file, or another format that matplotlib writes.
-        runs: run folders by label. For several folders, it draws their mean and a band from the
-            lowest to the highest.
+        runs: their folders; each is drawn as its episodes and a line.
         levels: means and standard deviations of returns by label, drawn as horizontal lines.
 
     Returns:
@@ -88,10 +84,11 @@ def plot_returns(
     if figure is None:
         return False
     panels = figure.subplots(1, 2, sharey=True)
-    for number, (label, folders) in enumerate(runs.items()):
-        curves = [curve for curve in map(curve_of, folders) if len(curve.returns)]
-        _draw(panels[0], [(curve.minutes, curve.returns) for curve in curves], f"C{number}", label)
-        _draw(panels[1], [(curve.samples, curve.returns) for curve in curves], f"C{number}", label)
+    for folder in runs:
+        minutes, samples, returns = curve_of(folder)
+        for axes, x in zip(panels, (minutes, samples), strict=True):
+            (line,) = axes.plot(x, averaged(returns), label=Path(folder).name)
+            axes.plot(x, returns, ".", color=line.get_color(), alpha=0.25)
     for axes, over in zip(panels, ("minutes of training", "samples"), strict=True):
         for number, (label, (mean, std)) in enumerate((levels or {}).items()):
             colour = ("tab:gray", "tab:green")[number % 2]
@@ -105,23 +102,6 @@ def plot_returns(
     Path(picture).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=120)
     return True
-
-
-def _draw(axes: Any, curves: Sequence[tuple[Points, Points]], colour: str, label: str) -> None:
-    """Draw one run as its episodes and a line, or several runs as a line in a band over the range
-    that all of them cover.
-    """
-    if len(curves) == 1:
-        x, returns = curves[0]
-        axes.plot(x, returns, ".", color=colour, alpha=0.25)
-        axes.plot(x, averaged(returns), color=colour, label=label)
-    elif curves:
-        grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), _GRID)
-        lines = np.array([np.interp(grid, x, averaged(returns)) for x, returns in curves])
-        axes.fill_between(grid, lines.min(axis=0), lines.max(axis=0), color=colour, alpha=0.2)
-        axes.plot(
-            grid, lines.mean(axis=0), color=colour, label=f"{label}: mean of {len(curves)} runs"
-        )
 
 
 def new_figure(width: float, height: float) -> Any:

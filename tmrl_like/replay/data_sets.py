@@ -56,8 +56,8 @@ def read_data_set(path: str | Path) -> Iterator[Buffer]:
         if (found := find_minari(path)) is not None:
             yield from episodes_of(found)
             return
-        for store in stores_at(path):
-            yield from Receiver().replay(stored_files(store))
+        for store in _stores_at(path):
+            yield from Receiver().replay(_stored_files(store))
     except WireVersionError as error:
         raise CheckpointError(
             f"the data set {path} cannot be read: it holds {error}; read it with the tmrl_like "
@@ -186,7 +186,7 @@ def refuse_taken(folder: Path) -> None:
         raise ConfigError(f"{folder} holds samples already: choose another folder")
 
 
-def stores_at(path: Path) -> list[Path]:
+def _stores_at(path: Path) -> list[Path]:
     """Return the sample stores of all ranks in a trainer's checkpoint folder; of any other path,
     itself.
     """
@@ -194,7 +194,7 @@ def stores_at(path: Path) -> list[Path]:
     return [path] if files_in(path) or not stores else stores
 
 
-def stored_files(path: Path) -> Iterator[StoredFile]:
+def _stored_files(path: Path) -> Iterator[StoredFile]:
     """Read the sample store at `path`, one file of it, or a worker's folder in a spool.
 
     Raises:

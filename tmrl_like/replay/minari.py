@@ -1,5 +1,4 @@
-"""Minari data sets (https://minari.farama.org, HDF5 files): reading needs h5py, writing needs
-minari itself.
+"""Reads Minari data sets (https://minari.farama.org, HDF5 files) with h5py.
 
 Per episode of T steps, the file holds `observations` [T + 1, ...], `actions` [T, ...], `rewards`,
 `terminations`, `truncations` [T]; a dict is a group, a tuple is a group with the names `_index_0`,
@@ -8,24 +7,18 @@ Per episode of T steps, the file holds `observations` [T + 1, ...], `actions` [T
 
 from __future__ import annotations
 
-import re
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from gymnasium import spaces
 
 from tmrl_like.base import tree
-from tmrl_like.base.files import disk
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import CheckpointError, MissingExtraError
-from tmrl_like.replay.streams import info_of, recorded_episodes
 from tmrl_like.replay.table import block_of
 from tmrl_like.types import Buffer, Info, Observation, Sample
 from tmrl_like.wire.rows import EPISODES
-from tmrl_like.wire.spaces import Space
 
 _FILE = "main_data.hdf5"
 _INDEX = "_index_"
@@ -118,98 +111,3 @@ def _columns_of(node: Group, name: str) -> Columns:
 
 def _row(columns: Columns, k: int) -> Observation:
     return tree.map_leaves(lambda leaf: leaf[k], columns)
-
-
-def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
-    """Write samples as a Minari data set: whole episodes, with observations as they are in the
-    samples.
-
-    The folder's name is the data set's; if it does not end in a version, -v0 is added.
-
-    Returns:
-        The number of episodes and of steps written.
-
-    Raises:
-        MissingExtraError: minari is not installed.
-        CheckpointError: there is no whole episode, or Minari cannot hold such samples.
-    """
-    try:
-        return _write(folder, buffers)
-    except (ValueError, TypeError, AssertionError) as error:  # of numpy and minari
-        why = one_line(str(error) if isinstance(error, ValueError) else error, 300)
-        raise CheckpointError(f"Minari cannot hold these samples: {why}") from None
-
-
-def _write(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
-    try:
-        import minari
-        from minari.data_collector import EpisodeBuffer
-        from minari.dataset.minari_storage import MinariStorage
-    except ImportError:
-        raise MissingExtraError(
-            "Minari data sets are written with minari: pip install 'tmrl_like[minari]'"
-        ) from None
-    episodes = [
-        EpisodeBuffer(
-            id=number,
-            observations=_stacked([sample.obs for sample in samples]),
-            actions=_stacked([sample.act for sample in samples[1:]]),
-            rewards=[float(sample.rew) for sample in samples[1:]],
-            terminations=[sample.terminated for sample in samples[1:]],
-            truncations=[sample.truncated for sample in samples[1:]],
-            infos={},
-        )
-        for number, samples in enumerate(_whole_episodes(buffers))
-    ]
-    if not episodes:
-        raise CheckpointError("there is no whole episode to write")
-    spaces = _space_of(episodes[0].observations), _space_of(episodes[0].actions)
-    name = re.sub(r"[^\w-]", "-", folder.name)
-    name += "" if re.search(r"-v\d+$", name) else "-v0"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as draft:
-        data = Path(draft).resolve() / folder.name / "data"
-        data.mkdir(parents=True)
-        storage = MinariStorage.new(data, *spaces, data_format="hdf5", jpeg_encoding=False)
-        storage.update_episodes(episodes)
-        storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__})
-        if folder.is_dir():  # empty: Windows does not replace it
-            folder.rmdir()
-        disk.rename(data.parent, folder)
-    return len(episodes), sum(len(episode.rewards) for episode in episodes)
-
-
-def _whole_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
-    """Yield the samples of each whole episode, from the last one of its reset to its end."""
-    for samples in recorded_episodes(buffers):
-        resets = sum(info_of(sample).is_reset for sample in samples)
-        end = next((i for i, s in enumerate(samples, 1) if s.terminated or s.truncated), 0)
-        if resets and end:
-            yield samples[resets - 1 : end]
-
-
-def _stacked(values: Sequence[Observation]) -> Columns:
-    """Stack T values of one structure into columns."""
-    return tree.map_leaves(lambda *leaves: np.stack(leaves), *values)
-
-
-def _space_of(columns: Columns) -> Space:
-    """Return a space that arrays [T, ...] may come from; its original bounds are not in the
-    samples.
-    """
-    if isinstance(columns, dict):
-        return spaces.Dict({key: _space_of(item) for key, item in columns.items()})
-    if isinstance(columns, tuple | list):
-        return spaces.Tuple([_space_of(item) for item in columns])
-    if columns.dtype.kind not in "biuf":
-        raise ValueError("there is text, bytes or None where arrays or numbers are expected")
-    low = -np.inf
-    high = np.inf
-    if columns.dtype.kind == "b":
-        low = 0
-        high = 1
-    elif columns.dtype.kind in "iu":
-        limits = np.iinfo(columns.dtype)
-        low = limits.min
-        high = limits.max
-    return spaces.Box(low, high, columns.shape[1:], columns.dtype.type)

@@ -352,7 +352,7 @@ class RolloutWorker:
         iterates.
 
         The environments take turns. For a worker whose environments have no thread of their own
-        (`own_thread: false`) and whose trainer lives in the same thread (`run_in_process`).
+        (`own_thread: false`) and whose trainer lives in the same thread.
 
         Raises:
             ConfigError: the environment runs in real time.
@@ -539,9 +539,7 @@ class RolloutWorker:
             self.link.send(Hasten())
 
     def use_weights(self, weights: Weights, version: int) -> None:
-        """Act with these weights from now on; they come from a trainer in this thread
-        (`run_in_process`).
-        """
+        """Act with these weights from now on; they come from a trainer in this thread."""
         for lane in self.lanes:
             lane.loop.driver.use_weights(weights, version)
 

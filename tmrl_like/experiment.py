@@ -318,8 +318,8 @@ class Experiment(Settings):
     def make_in_process(
         self, worker: Mapping[str, Any] | None = None, **more: Any
     ) -> contextlib.AbstractContextManager[Trainer]:
-        """Make a trainer for a `with` block that also makes a worker's steps, in the same thread
-        and in lockstep, without a server.
+        """Make a trainer for a `with` block that also makes a worker's steps, in this process and
+        in lockstep, without a server.
 
         Args:
             worker: adds or replaces arguments of `RolloutWorker`.

@@ -1,9 +1,10 @@
-"""Environments, memory and agent in one process and one thread, without a server."""
+"""Environments, memory and agent in one process, taking turns, without a server."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -35,8 +36,8 @@ def run_in_process(
     worker: Mapping[str, Any] | None = None,
     trainer: Mapping[str, Any] | None = None,
 ) -> TrainingOffline:
-    """Train in the calling thread alone, so that a debugger can step from the environment to the
-    learner; blocks.
+    """Train in this process alone, so that a debugger can follow a sample from the environment to
+    the learner; blocks.
 
     Samples are packed, stored and unpacked like those that come over a network. Gathering and
     training are in lockstep: whenever training waits for samples, an environment makes a step. With
@@ -87,18 +88,20 @@ def connected(
     test_episode_interval: int,
     verbose: bool = False,
 ) -> Iterator[Trainer]:
-    """Make a trainer for a `with` block that runs a worker's steps itself."""
-    with make_worker(
-        standalone=True, options=dataclasses.replace(options, own_thread=False)
-    ) as worker:
+    """Make a trainer for a `with` block that requests a worker's steps itself.
+
+    A step may take as long as it likes: it may be stopped in a debugger.
+    """
+    patient = dataclasses.replace(options, hang_timeout_s=math.inf)
+    with make_worker(standalone=True, options=patient) as worker:
         steps = worker.steps(test_episode_interval, verbose)
         with make_trainer(connect=lambda parts: DirectLink(worker, steps, parts)) as trainer:
             yield trainer
 
 
 class DirectLink(TrainerInterface):
-    """A connection to one worker in the same thread: waiting for samples makes one of its
-    environments step.
+    """A connection to one worker in this process: waiting for samples makes one of its environments
+    step.
     """
 
     def __init__(self, worker: RolloutWorker, steps: Iterator[None], parts: LinkParts) -> None:

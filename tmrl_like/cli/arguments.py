@@ -257,7 +257,7 @@ def _add_roles(command: Callable[..., _Parser]) -> None:
     run.number("--trainers", 1, "number of trainers, which learn as one")
     run.flag(
         "--in-process",
-        "everything in one thread, for a debugger and for reproducible results; the environment "
+        "everything in one process, for a debugger and for reproducible results; the environment "
         "pauses while the policy trains",
     )
     run.flag("--fresh", "start over; an earlier run of this name is kept aside")

@@ -15,7 +15,7 @@ from typing import Any
 from tmrl_like.errors import ConfigError, expect
 
 MISSING: Any = inspect.Parameter.empty
-_FOR_MEMORY = ("act_buf_len", "reset_act_buf", "time_step_duration", "inputs")
+_FOR_MEMORY = ("act_buf_len", "reset_act_buf", "time_step_duration")
 _FOR_COMPRESSOR = ("act_buf_len", "reset_act_buf", "frame_stack")
 
 
@@ -191,8 +191,7 @@ def fitted(
 
     These are the arguments that `known_from_env` finds, and the agent's `gamma`; arguments already
     given stay. If the memory makes another memory from its argument `memory`, that one is completed
-    as well. A `sample_preprocessor` with a method `with_inputs` is replaced by the result of this
-    method for the environment's `inputs`. Call this before `compressor_of(memory_cls)`.
+    as well. Call this before `compressor_of(memory_cls)`.
 
     Raises:
         ConfigError: an argument contradicts the environment, or a required one is unknown because
@@ -216,10 +215,7 @@ def _knowing(memory_cls: Callable[..., Any], known: dict[str, Any]) -> Callable[
         expect(
             is_same, f"memory.{name}", given.get(name), f"the environment's, {value}: leave it out"
         )
-    told: dict[str, Any] = {}
-    if given.get("memory") is not None:
-        told["memory"] = _knowing(given["memory"], known)
-    with_inputs = getattr(given.get("sample_preprocessor"), "with_inputs", None)
-    if with_inputs is not None and "inputs" in known:
-        told["sample_preprocessor"] = with_inputs(known["inputs"])
-    return replaced(completed(memory_cls, **known), **told)
+    whole: Callable[..., Any] = completed(memory_cls, **known)
+    if given.get("memory") is None:
+        return whole
+    return replaced(whole, memory=_knowing(given["memory"], known))

@@ -41,7 +41,6 @@ class Broken:
     [
         (lambda: SuccessEnv(Device, Broken), "there is no file"),
         (lambda: ResidualEnv(Device, Broken), "there is no file"),
-        (lambda: GenericGymEnv("Device-v0", inputs=[[7.0]]), "row 0 of the table"),
         (lambda: by_rtgym(interface_kwargs={"fails": "get_observation_space"}), "no answer in"),
     ],
 )

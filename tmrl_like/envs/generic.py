@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,6 @@ import gymnasium
 
 from tmrl_like.base.factories import said_by_rtgym, said_to_memory
 from tmrl_like.base.functional import place_of
-from tmrl_like.envs.action_table import ActionTable
 from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 from tmrl_like.envs.real_time import ClockedGym
 from tmrl_like.errors import ConfigError
@@ -37,7 +36,6 @@ class GenericGymEnv(Float32Env):
         self,
         id: str = "Pendulum-v1",
         gym_kwargs: dict[str, Any] | None = None,
-        inputs: Sequence[Any] | None = None,
     ) -> None:
         """Make the environment.
 
@@ -45,12 +43,9 @@ class GenericGymEnv(Float32Env):
             id: "real-time-gym-ts-v1", "Pendulum-v1", …
             gym_kwargs: keyword arguments for `gymnasium.make`; for rtgym {"config": rtgym's
                 dictionary}.
-            inputs: rows of an `ActionTable`; actions are then row numbers. For rtgym, give them in
-                the dictionary instead, under the key `inputs`.
 
         Raises:
-            ConfigError: there is no environment with that id, it does not take these arguments, or
-                the table does not fit.
+            ConfigError: there is no environment with that id, or it does not take these arguments.
         """
         make = (
             ClockedGym
@@ -74,4 +69,4 @@ class GenericGymEnv(Float32Env):
                 f"environment {id!r} cannot be made with these arguments: {error}{place}"
             ) from None
         with closed_by_errors(env):
-            super().__init__(env if inputs is None else ActionTable(inputs).wrap(env))
+            super().__init__(env)

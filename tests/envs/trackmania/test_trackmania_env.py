@@ -19,6 +19,7 @@ from playing import GAMES
 
 import tmrl_like.envs.desktop.desktop_env as desktop_game
 from tmrl_like import load_experiment
+from tmrl_like.config.document import shipped
 from tmrl_like.envs.desktop.game_window import find_window
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.trackmania.trackmania_env import (
@@ -90,8 +91,9 @@ def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, runnin
 
 
 def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, running_game):
+    inputs = load_experiment(shipped()["trackmania_iqn"], parts=("env",)).env.keywords["inputs"]
     with playing(
-        running_game, trajectory=track, view="image", frames=1, size=(32, 64), inputs="keys"
+        running_game, trajectory=track, view="image", frames=1, size=(32, 64), inputs=inputs
     ) as env:
         assert env.action_space == gymnasium.spaces.Discrete(12)
         obs, info = env.reset()

@@ -35,7 +35,6 @@ from rtgym import RealTimeGymInterface
 
 from tmrl_like.base.factories import MISSING, argument_of, said_to_memory
 from tmrl_like.base.options import AboveZero, NotNegative, Positive, in_ranges
-from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_game import FrozenWatch, GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region, Screen
 from tmrl_like.envs.desktop.game_window import Window, find_window, focus, windows_now
@@ -345,7 +344,7 @@ class DesktopGameEnv(RealTimeEnv):
         time_step_duration: float = 0.05,
         ep_max_length: int = 1000,
         act_buf_len: int = 2,
-        inputs: Inputs | None = None,
+        inputs: Sequence[Any] | None = None,
     ) -> None:
         """Take arguments as `RealTimeEnv`; `interface` makes a `DesktopGameInterface`, which looks
         for its game at the first reset.

@@ -136,6 +136,5 @@ def test_an_unknown_environment_and_arguments_that_one_does_not_take_are_named()
     with pytest.raises(ConfigError, match="Nothing-v0"):
         GenericGymEnv("Nothing-v0")
     for id in ("Pendulum-v1", "real-time-gym-ts-v1"):
-        with pytest.raises(ConfigError, match=rf"'{id}'.*'gravity'") as refused:
+        with one_line(rf"'{id}'.*'gravity'"):
             GenericGymEnv(id, {"gravity": 3})
-        assert ".py:" not in str(refused.value)  # no place in somebody else's code

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import inspect
 import multiprocessing
 import re
 import sys
@@ -278,15 +277,6 @@ def test_an_environment_that_is_made_again_begins_with_the_next_seed(monkeypatch
     env.close()
     with pytest.raises(StoppedError):
         env.run(env.reset)
-
-
-@pytest.mark.parametrize("signature", ["unreadable", inspect.signature(lambda self: None)])
-def test_a_reset_that_takes_no_seed_or_does_not_say_so_gets_none(signature, monkeypatch):
-    reset = Mock(return_value=(0, {}), __signature__=signature)
-    monkeypatch.setattr(CountingEnv, "reset", reset)
-    with contextlib.closing(SupervisedEnv(CountingEnv, seed=5)) as env:
-        env.run(env.reset)
-    reset.assert_called_once_with()
 
 
 @pytest.mark.parametrize(

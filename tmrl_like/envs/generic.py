@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from tmrl_like.base.factories import said_by_rtgym, said_to_memory
+from tmrl_like.base.factories import said_by_rtgym
 from tmrl_like.base.functional import place_of
 from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 from tmrl_like.envs.real_time import ClockedGym
@@ -27,16 +27,11 @@ class GenericGymEnv(Float32Env):
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a memory must know; see `RealTimeEnv.memory_arguments`."""
-        gym_kwargs = arguments["gym_kwargs"] or {}
-        if arguments["id"] in _RTGYM_IDS:
-            return said_by_rtgym(gym_kwargs.get("config"))
-        return said_to_memory(arguments)
+        if arguments["id"] not in _RTGYM_IDS:
+            return {}
+        return said_by_rtgym((arguments["gym_kwargs"] or {}).get("config"))
 
-    def __init__(
-        self,
-        id: str = "Pendulum-v1",
-        gym_kwargs: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, id: str = "Pendulum-v1", gym_kwargs: dict[str, Any] | None = None) -> None:
         """Make the environment.
 
         Args:
@@ -55,16 +50,9 @@ class GenericGymEnv(Float32Env):
         try:
             env: gymnasium.Env[Any, Any] = make(**(gym_kwargs or {}))
         except gymnasium.error.Error as error:
-            named = (
-                "; pip install ale-py, and name its package as well: ale_py:" + id
-                if id.startswith("ALE/")
-                else ""
-            )
-            raise ConfigError(f"no environment {id!r}: {error}{named}") from None
+            raise ConfigError(f"no environment {id!r}: {error}") from None
         except TypeError as error:
             place = place_of(error.__cause__ or error)  # gymnasium raises it anew
-            if any(caller in place for caller in (__file__, gymnasium.envs.registration.__file__)):
-                place = ""  # it comes from no constructor: an argument has no such name
             raise ConfigError(
                 f"environment {id!r} cannot be made with these arguments: {error}{place}"
             ) from None

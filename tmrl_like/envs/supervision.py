@@ -9,7 +9,6 @@ return, together with its thread, and continue with a new thread and a new envir
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import math
 import threading
@@ -103,8 +102,8 @@ class SupervisedEnv:
         Args:
             make_env: makes the environment, now and after each fault.
             hang_timeout_s: a call that takes longer than this many seconds is a fault.
-            seed: seed of the first reset of each environment that is made, if its `reset` takes
-                one: this number at first, the next one after each rebuild. None to pass no seed.
+            seed: seed of the first reset of each environment that is made: this number at first,
+                the next one after each rebuild. None to pass no seed.
         """
         self.stopping = _Stopping()
         self.log = DeferredLog(log)
@@ -195,7 +194,7 @@ class SupervisedEnv:
         """
         options = {}
         if self._is_new and self._seed is not None:
-            options = {"seed": self._seed + self.rebuilds} if _takes_seed(self.env.reset) else {}
+            options["seed"] = self._seed + self.rebuilds
         self._is_new = False
         if not self.brake.release():
             raise StoppedError
@@ -479,17 +478,6 @@ class SupervisedEnv:
             self.env.close()
         except SystemExit as error:
             raise RuntimeError(f"it exits ({error})") from None
-
-
-def _takes_seed(reset: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(reset).parameters.values()
-    except (TypeError, ValueError):  # built-ins without a signature
-        return False
-    return any(
-        parameter.name == "seed" or parameter.kind is parameter.VAR_KEYWORD
-        for parameter in parameters
-    )
 
 
 def _take(token: list[Any]) -> Any:

@@ -85,7 +85,7 @@ def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole
     with receiving(game, record(1)) as (telemetry, link):
         link.sendall(record(1)[:-1] + record(2) + record(3))
         assert link.recv(1) == b""
-        assert "what it sends are not records of 12 bytes" in caplog.text
+        until(lambda: "what it sends are not records of 12 bytes" in caplog.text)
         connects_and_gets(game, telemetry, record(4), 4.0)
 
 

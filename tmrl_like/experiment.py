@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import math
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -310,9 +311,9 @@ class Experiment(Settings):
     def make_in_process(
         self, worker: Mapping[str, Any] | None = None, **more: Any
     ) -> Iterator[Trainer]:
-        """Make a trainer for a `with` block that also makes a worker's steps, in the same thread
-        and in lockstep, without a server, so that a debugger can step from the environment to the
-        learner.
+        """Make a trainer for a `with` block that also makes a worker's steps, in this process and
+        in lockstep, without a server. A step may take as long as it likes: it may be stopped in a
+        debugger.
 
         Samples are packed, stored and unpacked like those that come over a network. With a seed and
         an environment that is determined by its own seed, the resulting parameters are the same bit
@@ -330,7 +331,7 @@ class Experiment(Settings):
 
         self.seed_generators()
         # a spool is of no use: worker and trainer end together
-        options = dataclasses.replace(self.worker, spool=False, own_thread=False)
+        options = dataclasses.replace(self.worker, spool=False, hang_timeout_s=math.inf)
         usual = {"name": "worker"} | dict(worker or {})
         with self._new_worker(**usual | {"standalone": True, "options": options}) as made:
             steps = made.steps(self.worker.test_episode_interval, verbose=True)

@@ -1,4 +1,4 @@
-"""Environments, memory and agent in one process and one thread, without a server."""
+"""Environments, memory and agent in one process, taking turns, without a server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tmrl_like.worker.worker import RolloutWorker
 
 
 class DirectLink(TrainerInterface):
-    """A connection to one worker in the same thread: waiting for samples makes one of its
-    environments step.
+    """A connection to one worker in this process: waiting for samples makes one of its environments
+    step.
     """
 
     def __init__(self, worker: RolloutWorker, steps: Iterator[None], parts: LinkParts) -> None:

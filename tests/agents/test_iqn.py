@@ -139,7 +139,7 @@ def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_
         (partial(SMALL, *SPACES, obs_range=-3.0), r"obs_range is -3\.0; expected 0 or more"),
         (partial(ConvolutionEncoder, BOTH[0], channels=(16, 32)), "channels is .* 3 numbers"),
         (partial(IQNAgent, *SPACES, cvar=0.0), "cvar is 0.0; expected more than 0 to 1"),
-        (partial(IQNAgent, NUMBERS, NUMBERS), r"needs Discrete.*ActionTable"),
+        (partial(IQNAgent, NUMBERS, NUMBERS), r"needs Discrete.*table of inputs"),
     ],
 )
 def test_an_argument_out_of_its_range_is_refused(make, said):

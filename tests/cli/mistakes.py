@@ -65,10 +65,6 @@ MISTAKES = {
         "check TINY --delay-steps 0 --env tmrl_like.envs.GenericGymEnv --env.id Pendulm-v1",
         "no environment 'Pendulm-v1'",
     ),
-    "ALE without its package": Mistake(
-        "check TINY --delay-steps 0 --env tmrl_like.envs.GenericGymEnv --env.id ALE/Pong-v5",
-        "pip install ale-py, and name its package as well: ale_py:ALE/Pong-v5",
-    ),
     "no policy yet": Mistake("test TINY", "or drive without one with --untrained"),
     "no such run": Mistake(
         "policies list drnoe",

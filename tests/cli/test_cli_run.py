@@ -1,4 +1,4 @@
-"""`tmrl-like run`: all parts as separate processes or in one thread."""
+"""`tmrl-like run`: all parts as separate processes or in one."""
 
 import re
 import shlex

@@ -257,24 +257,6 @@ def test_the_experiments_that_ship_are_valid(name):
     env.close()
 
 
-RACING = """
-env: {class_path: tmrl_like.envs.racing.RacingEnv, init_args: {inputs: fine}}
-actor: {class_path: tmrl_like.agents.CategoricalActor}
-agent: {class_path: tmrl_like.agents.DiscreteSACAgent}
-memory:
-  class_path: tmrl_like.replay.ReplayMemory
-  init_args:
-    sample_preprocessor: {class_path: tmrl_like.envs.racing.MirroredLaps, init_args: {inputs: keys}}
-"""
-
-
-def test_what_contradicts_the_environment_deep_in_the_memory_is_named_with_its_line(tmp_path):
-    file = tmp_path / "x.yaml"
-    file.write_text(RACING)
-    with one_line(r"x.yaml:8: .*init_args.inputs is 'keys'; expected the environment's, 'fine'"):
-        load_experiment(file)
-
-
 @pytest.mark.parametrize(
     ("section", "listens_on"),
     [

@@ -3,12 +3,16 @@ processes that it starts.
 """
 
 import importlib.util
+import sys
+import warnings
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import psutil
 import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils.env_checker import check_env
 from house import alone
 from playing import SquareGame, command_of
 
@@ -20,6 +24,7 @@ from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.envs.racing import RacingEnv
 from tmrl_like.envs.robot import RobotEnv, SimulatedArm
 from tmrl_like.envs.robot.physics import ArmOptions
+from tmrl_like.errors import MissingExtraError
 
 STEPS = 6
 PLACE = {"progress": (), "distance": (), "potential": (), "position": (2,)}
@@ -116,6 +121,40 @@ def test_an_episode_keeps_to_the_spaces_holds_its_actions_and_ends(case, env):
             ended, steps = terminated or truncated, steps + 1
         assert env.observation_space.contains(obs)
         assert truncated is (steps == STEPS and not terminated)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "drone",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("robot", "racing", "doom")),
+    ],
+    indirect=True,
+)
+def test_it_passes_gymnasiums_checks(case, env):
+    inner = env.unwrapped
+    inner.spec = EnvSpec("InRealTime-v0", entry_point=case.make, nondeterministic=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for usual in (".*Time-step timed out", ".*symmetric and normalized space"):
+            warnings.filterwarnings("ignore", usual)
+        check_env(inner, skip_render_check=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "package", "extra"),
+    [
+        (CarlaEnv, "carla", "carla"),
+        (RacingEnv, "Box2D", "box2d"),
+        (SimulatedArm().connect, "mujoco", "mujoco"),
+        (VizDoomEnv, "vizdoom", "vizdoom"),
+    ],
+)
+def test_without_its_package_the_extra_is_named(make, package, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=rf"pip install .*tmrl_like\[{extra}\]"):
+        make()
 
 
 @pytest.mark.parametrize(

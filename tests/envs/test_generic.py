@@ -41,7 +41,6 @@ class Broken:
     [
         (lambda: SuccessEnv(Device, Broken), "there is no file"),
         (lambda: ResidualEnv(Device, Broken), "there is no file"),
-        (lambda: GenericGymEnv("Device-v0", inputs=[[7.0]]), "row 0 of the table"),
         (lambda: by_rtgym(interface_kwargs={"fails": "get_observation_space"}), "no answer in"),
     ],
 )
@@ -137,6 +136,5 @@ def test_an_unknown_environment_and_arguments_that_one_does_not_take_are_named()
     with pytest.raises(ConfigError, match="Nothing-v0"):
         GenericGymEnv("Nothing-v0")
     for id in ("Pendulum-v1", "real-time-gym-ts-v1"):
-        with pytest.raises(ConfigError, match=rf"'{id}'.*'gravity'") as refused:
+        with one_line(rf"'{id}'.*'gravity'"):
             GenericGymEnv(id, {"gravity": 3})
-        assert ".py:" not in str(refused.value)  # no place in somebody else's code

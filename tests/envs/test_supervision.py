@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import inspect
 import multiprocessing
 import re
 import sys
@@ -280,15 +279,6 @@ def test_an_environment_that_is_made_again_begins_with_the_next_seed(monkeypatch
         env.run(env.reset)
 
 
-@pytest.mark.parametrize("signature", ["unreadable", inspect.signature(lambda self: None)])
-def test_a_reset_that_takes_no_seed_or_does_not_say_so_gets_none(signature, monkeypatch):
-    reset = Mock(return_value=(0, {}), __signature__=signature)
-    monkeypatch.setattr(CountingEnv, "reset", reset)
-    with contextlib.closing(SupervisedEnv(CountingEnv, seed=5)) as env:
-        env.run(env.reset)
-    reset.assert_called_once_with()
-
-
 @pytest.mark.parametrize(
     ("mistake", "where", "environments"),
     [(ConfigError, "reset", 1), (MissingExtraError, "step", 1), (ConfigError, "__init__", 2)],
@@ -398,16 +388,13 @@ def test_a_worker_that_cannot_be_made_leaves_no_environment_behind(tmp_path, tro
     assert [env.calls["close"] for env in trouble.made] == [1, 1]
 
 
-@pytest.mark.parametrize("own_thread", [True, False])
-def test_the_environment_is_made_stepped_and_closed_in_one_thread(own_thread, trouble):
+def test_the_environment_is_made_stepped_and_closed_in_a_thread_of_its_own(trouble):
     threads = []
-    with make_worker(
-        trouble.of(lambda *_: threads.append(threading.get_ident())), own_thread=own_thread
-    ) as worker:
+    with make_worker(trouble.of(lambda *_: threads.append(threading.get_ident()))) as worker:
         worker.run_episode()
     assert trouble.made[0].closed_by
     assert len(set(threads)) == 1
-    assert (threading.get_ident() in threads) is not own_thread
+    assert threading.get_ident() not in threads
 
 
 def filled_with(value):

@@ -195,7 +195,7 @@ def called(path, **arguments):
 def running(path, command):
     """A part that runs a command when it is made: `path` is that of GenericGymEnv."""
     run = {"env_cls": "subprocess:check_call", "args": command}
-    return called(path, id="tmrl_like/Drone-v0", gym_kwargs=run)
+    return called(path, id="Pendulum-v1", gym_kwargs=run)
 
 
 ENV, Imported = "tmrl_like.envs.GenericGymEnv", GenericGymEnv

@@ -9,7 +9,6 @@ import atexit, logging, sys, threading, time
 import torch
 import tmrl_like.config.config_constants as cfg
 from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, partial
-from tmrl_like.networking import WorkerOptions
 from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 
 BIG = torch.ones(400, 400)
@@ -36,10 +35,8 @@ class Env(CountingEnv):
         print("environment closed", flush=True)
 
 
-def drive(own_thread):
-    options = WorkerOptions(own_thread=own_thread)
-    to = {"server_port": server.address[1], "name": f"own thread: {own_thread}", "model_path": None}
-    worker = RolloutWorker(Env, Busy, **to, options=options)
+def drive():
+    worker = RolloutWorker(Env, Busy, server_port=server.address[1], model_path=None)
     threading.Thread(target=worker.run, kwargs={"verbose": False}, daemon=True).start()
 
 
@@ -53,11 +50,9 @@ def train(**schedule):
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="log: %(message)s")
 server = Server(0, host="127.0.0.1")
-drive(own_thread=True)
+drive()
 if "hangs" in sys.argv:
-    drive(own_thread=False)
-    for _ in range(2):
-        Env.stuck.acquire()
+    Env.stuck.acquire()
 elif "runs" in sys.argv:
     trainer = train(epochs=float("inf"))
     threading.Thread(target=trainer.run, daemon=True).start()
@@ -89,7 +84,7 @@ def end_of(lines):
     return lines[lines.index("end of the script") + 1 :]
 
 
-def test_an_environment_that_hangs_in_whatever_thread_does_not_keep_the_script_from_its_end():
+def test_an_environment_that_hangs_does_not_keep_the_script_from_its_end():
     assert end_of(lines_of_a_script("hangs")) == []
 
 

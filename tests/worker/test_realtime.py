@@ -50,10 +50,7 @@ def kernel(monkeypatch):
 
 
 @on_linux
-@pytest.mark.parametrize("own_thread", [True, False])
-def test_a_worker_has_the_priority_and_processor_that_it_asked_for_and_only_while_it_runs(
-    own_thread, kernel
-):
+def test_a_worker_has_the_priority_and_processor_that_it_asked_for_and_only_while_it_runs(kernel):
     seen, everywhere = [], os.sched_getaffinity(0)
 
     def look(env):
@@ -61,10 +58,10 @@ def test_a_worker_has_the_priority_and_processor_that_it_asked_for_and_only_whil
         seen.append((thread, kernel[thread], os.sched_getaffinity(0)))
 
     asked = {"cpu_affinity": [min(everywhere)], "realtime_priority": 10}
-    with alone(calling(look), own_thread=own_thread, **asked) as worker:
+    with alone(calling(look), **asked) as worker:
         worker.run(nb_episodes=1)
     thread, *granted = seen[-1]
-    assert (thread == threading.get_native_id()) is not own_thread
+    assert thread != threading.get_native_id()
     assert granted == [(os.SCHED_FIFO, os.sched_param(10)), {min(everywhere)}]
     assert kernel[thread] == (os.SCHED_OTHER, os.sched_param(0))
     assert os.sched_getaffinity(0) == everywhere

@@ -53,7 +53,7 @@ def driven(steps, others=()):
     in `others`, too. Return for each episode: is it a test, its return, its policy version.
     """
     episodes = []
-    with alone(partial(PolicysReturn, 4), own_thread=False) as worker:
+    with alone(partial(PolicysReturn, 4)) as worker:
         plan = Plan(worker.lanes, test_episode_interval=2, on_episode=episodes.append)
         driving = worker.lanes[0].steps(plan)
         for version, _ in zip(range(1, steps + 1), driving, strict=False):

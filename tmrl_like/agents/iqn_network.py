@@ -98,8 +98,7 @@ class IQNActor(ActorModule):
         if not (isinstance(action_space, spaces.Discrete) and action_space.n <= MAX_CATEGORIES):
             raise ConfigError(
                 f"the action space is {one_line(action_space)}; this agent needs Discrete, of at "
-                f"most {MAX_CATEGORIES:,} actions: tmrl_like.envs.ActionTable makes one of a table "
-                "of inputs"
+                f"most {MAX_CATEGORIES:,} actions, as a table of inputs makes one of other actions"
             )
         actions, self._first = int(action_space.n), int(action_space.start)
         self.acting_quantiles = acting_quantiles

@@ -258,7 +258,7 @@ def _add_roles(command: _NewCommand) -> None:
     run.number("--workers", 1, "number of workers")
     run.flag(
         "--in-process",
-        "everything in one thread, for a debugger and for reproducible results; the environment "
+        "everything in one process, for a debugger and for reproducible results; the environment "
         "pauses while the policy trains",
     )
     run.flag("--fresh", "start over; an earlier run of this name is kept aside")

@@ -101,7 +101,7 @@ def _record_lap(arguments: Arguments) -> int:
     make_env = partial(env_cls, **given | getattr(env_cls, "lap_arguments", {}))
     options = experiment.worker
     with contextlib.ExitStack() as closing:
-        env = SupervisedEnv(make_env, options.hang_timeout_s, options.own_thread)
+        env = SupervisedEnv(make_env, options.hang_timeout_s)
         closing.callback(env.close)
         driver = drivers[arguments.lap](
             action_space=env.env.action_space, default_action=env.default_action

@@ -1,5 +1,5 @@
 """`tmrl-like trainer`, and `tmrl-like run --in-process`, which also runs the environments in the
-same thread.
+same process.
 """
 
 from __future__ import annotations

@@ -53,30 +53,6 @@ class ControlThread:
         self._calls.put(None)
 
 
-class CallersThread:
-    """Takes the place of a `ControlThread` where there is none: makes calls at once, in the thread
-    that starts them.
-    """
-
-    is_left = is_current = is_busy = False
-    ident = 0
-
-    @property
-    def native_id(self) -> int:
-        """The native id of the calling thread."""
-        return threading.get_native_id()
-
-    def start(self, call: Callable[[], Any]) -> Future[Any]:
-        """Make a call; return the future of its result."""
-        done: Future[Any] = Future()
-        _make_call(call, done)
-        return done
-
-    def leave(self) -> None:
-        """Make no more calls."""
-        self.is_left = True
-
-
 def _serve(calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
     while (item := calls.get()) is not None:
         _make_call(*item)

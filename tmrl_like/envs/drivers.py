@@ -44,16 +44,13 @@ def deflected(deflection: Sequence[float], space: gymnasium.Space[Any], rest: An
 
 
 class KeyDriver:
-    """Drives by keys while they are held down, or between two presses of a toggle key, whichever
-    window has the focus.
-    """
+    """Drives by keys while they are held down, whichever window has the focus."""
 
     def __init__(
         self,
         action_space: gymnasium.Space[Any],
         default_action: Any,
         keys: Mapping[str, Any] = ARROWS,
-        toggle: str | None = None,
         give_back_after_s: float = 0.5,
     ) -> None:
         """Open the keyboard.
@@ -64,8 +61,7 @@ class KeyDriver:
             keys: what each key does. In a bounded Box: deflections of its components, -1 to 1,
                 which are added up for all held keys (the arrow keys steer the first two). In other
                 spaces: the whole action; of several held keys, the first one's is sent.
-            toggle: a key that takes over and gives back; with None, holding any of `keys` does.
-            give_back_after_s: without `toggle`, seconds with no key held until it gives back.
+            give_back_after_s: seconds with no key held until it gives back.
 
         Raises:
             ConfigError: there is no such key or no screen, or what a key does is not an action.
@@ -79,23 +75,14 @@ class KeyDriver:
             )
         self._space, self._rest, self._actions = action_space, default_action, dict(keys)
         self._action_of(keys)
-        self._toggle, self._was_down, self._is_on = toggle, False, False
         self._lasts = _Lasting(give_back_after_s)
         self._keyboard = open_keyboard()
-        names = [*keys, toggle] if toggle else [*keys]
-        self._codes = {name: self._keyboard.key(name) for name in names}
+        self._codes = {name: self._keyboard.key(name) for name in keys}
 
     def __call__(self, obs: Any) -> Any:
         """Return the action of the keys that are down, or None while they do not drive."""
         held = [name for name, code in self._codes.items() if self._keyboard.is_down(code)]
-        if self._toggle is not None:
-            self._is_on ^= self._toggle in held and not self._was_down
-            self._was_down = self._toggle in held
-        return (
-            self._action_of(held)
-            if self._is_on or (not self._toggle and self._lasts(bool(held)))
-            else None
-        )
+        return self._action_of(held) if self._lasts(bool(held)) else None
 
     def _action_of(self, held: Collection[str]) -> Any:
         given = [value for name, value in self._actions.items() if name in held]

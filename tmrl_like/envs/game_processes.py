@@ -29,20 +29,18 @@ class EnvProcesses:
     before the environment.
 
     On Linux these are all children of the environment's thread and of the threads that it started
-    while it was made. Elsewhere, or in a thread that others use too, they are the children that
-    appeared while the environment was made; on every system this also holds for children of
-    multiprocessing's fork server. All their descendants are included.
+    while it was made. Elsewhere they are the children that appeared while the environment was made;
+    on every system this also holds for children of multiprocessing's fork server. All their
+    descendants are included.
     """
 
-    def __init__(self, guard: ProcessGuard, in_own_thread: bool) -> None:
+    def __init__(self, guard: ProcessGuard) -> None:
         """Remember the processes that exist before the environment; `guard` ends the environment's
         processes when this process is killed.
-
-        `in_own_thread` says whether the calling thread works for the environment alone.
         """
         self._guard = guard
         own = threading.get_native_id()
-        self._by_thread = in_own_thread and (_TASKS / str(own) / "children").exists()
+        self._by_thread = (_TASKS / str(own) / "children").exists()
         self._threads_before = _threads() - {own} if self._by_thread else set()
         self._children_before = set() if self._by_thread else _children(os.getpid())
         self._forked_elsewhere_before = _forked_elsewhere()

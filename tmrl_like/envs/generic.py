@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import gymnasium
 
-from tmrl_like.base.factories import said_by_rtgym, said_to_memory
+from tmrl_like.base.factories import said_by_rtgym
 from tmrl_like.base.functional import place_of
-from tmrl_like.envs.action_table import ActionTable
 from tmrl_like.envs.float32 import Float32Env, closed_by_errors
 from tmrl_like.envs.real_time import ClockedGym
 from tmrl_like.errors import ConfigError
@@ -28,29 +27,20 @@ class GenericGymEnv(Float32Env):
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a memory must know; see `RealTimeEnv.memory_arguments`."""
-        gym_kwargs = arguments["gym_kwargs"] or {}
-        if arguments["id"] in _RTGYM_IDS:
-            return said_by_rtgym(gym_kwargs.get("config"))
-        return said_to_memory(arguments)
+        if arguments["id"] not in _RTGYM_IDS:
+            return {}
+        return said_by_rtgym((arguments["gym_kwargs"] or {}).get("config"))
 
-    def __init__(
-        self,
-        id: str = "Pendulum-v1",
-        gym_kwargs: dict[str, Any] | None = None,
-        inputs: Sequence[Any] | None = None,
-    ) -> None:
+    def __init__(self, id: str = "Pendulum-v1", gym_kwargs: dict[str, Any] | None = None) -> None:
         """Make the environment.
 
         Args:
             id: "real-time-gym-ts-v1", "Pendulum-v1", …
             gym_kwargs: keyword arguments for `gymnasium.make`; for rtgym {"config": rtgym's
                 dictionary}.
-            inputs: rows of an `ActionTable`; actions are then row numbers. For rtgym, give them in
-                the dictionary instead, under the key `inputs`.
 
         Raises:
-            ConfigError: there is no environment with that id, it does not take these arguments, or
-                the table does not fit.
+            ConfigError: there is no environment with that id, or it does not take these arguments.
         """
         make = (
             ClockedGym
@@ -60,18 +50,11 @@ class GenericGymEnv(Float32Env):
         try:
             env: gymnasium.Env[Any, Any] = make(**(gym_kwargs or {}))
         except gymnasium.error.Error as error:
-            named = (
-                "; pip install ale-py, and name its package as well: ale_py:" + id
-                if id.startswith("ALE/")
-                else ""
-            )
-            raise ConfigError(f"no environment {id!r}: {error}{named}") from None
+            raise ConfigError(f"no environment {id!r}: {error}") from None
         except TypeError as error:
             place = place_of(error.__cause__ or error)  # gymnasium raises it anew
-            if any(caller in place for caller in (__file__, gymnasium.envs.registration.__file__)):
-                place = ""  # it comes from no constructor: an argument has no such name
             raise ConfigError(
                 f"environment {id!r} cannot be made with these arguments: {error}{place}"
             ) from None
         with closed_by_errors(env):
-            super().__init__(env if inputs is None else ActionTable(inputs).wrap(env))
+            super().__init__(env)

@@ -94,20 +94,20 @@ class Keyboard:
         self.hold(())
 
 
-def _let_go(port: _Port, held: dict[str, Any]) -> None:
+def _let_go(port: KeyPort, held: dict[str, Any]) -> None:
     for key in list(held.values()):
         _release(port, key)
     port.close()
 
 
-def _release(port: _Port, key: Any) -> None:
+def _release(port: KeyPort, key: Any) -> None:
     try:
         port.release(key)
     except Exception as error:  # the screen is gone, and its keys with it
         error.__traceback__ = None  # libraries keep the error, which would keep this keyboard
 
 
-def open_keyboard() -> _Port:
+def open_keyboard() -> KeyPort:
     """Return the keyboard of this machine; raises as `Keyboard`."""
     return X11Keyboard() if sys.platform.startswith("linux") else PynputKeyboard()
 
@@ -123,29 +123,29 @@ class X11Keyboard:
         self._x, self._xk, self._xtest = X, XK, xtest
         self._gone = error.ConnectionClosedError
 
-    def key(self, name: str) -> Any:
+    def key(self, name: str) -> int:
         """Return the key of a name, for the other methods; raise ConfigError if it is unknown."""
         keysym = (
             ord(name)
             if len(name) == 1
             else self._xk.string_to_keysym(_X11_NAMES.get(name, name.title()))
         )
-        code = self._display.keysym_to_keycode(keysym) if keysym else 0
+        code: int = self._display.keysym_to_keycode(keysym) if keysym else 0
         if not code:
             raise _no_key(name)
         return code
 
-    def press(self, key: Any) -> None:
+    def press(self, key: int) -> None:
         self._send(self._x.KeyPress, key)
 
-    def release(self, key: Any) -> None:
+    def release(self, key: int) -> None:
         self._send(self._x.KeyRelease, key)
 
-    def _send(self, event: int, key: Any) -> None:
+    def _send(self, event: int, key: int) -> None:
         self._xtest.fake_input(self._display, event, key)
         self._display.sync()
 
-    def is_down(self, key: Any) -> bool:
+    def is_down(self, key: int) -> bool:
         """Whether the key is held down."""
         return bool(self._display.query_keymap()[key // 8] >> key % 8 & 1)
 
@@ -212,4 +212,4 @@ def _no_key(name: str) -> ConfigError:
     )
 
 
-_Port = X11Keyboard | PynputKeyboard
+KeyPort = X11Keyboard | PynputKeyboard

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from tmrl_like.base.factories import said_by_rtgym, said_to_memory, signature_of
 from tmrl_like.base.options import Positive, in_range, refuse_unknown
-from tmrl_like.envs.action_table import ActionTable, Inputs
+from tmrl_like.envs.action_table import ActionTable
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import MAX_SPIN_SHARE, SPIN_S, Clock
 from tmrl_like.envs.float32 import Float32Env, closed_by_errors
@@ -105,7 +105,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     benchmark_polyak: float = 0.1
     benchmark_type: str = "polyak"
     spin_s: _Number = SPIN_S
-    inputs: Inputs | None = None
+    inputs: Sequence[Any] | None = None
 
     _waits_when_cut = False  # whether a reset during an episode calls the interface's `wait`
 
@@ -121,8 +121,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             config: rtgym's dictionary (`rtgym.DEFAULT_CONFIG_DICT`), whose keys become attributes.
                 It may have two further keys: `spin_s`, the most seconds before a deadline for which
                 to poll the clock instead of sleeping (0.0002; at most a quarter of a time-step);
-                and `inputs`, the rows of an `ActionTable` or the name of one of the interface's
-                `input_tables` (None).
+                and `inputs`, the rows of an `ActionTable` (None).
             clock: keeps the time; None for a new `Clock`.
 
         Raises:
@@ -136,8 +135,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.action_space = self.interface.get_action_space()
             self.table: ActionTable | None = None
             if self.inputs is not None:
-                self.table = ActionTable(self.inputs, getattr(self.interface, "input_tables", None))
-                self.table.fit(self.action_space)
+                self.table = ActionTable(self.inputs, self.action_space)
                 self.action_space, default_action = (
                     self.table.space,
                     self.table.index_of(default_action),
@@ -385,7 +383,7 @@ class RealTimeEnv(Float32Env):
         start_obs_capture: float | None = None,
         wait_on_done: bool = True,
         reset_act_buf: bool = True,
-        inputs: Inputs | None = None,
+        inputs: Sequence[Any] | None = None,
     ) -> None:
         """Make the interface, and the environment around it.
 
@@ -400,9 +398,8 @@ class RealTimeEnv(Float32Env):
             wait_on_done: call the interface's `wait` at the end of an episode, and stop the clock
                 until the reset.
             reset_act_buf: fill the action buffer with default actions at each reset.
-            inputs: rows of an `ActionTable`, the interface's default action among them, or the name
-                of one of its `input_tables`; actions are then row numbers. With None, actions are
-                the interface's own.
+            inputs: rows of an `ActionTable`, the interface's default action among them; actions are
+                then row numbers. With None, actions are the interface's own.
 
         Raises:
             ConfigError: a number makes no sense, or the table does not fit.

@@ -16,6 +16,7 @@ from tmrl_like.errors import EnvironmentFaultError
 Value = TypeVar("Value")
 
 _CLOSES_WITHIN_S = 0.2
+_AFTER_A_PAUSE_S = 0.25
 
 
 class _Reading(NamedTuple, Generic[Value]):
@@ -28,13 +29,17 @@ class Sensor(Generic[Value]):
     """Reads a device in a thread of its own, however long that takes, and keeps its newest value
     ready.
 
-    Getting the value never waits. If an environment or its interface lists its sensors in an
-    attribute `sensors`, its worker's metrics include the age of the slowest one's value, and
-    `tmrl-like check` reports how often each one reads.
+    Getting the value never waits, but for a moment before the sensor counts as silent. If an
+    environment or its interface lists its sensors in an attribute `sensors`, its worker's metrics
+    include the age of the slowest one's value, and `tmrl-like check` reports how often each one
+    reads.
 
     Attributes:
         name: what error messages call it: "the wrist camera".
+        why: what they say of the reason, after that it is silent.
     """
+
+    why = ""
 
     @in_ranges
     def __init__(
@@ -43,6 +48,7 @@ class Sensor(Generic[Value]):
         read: Callable[[], Value],
         silent_after_s: AboveZero = 1.0,
         first_within_s: AboveZero = 10.0,
+        error: type[EnvironmentFaultError] = EnvironmentFaultError,
     ) -> None:
         """Start reading, and wait for the first value.
 
@@ -53,11 +59,12 @@ class Sensor(Generic[Value]):
             silent_after_s: seconds without a new value after which the sensor is silent, which is a
                 fault of the environment.
             first_within_s: seconds within which the first value must arrive.
+            error: the class of what is raised here and by `newest`.
 
         Raises:
             EnvironmentFaultError: no value arrived in time, or `read` raised.
         """
-        self.name = name
+        self.name, self._error = name, error
         self._read, self._silent_after_s = read, silent_after_s
         self._newest: _Reading[Value] | None = None
         self._failure: Exception | None = None
@@ -66,26 +73,26 @@ class Sensor(Generic[Value]):
         self._thread = start_thread(self._run, "tmrl-sensor")
         if not self._has_said.wait(first_within_s):
             self.close()
-            raise EnvironmentFaultError(
-                f"{name} gave no value within {first_within_s:g} s of its start"
-            )
+            raise error(f"{name} gave no value within {first_within_s:g} s of its start{self.why}")
         if self._failure is not None:
             self.newest()
 
     def newest(self) -> Value:
-        """Return the newest value, without waiting.
+        """Return the newest value.
 
         Raises:
             EnvironmentFaultError: `read` raised, or has returned nothing for `silent_after_s`.
         """
+        if self._failure is None and self.age_s > self._silent_after_s:
+            # perhaps this whole process was suspended, and the next value is there already
+            self._has_said.clear()
+            self._has_said.wait(_AFTER_A_PAUSE_S)
         failure = self._failure
         if failure is not None:
-            raise EnvironmentFaultError(
-                f"{self.name} cannot be read: {one_line(failure)}"
-            ) from failure
+            raise self._error(f"{self.name} cannot be read: {one_line(failure)}") from failure
         age_s = self.age_s
         if age_s > self._silent_after_s:
-            raise EnvironmentFaultError(f"{self.name} has been silent for {age_s:.1f} s")
+            raise self._error(f"{self.name} has been silent for {age_s:.1f} s{self.why}")
         assert self._newest is not None
         return self._newest.value
 

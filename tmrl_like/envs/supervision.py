@@ -9,7 +9,6 @@ return, together with its thread, and continue with a new thread and a new envir
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import math
 import threading
@@ -27,7 +26,7 @@ from tmrl_like.base.threads import is_shortage
 from tmrl_like.envs.actions import default_action
 from tmrl_like.envs.attributes import attribute_of, parts_of
 from tmrl_like.envs.brake import Brake
-from tmrl_like.envs.control_thread import CallersThread, ControlThread
+from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
 from tmrl_like.envs.game_processes import EnvProcesses
 from tmrl_like.envs.sensor import Sensor, sensors_of
@@ -89,14 +88,13 @@ class SupervisedEnv:
         faults: number of faults since construction: broken-off episodes and failed rebuilds.
         rebuilds: number of rebuilds since construction.
         log: for log lines of the control thread; the thread that waits in `run` writes them, four
-            times a second. Without a control thread they are written between episodes.
+            times a second.
     """
 
     def __init__(
         self,
         make_env: Callable[[], Any],
         hang_timeout_s: float = 30.0,
-        own_thread: bool = True,
         seed: int | None = None,
     ) -> None:
         """Make the environment, however long that takes.
@@ -104,10 +102,8 @@ class SupervisedEnv:
         Args:
             make_env: makes the environment, now and after each fault.
             hang_timeout_s: a call that takes longer than this many seconds is a fault.
-            own_thread: whether the environment lives in a thread of its own; if not, it lives in
-                the threads that call, which then wait for a hang.
-            seed: seed of the first reset of each environment that is made, if its `reset` takes
-                one: this number at first, the next one after each rebuild. None to pass no seed.
+            seed: seed of the first reset of each environment that is made: this number at first,
+                the next one after each rebuild. None to pass no seed.
         """
         self.stopping = _Stopping()
         self.log = DeferredLog(log)
@@ -117,7 +113,6 @@ class SupervisedEnv:
         self._hang_timeout_s = hang_timeout_s
         self._seed = seed
         self._is_new = True  # `env` has not been reset yet
-        self._own_thread = own_thread
         self._left: set[int] = set()  # idents of threads that were left behind
         self._renew_thread()
         self._call_while_waiting: Callable[[], None] | None = None
@@ -183,9 +178,7 @@ class SupervisedEnv:
 
     @property
     def thread_id(self) -> int:
-        """Native id of the control thread, which changes after a hang; without a control thread,
-        that of the calling thread.
-        """
+        """Native id of the control thread, which changes after a hang."""
         return self._thread.native_id
 
     # -- in the control thread ---------------------------------------------------------------------
@@ -201,7 +194,7 @@ class SupervisedEnv:
         """
         options = {}
         if self._is_new and self._seed is not None:
-            options = {"seed": self._seed + self.rebuilds} if _takes_seed(self.env.reset) else {}
+            options["seed"] = self._seed + self.rebuilds
         self._is_new = False
         if not self.brake.release():
             raise StoppedError
@@ -242,7 +235,7 @@ class SupervisedEnv:
             if isinstance(error, EnvironmentFaultError | ConfigError | MissingExtraError):
                 raise
             # raised by a signal handler in the main thread
-            if not self._own_thread and isinstance(error, SystemExit):
+            if isinstance(error, SystemExit) and not self._thread.is_current:
                 raise
             line = f"the environment raised in {name}: {one_line(error)}{place_of(error)}"
             if is_shortage(error):
@@ -296,7 +289,7 @@ class SupervisedEnv:
             brake.pull()
             raise
 
-    def _stop(self, job: Future[Any], thread: ControlThread | CallersThread) -> None:
+    def _stop(self, job: Future[Any], thread: ControlThread) -> None:
         """End a job that the caller no longer wants, or leave it behind."""
         was_stopping = self.stopping.is_set()
         self.stopping.set()
@@ -311,9 +304,7 @@ class SupervisedEnv:
             if not was_stopping:
                 self.stopping.clear()
 
-    def _wait(
-        self, job: Future[Any], thread: ControlThread | CallersThread, hang_timeout_s: float
-    ) -> None:
+    def _wait(self, job: Future[Any], thread: ControlThread, hang_timeout_s: float) -> None:
         stop_at, looked_at = math.inf, time.monotonic()
         look_s = _LOOK_TO_STOP_S if self.brake.exists else _LOOK_S
         while not wait([job], min(look_s, hang_timeout_s / 4)).done:
@@ -352,15 +343,13 @@ class SupervisedEnv:
         """Start a new control thread; raise ShortageError if the system gives none, or the
         interpreter is exiting.
         """
-        self._thread = ControlThread() if self._own_thread else CallersThread()
+        self._thread = ControlThread()
         # the ident of a thread that has ended may be reused
         self._left.discard(self._thread.ident)
 
     def episode_ended_well(self) -> None:
         """Reset the counts of faults and rebuilds in a row."""
         self._faults_in_a_row = self._rebuilds_in_a_row = 0
-        if not self._own_thread:
-            self.log.write()
 
     def revive(self) -> None:
         """Make the environment again if it was left behind in an earlier call; raise
@@ -431,8 +420,7 @@ class SupervisedEnv:
         self.stopping.set()
         self._dispose(_CLOSE_LOST_WITHIN_S if self._is_lost else CLOSE_WITHIN_S)
         self._guard.close()
-        if self._own_thread:
-            _take(self._call_token)  # an environment that is still being made closes itself
+        _take(self._call_token)  # an environment that is still being made closes itself
         self._thread.leave()
 
     def _make(self, within_s: float) -> None:
@@ -442,7 +430,7 @@ class SupervisedEnv:
         self._run(self._make_here, within_s)
 
     def _make_here(self) -> None:
-        self._processes = processes = EnvProcesses(self._guard, self._own_thread)
+        self._processes = processes = EnvProcesses(self._guard)
         made: list[Any] = []
         try:
             self._call("its constructor", lambda: made.append(self._make_env()))
@@ -472,8 +460,6 @@ class SupervisedEnv:
             self._processes.end()
 
     def _close_env(self, within_s: float) -> None:
-        if not self._own_thread and len(self._call_token) == 2:
-            raise TimeoutError("another thread is inside the environment")
         if self._thread.is_current:
             self._close_here()
             return
@@ -491,20 +477,7 @@ class SupervisedEnv:
         try:
             self.env.close()
         except SystemExit as error:
-            if not self._own_thread:  # raised by a signal handler in the main thread
-                raise
             raise RuntimeError(f"it exits ({error})") from None
-
-
-def _takes_seed(reset: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(reset).parameters.values()
-    except (TypeError, ValueError):  # built-ins without a signature
-        return False
-    return any(
-        parameter.name == "seed" or parameter.kind is parameter.VAR_KEYWORD
-        for parameter in parameters
-    )
 
 
 def _take(token: list[Any]) -> Any:

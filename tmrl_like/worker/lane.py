@@ -243,13 +243,16 @@ class Lane:
         self.env.brake.pull()
 
     def steps(self, plan: Plan) -> Iterator[None]:
-        """Do the same in the caller's thread: yield after each step, and continue when the next one
-        is requested.
+        """Run the episodes of a plan without end: yield after each step, and make the next one when
+        it is requested.
         """
         tests = self._tests(plan)
         while True:
+            steps = self._steps(plan, tests)
             try:
-                return (yield from self._steps(plan, tests))
+                while True:
+                    self.env.run(partial(next, steps))
+                    yield
             except EnvironmentFaultError as error:
                 self._go_on_after(error, plan)
 

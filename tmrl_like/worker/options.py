@@ -102,9 +102,6 @@ class WorkerOptions(Options):
         model_history: keep every k-th policy received; 0: none.
         hang_timeout_s: a step or reset of the environment that takes longer is a fault, and the
             environment is rebuilt.
-        own_thread: run the environment in its own thread; false: in the thread that runs the
-            worker. An environment with windows may need that on macOS (the main thread); a hang
-            then cannot be interrupted.
         link_process: run the connection in a separate process, which encodes and sends samples and
             receives and checks policies beside the environment's process; false: in threads of this
             process. The transport "inproc" always uses threads.
@@ -133,7 +130,6 @@ class WorkerOptions(Options):
     max_samples_per_episode: Annotated[float, Meta(ge=1)] = math.inf
     model_history: Natural = 0
     hang_timeout_s: AboveZero = 30.0
-    own_thread: bool = True
     link_process: bool = True
     wait_for_policy: bool = False
     max_policy_age_s: AboveZero = math.inf

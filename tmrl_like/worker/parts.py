@@ -133,9 +133,7 @@ class Parts:
         if seed is not None:
             expect_in_range("seed", seed, int, Meta(ge=0))
             seed = _seed_of(seed, self._keywords.get("name") or "", number)
-        return self._closed_at_end(
-            SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread, seed)
-        )
+        return self._closed_at_end(SupervisedEnv(env_cls, options.hang_timeout_s, seed))
 
     def _make_actor(self) -> Actor:
         env = self._env

@@ -15,7 +15,7 @@ from pathlib import Path
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.envs.drivers import Gamepad
-from tmrl_like.envs.keyboards import PynputKeyboard, X11Keyboard, open_keyboard
+from tmrl_like.envs.keyboards import KeyPort, open_keyboard
 from tmrl_like.worker.options import BUTTON, PersonOptions, Said, to_said
 
 log = logging.getLogger("tmrl_like.worker")
@@ -45,7 +45,7 @@ class Person:
         self.options = options
         self.said: deque[tuple[float, bool, float]] = deque()
         self.has_reset = threading.Event()
-        self._keyboard: X11Keyboard | PynputKeyboard | None = None
+        self._keyboard: KeyPort | None = None
         self._pad: Gamepad | None = None
         self._says = options.keys or {}
         self._is_down = {name: self._look_at(name) for name in self._says}

@@ -348,11 +348,9 @@ class RolloutWorker:
         self._run_until_stopped(plan)
 
     def steps(self, test_episode_interval: int = 0, verbose: bool = False) -> Iterator[None]:
-        """Collect training episodes endlessly, one environment step per value, in the thread that
-        iterates.
+        """Collect training episodes endlessly, one environment step per value.
 
-        The environments take turns. For a worker whose environments have no thread of their own
-        (`own_thread: false`) and whose trainer lives in the same thread.
+        The environments take turns, and stand still until the next value is requested.
 
         Raises:
             ConfigError: the environment runs in real time.

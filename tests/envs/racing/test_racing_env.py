@@ -10,9 +10,10 @@ import torch
 from house import alone
 from kit.refusals import one_line
 
+from tmrl_like import load_experiment
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.record import RandomActor
-from tmrl_like.envs.action_table import ActionTable
+from tmrl_like.config.document import shipped
 from tmrl_like.envs.racing import (
     MirroredLaps,
     RacingEnv,
@@ -154,32 +155,19 @@ def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options, seeing):
     assert mirrored(single, single[-1], 1.0, single, False, False)[0] is single
 
 
-@pytest.mark.parametrize(
-    ("inputs", "rows"), [("keys", 9), ("fine", 15), ([[0.0, -0.5], [0.5, 1], [-0.5, 1]], 3)]
-)
-def test_a_mirrored_number_is_the_row_that_steers_the_other_way(inputs, rows):
-    table = ActionTable(inputs, RacingInterface.input_tables)
-    act = torch.arange(rows).repeat(20)
+def test_a_mirrored_number_is_the_row_that_steers_the_other_way():
+    experiment = load_experiment(shipped()["racing_iqn"])
+    rows = experiment.env.keywords["inputs"]
+    act = torch.arange(len(rows)).repeat(20)
     obs = torch.ones(len(act), 4), torch.zeros(len(act), 2, 19), act
-    (instruments, _, held), images, *_ = MirroredLaps(0, inputs)(obs, act, 1.0, obs, False, False)
+    mirrored = experiment.memory.keywords["sample_preprocessor"]
+    (instruments, _, held), images, *_ = mirrored(obs, act, 1.0, obs, False, False)
     assert torch.equal(held, images)
     for number, image, sign in zip(act, images, instruments[:, 1].tolist(), strict=True):
-        steering, pedal = table(number)
-        assert tuple(table(image)) == (sign * steering, pedal)
-    with one_line("give MirroredLaps the environment's `inputs`"):
+        steering, pedal = rows[number]
+        assert rows[image] == [sign * steering, pedal]
+    with one_line("give MirroredLaps `mirrored_rows`"):
         MirroredLaps()(obs, act, 1.0, obs, False, False)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ([[0.0, 1.0], [0.3, 1.0]], "row 1 of the table of inputs has no mirror image"),
-        ("kees", "no table of inputs 'kees'; did you mean keys?"),
-    ],
-)
-def test_a_table_that_cannot_be_mirrored_is_one_line(inputs, message):
-    with one_line(message):
-        MirroredLaps(inputs=inputs)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,13 @@ from kit.ports import free_port
 from kit.refusals import one_line
 from playing import GAMES
 
-import tmrl_like.envs.desktop.desktop_env as desktop_game
 from tmrl_like import load_experiment
+from tmrl_like.base.functional import partial
+from tmrl_like.config.document import shipped
 from tmrl_like.envs.desktop.game_window import find_window
+from tmrl_like.envs.desktop.telemetry import Telemetry
 from tmrl_like.envs.keyboards import Keyboard
+from tmrl_like.envs.trackmania import trackmania_env
 from tmrl_like.envs.trackmania.trackmania_env import (
     CarReport,
     Lidar,
@@ -90,8 +93,9 @@ def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, runnin
 
 
 def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, running_game):
+    inputs = load_experiment(shipped()["trackmania_iqn"], parts=("env",)).env.keywords["inputs"]
     with playing(
-        running_game, trajectory=track, view="image", frames=1, size=(32, 64), inputs="keys"
+        running_game, trajectory=track, view="image", frames=1, size=(32, 64), inputs=inputs
     ) as env:
         assert env.action_space == gymnasium.spaces.Discrete(12)
         obs, info = env.reset()
@@ -105,11 +109,12 @@ def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, ru
 
 
 def test_no_game_and_no_plugin_are_one_line_each(screen, track, running_game, monkeypatch):
-    monkeypatch.setattr(desktop_game, "FIRST_RECORD_WITHIN_S", 0.3)
+    hasty = partial(Telemetry, first_within_s=0.3)
+    monkeypatch.setattr(trackmania_env, "Telemetry", hasty)
     find_window("Trackmania", within_s=20.0).close()
     for title, told in (
         ("Trackmania 2", "no window with 'Trackmania 2' in its title; is the game running"),
-        ("Trackmania", r"for 0\.3 s \(connection refused\): is a race on, and .*plugin"),
+        ("Trackmania", r"within 0\.3 s .*\(connection refused\): is a race on, and .*plugin"),
     ):
         env = TrackManiaEnv(trajectory=track, port=free_port(), gamepad=Mock, title=title)
         with contextlib.closing(env), pytest.raises(EnvironmentAwayError, match=told):

@@ -23,7 +23,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -33,7 +33,6 @@ from msgspec import Meta
 
 from tmrl_like.base.factories import said_to_memory
 from tmrl_like.base.options import AboveZero, Natural, in_ranges
-from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.route import Drive, RouteOptions, plan_route
 from tmrl_like.envs.carla.sensors import SensorOptions
@@ -182,7 +181,7 @@ class CarlaEnv(RealTimeEnv):
         time_step_duration: AboveZero = 0.05,
         ep_max_length: int = 1000,
         act_buf_len: int = 2,
-        inputs: Inputs | None = None,
+        inputs: Sequence[Any] | None = None,
         **car: Any,
     ) -> None:
         """Take arguments as `CarlaInterface` and `RealTimeEnv`."""
@@ -212,7 +211,7 @@ class CarlaSyncEnv(ClockedGym):
         step_s: Annotated[float, Meta(gt=0, le=0.1)] = 0.05,
         ep_max_length: int = 1000,
         act_buf_len: int = 2,
-        inputs: Inputs | None = None,
+        inputs: Sequence[Any] | None = None,
         **car: Any,
     ) -> None:
         """Take arguments as `CarlaInterface` and `RealTimeEnv`, and the simulated time of a step,

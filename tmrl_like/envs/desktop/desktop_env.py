@@ -35,7 +35,6 @@ from rtgym import RealTimeGymInterface
 
 from tmrl_like.base.factories import MISSING, argument_of, said_to_memory
 from tmrl_like.base.options import AboveZero, NotNegative, Positive, in_ranges
-from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_game import FrozenWatch, GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region, Screen
 from tmrl_like.envs.desktop.game_window import Window, find_window, focus, windows_now
@@ -47,8 +46,6 @@ from tmrl_like.errors import EnvironmentFaultError, expect
 
 # share of an axis: a third of the actions goes left, a third straight on, a third right
 PRESSED_FROM = 1 / 3
-FIRST_RECORD_WITHIN_S = 5.0
-_RECORD_WITHIN_S = 2.0
 _ENDS_WITHIN_S = 0.2
 
 Axis = tuple[str, str]  # keys for -1 and +1; "" for none
@@ -103,7 +100,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             start_within_s: seconds after the start within which the window must appear; less than
                 the worker's `hang_timeout_s`.
             frozen_after_s: the game hangs if its picture does not change for this many seconds;
-                `.inf` switches this off. Telemetry may be silent for as long, but at most 2 s.
+                `.inf` switches this off.
 
         Raises:
             ConfigError: an argument makes no sense.
@@ -124,7 +121,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._start_within_s = start_within_s
         self._game = GameProcess(command or (), environment)
         self._frozen = FrozenWatch(frozen_after_s)
-        self._record_within_s = min(_RECORD_WITHIN_S, frozen_after_s)
         self._view: Any = Shrink(size, grey=grey)  # a subclass may have another
         self._images = History(frames)
         self._frame: Frame | None = None
@@ -212,7 +208,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         frame = self._screen.grab(self._window.region())
         self._frozen.look(frame)
         self._frame = frame
-        return frame, self._read_telemetry(self._record_within_s)
+        return frame, () if self._telemetry is None else self._telemetry.newest()
 
     # -- rtgym's interface -------------------------------------------------------------------------
 
@@ -221,8 +217,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     ) -> tuple[list[Any], dict[str, Any]]:
         with self._closed_by_errors():
             self._open()
-            if self._telemetry is not None:
-                self._telemetry.forget()
             self.let_go()
             self.begin_episode()
             self._images.clear()
@@ -299,7 +293,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self.open_controls()
         if self._make_telemetry is not None:
             self._telemetry = self._make_telemetry()
-            self._read_telemetry(FIRST_RECORD_WITHIN_S)
 
     def open_controls(self) -> None:
         """Open the devices that steer the game."""
@@ -307,11 +300,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._keyboard.free(
             {key for keys in (*self._axes, (self._restart_key,)) for key in keys if key}
         )
-
-    def _read_telemetry(self, within_s: float) -> Record:
-        if self._telemetry is None:
-            return ()
-        return self._telemetry.next_record(within_s)
 
     def _check_focus(self) -> None:
         if self._window is not None and not self._window.has_focus():
@@ -345,7 +333,7 @@ class DesktopGameEnv(RealTimeEnv):
         time_step_duration: float = 0.05,
         ep_max_length: int = 1000,
         act_buf_len: int = 2,
-        inputs: Inputs | None = None,
+        inputs: Sequence[Any] | None = None,
     ) -> None:
         """Take arguments as `RealTimeEnv`; `interface` makes a `DesktopGameInterface`, which looks
         for its game at the first reset.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from tmrl_like.base import tree
-from tmrl_like.envs.action_table import ActionTable, Inputs
-from tmrl_like.envs.racing.racing_env import RacingInterface
-from tmrl_like.errors import ConfigError, expect
+from tmrl_like.errors import ConfigError
 
 
 class MirroredLaps:
@@ -22,32 +20,16 @@ class MirroredLaps:
 
     batched = True
 
-    def __init__(self, seed: int | None = None, inputs: Inputs | None = None) -> None:
+    def __init__(self, seed: int | None = None, mirrored_rows: Sequence[int] | None = None) -> None:
         """Set up the preprocessor.
 
         Args:
             seed: seed of the random choice; None for a different one each time.
-            inputs: the environment's `inputs`, if actions are row numbers of a table.
-
-        Raises:
-            ConfigError: the table does not fit, or the mirror image of a row is not in it.
+            mirrored_rows: for each row of the environment's `inputs`, the number of the row that
+                steers the other way; None if actions are steering and pedal.
         """
-        self._seed, self._inputs = seed, inputs
         self._random = np.random.default_rng(seed)
-        self._mirrored = None if inputs is None else _mirrored_rows(inputs)
-
-    def with_inputs(self, inputs: Inputs | None) -> MirroredLaps:
-        """Return a preprocessor with the environment's `inputs`; raise ConfigError if this one was
-        given others.
-        """
-        is_same = self._inputs is None or self._inputs == inputs
-        expect(
-            is_same,
-            "sample_preprocessor.inputs",
-            self._inputs,
-            f"the environment's, {inputs!r:.40}; leave it out",
-        )
-        return MirroredLaps(self._seed, inputs)
+        self._mirrored_rows = mirrored_rows
 
     def __call__(self, *transitions: Any) -> tuple[Any, ...]:
         last_obs, act, rew, obs, terminated, truncated = transitions
@@ -76,25 +58,12 @@ class MirroredLaps:
         return (mirrored, seen.flip(across), *map(self._other_way, actions))
 
     def _other_way(self, action: Any) -> Any:
-        if self._mirrored is not None:
-            return action.new_tensor(self._mirrored)[action]
+        if self._mirrored_rows is not None:
+            return action.new_tensor(self._mirrored_rows)[action]
         if not action.is_floating_point():
             raise ConfigError(
-                "actions are numbers of a table's rows: give MirroredLaps the environment's "
-                "`inputs`"
+                "actions are numbers of a table's rows: give MirroredLaps `mirrored_rows`"
             )
         mirrored = action.clone()
         mirrored[:, 0] *= -1
         return mirrored
-
-
-def _mirrored_rows(inputs: Inputs) -> list[int]:
-    """Return the number of each row's mirror image."""
-    table = ActionTable(inputs, RacingInterface.input_tables)
-    table.fit(spaces.Box(-1.0, 1.0, (2,), np.float32))
-    rows = [row.tolist() for row in table.inputs]
-    images = [[-steering, pedal] for steering, pedal in rows]
-    for i, image in enumerate(images):
-        if image not in rows:
-            raise ConfigError(f"row {i} of the table of inputs has no mirror image: add {image}")
-    return [rows.index(image) for image in images]

@@ -25,6 +25,7 @@ gives them a clock. The game itself is `racing_game.RacingGame`, a process of it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -35,7 +36,6 @@ from numpy.typing import NDArray
 
 from tmrl_like.base.factories import said_to_memory
 from tmrl_like.base.options import Natural, Positive, in_ranges
-from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.drivers import KeyDriver
 from tmrl_like.envs.racing.racing_game import (
     COASTING,
@@ -56,8 +56,6 @@ from tmrl_like.errors import ConfigError
 
 _HALF_ROAD = 6.65  # on the map
 _AWAY = 50.0  # on the map: a lap can end only after the car was this far from its start
-# steering; each value is combined with gas, nothing and brake
-_TURNS = {"keys": (-1.0, 0.0, 1.0), "fine": (-1.0, -0.5, 0.0, 0.5, 1.0)}
 
 
 class RacingInterface(TaskInterface[np.void]):
@@ -70,16 +68,7 @@ class RacingInterface(TaskInterface[np.void]):
     nothing at -0.5 and full gas at 1, so that an untrained policy drives off. `info`: see
     `TrajectoryReward.info`; the potential is minus the distance from the demonstrated way in half
     widths of the road.
-
-    Attributes:
-        input_tables: "keys" has nine rows: left, straight on and right, each with gas, nothing and
-            brake. "fine" has fifteen rows: half left and half right as well.
     """
-
-    input_tables: ClassVar[dict[str, list[tuple[float, float]]]] = {
-        name: [(turn, pedal) for turn in turns for pedal in (1.0, COASTING, -1.0)]
-        for name, turns in _TURNS.items()
-    }
 
     @in_ranges
     def __init__(
@@ -212,7 +201,7 @@ class RacingEnv(RealTimeEnv):
         time_step_duration: float = 0.06,
         ep_max_length: int = 1000,
         act_buf_len: int = 1,
-        inputs: Inputs | None = None,
+        inputs: Sequence[Any] | None = None,
         **game: Any,
     ) -> None:
         """Take arguments as `RacingInterface` and `RealTimeEnv`.

@@ -41,7 +41,6 @@ from numpy.typing import NDArray
 
 from tmrl_like.base.factories import said_to_memory
 from tmrl_like.base.options import AboveZero, Positive, in_ranges
-from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import VirtualGamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
@@ -144,17 +143,7 @@ class TrackManiaInterface(DesktopGameInterface):
     views: pictures, uint8 [frames, height, width], or lidar measurements, float32 [frames, 19].
     Action: throttle, brake and steering, float32 [3] in [-1, 1]; a throttle or brake below 0 counts
     as 0. `info`: see `TrajectoryReward.info`, in metres.
-
-    Attributes:
-        input_tables: "keys" has twelve rows: up, nothing, down, and both, each with straight on,
-            left and right.
     """
-
-    input_tables: ClassVar[dict[str, list[tuple[float, float, float]]]] = {
-        "keys": [
-            (up, down, turn) for up, down in ((1, 0), (0, 0), (0, 1), (1, 1)) for turn in (0, -1, 1)
-        ]
-    }
 
     @in_ranges
     def __init__(
@@ -304,7 +293,7 @@ class TrackManiaEnv(DesktopGameEnv):
         time_step_duration: float = 0.05,
         ep_max_length: int = 1000,
         act_buf_len: int = 2,
-        inputs: Inputs | None = None,
+        inputs: Sequence[Any] | None = None,
         **game: Any,
     ) -> None:
         """Take arguments as `TrackManiaInterface` and `RealTimeEnv`."""

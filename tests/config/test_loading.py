@@ -281,7 +281,7 @@ def test_what_contradicts_the_environment_deep_in_the_memory_is_named_with_its_l
         ({}, "127.0.0.1"),
         ({"host": "::1"}, "::1"),
         ({"host": "127.0.0.2:7791"}, "127.0.0.2"),
-        ({"host": "robot.example, fd00::5"}, "::"),
+        ({"host": "fd00::5"}, "::"),
         ({"host": "robot.example"}, "0.0.0.0"),
         ({"host": "10.0.0.5", "bind": "10.0.0.5"}, "10.0.0.5"),
     ],

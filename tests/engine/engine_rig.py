@@ -12,7 +12,6 @@ from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.reader import Reader
 from tmrl_like.engine.subjects import stream_name
 from tmrl_like.server.server import Server
-from tmrl_like.session.ring import Ring
 from tmrl_like.transport import KeyFolder, connect
 
 RUN = "run 1"
@@ -30,8 +29,8 @@ class Rig:
         return self.keep(Server(0, transport="inproc", keys_dir=self.keys.path, engine=self.arena))
 
     def worker(self, server, name="w1"):
-        ring = Ring(["server"], lambda _: connect("inproc", *server.address, self.keys))
-        return self.keep(LightWorker(open_folder(self.folder / "spool", name), ring))
+        link = connect("inproc", *server.address, self.keys)
+        return self.keep(LightWorker(open_folder(self.folder / "spool", name), link))
 
     def trainer(self, receiver=None, link=(), reads=(), **options):
         """Start a trainer. `link`: arguments of its `TrainerLink`; `reads`: of its `Reader`;

@@ -49,13 +49,11 @@ def end(process):
 @pytest.mark.timeout(900)
 def test_the_drone_learns_behind_an_engine(start, tmp_path):
     ports = free_ports(2)
-    servers = ",".join(f"127.0.0.1:{port}" for port in ports)
     with Nodes(tmp_path / "engine", 3, is_open=True) as nodes:
         engine = f"--server.engine {','.join(nodes.urls)}"
         for port in ports:
             start(f"tmrl_like server {DRONE} {engine} --server.port {port}")
-        for name in ("arm-1", "arm-2"):
-            start(f"tmrl_like worker {DRONE} --name {name} --server.host {servers}")
+            start(f"tmrl_like worker {DRONE} --name arm-{port} --server.port {port}")
         trainers = start(
             f"{TORCHRUN} tmrl_like trainer {DRONE} {engine} --trainer.max_minutes {MINUTES}"
         )

@@ -79,6 +79,8 @@ class Reader:
     The connection logs its state itself.
     """
 
+    logs_itself = True
+
     def __init__(
         self,
         options: EngineOptions,
@@ -98,6 +100,7 @@ class Reader:
             CredentialsError, ConfigError: the files that the options name cannot be read.
             MissingExtraError: nats-py is not installed.
         """
+        self.where = ", ".join(options.nodes)
         self._options = options
         self._seat_s, self._lonely_after_s = seat_s, lonely_after_s
         self._policy_again_s = policy_again_s

@@ -14,8 +14,8 @@ import msgspec
 from tmrl_like.delivery.folder import name_of_peer
 from tmrl_like.metrics.reading import Record
 from tmrl_like.page.history import RunHistory
-from tmrl_like.session.ring import Ring
 from tmrl_like.session.session import Session
+from tmrl_like.transport import PeerLink
 from tmrl_like.types import LATENESS_EDGES_S
 from tmrl_like.wire import messages as m
 
@@ -72,7 +72,7 @@ class Watcher:
         browsers: the connected ones; the code that serves the page adds and removes them.
     """
 
-    def __init__(self, ring: Ring, title: dict[str, Any], records: Iterable[Record]) -> None:
+    def __init__(self, link: PeerLink, title: dict[str, Any], records: Iterable[Record]) -> None:
         """Connect, without waiting for the server; `title` is passed to browsers, `records` are
         those known of the run.
         """
@@ -84,13 +84,13 @@ class Watcher:
         self.browsers: set[Browser] = set()
         self._title = {
             **title,
-            "server": ", ".join(ring.addresses),
+            "server": link.where,
             "late_edges_s": LATENESS_EDGES_S,
         }
         self._view = self._report = 0
         self.seen_at = self._asked_at = self._told_at = -math.inf
         self._was_connected = False
-        self.session = Session(ring, self, m.Hello.of_this_process("watcher", name_of_peer(None)))
+        self.session = Session(link, self, m.Hello.of_this_process("watcher", name_of_peer(None)))
 
     def welcome(self, browser: Browser) -> None:
         """Add a browser, and look at the server now. Any thread."""

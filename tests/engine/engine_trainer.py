@@ -5,6 +5,6 @@ from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.wire import messages as m
 
 
-def trainer_link(link, receiver=None, name="t", rank=m.ALONE):
+def trainer_link(link, receiver=None):
     """Return a trainer's link to an engine or to a server."""
-    return TrainerLink(link, name, m.Spaces("o", "a"), receiver or Receiver(), rank=rank)
+    return TrainerLink(link, "t", m.Spaces("o", "a"), receiver or Receiver())

@@ -13,7 +13,7 @@ import tmrl_like.config.config_constants as cfg
 from tmrl_like.delivery.folder import name_of_peer
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.errors import ConfigError, expect
+from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.checkpoints import flush_what_fits
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.options import TrainerOptions
@@ -103,11 +103,13 @@ def how_to_connect(
 
 def _over_engine(engine: EngineOptions, parts: LinkParts, name: str | None) -> TrainerLink:
     from tmrl_like.engine.reader import Reader
-    from tmrl_like.engine.subjects import MAX_RANKS
 
-    most = f"at most {MAX_RANKS}, where there is an engine"
     size = parts.training.ranks.size
-    expect(size <= MAX_RANKS, "the number of trainers", size, most)
+    if size > 1:
+        raise ConfigError(
+            f"an engine passes samples to one trainer, and there are {size}: start one alone, or "
+            "connect all of them to a server (without server.engine)"
+        )
     return parts.over(Reader(engine), name)
 
 

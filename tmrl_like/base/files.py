@@ -248,7 +248,7 @@ def lock_folder(
     Raises:
         OSError: the folder cannot be created.
     """
-    import filelock  # not needed by a server
+    import filelock  # a server needs it for its first keys only
 
     disk.make_folder(folder)
     lock = filelock.FileLock(folder / name, thread_local=False)

@@ -98,7 +98,8 @@ class Reader:
             MissingExtraError: nats-py is not installed.
         """
         self.where = ", ".join(options.nodes)
-        self._options = options
+        self._run, self._max_bytes = options.run, options.max_bytes
+        self._name = stream_name(options.run)
         self._samples = all_samples(options.run)
         self._seat_s, self._lonely_after_s = seat_s, lonely_after_s
         self._policy_again_s = policy_again_s
@@ -162,7 +163,7 @@ class Reader:
                 return
             await wait(self._greeted, _TURN_S)
         stream = client.jetstream(timeout=2.0)
-        seat = SeatKeeper(self._options.run, self._hello, stream)
+        seat = SeatKeeper(self._run, self._hello, stream)
         work = (self._closing.wait(), self._tend(seat, stream), self._say(client))
         tasks = [asyncio.ensure_future(part) for part in (*work, self._read(client, stream))]
         try:
@@ -218,9 +219,8 @@ class Reader:
 
     async def _purge(self, stream: JetStreamContext) -> None:
         if below := self._backlog.purge(time.monotonic()):
-            name = stream_name(self._options.run)
             try:
-                await stream.purge_stream(name, seq=below, subject=self._samples)
+                await stream.purge_stream(self._name, seq=below, subject=self._samples)
             except BaseException:
                 self._backlog.purge_again()
                 raise
@@ -253,10 +253,9 @@ class Reader:
     async def _say_who_trains(self, client: Client) -> None:
         if self._is_seated and self._hello is not None:
             training = feed_of(self._hello.run) or self._feed
-            await client.publish(policy_subject(self._options.run), m.encode(m.Welcome(training)))
+            await client.publish(policy_subject(self._run), m.encode(m.Welcome(training)))
 
     async def _say_what_waits(self, client: Client) -> None:
-        run = self._options.run
         while self._outgoing and client.is_connected:
             message, data = self._outgoing.popleft()
             if isinstance(message, m.PolicyFrame):
@@ -264,14 +263,14 @@ class Reader:
                     (message.version, message.published_at_s),
                     time.monotonic(),
                 )
-                await client.publish(policy_subject(run), data)
+                await client.publish(policy_subject(self._run), data)
                 continue
             if isinstance(message, m.Ack):
                 data = m.encode(self._backlog.on_ack(message))
             elif isinstance(message, m.Dismissal):
                 self._backlog.on_dismissal(message)
             if site := self._sites.get(message.worker):
-                await client.publish(f"tmrl.{token(run)}.a.{site}", data)
+                await client.publish(f"tmrl.{token(self._run)}.a.{site}", data)
 
     # incoming messages
 
@@ -286,15 +285,14 @@ class Reader:
         self._backlog.begin()
         while not self._is_seated:
             await asyncio.sleep(_TURN_S)
-        run = self._options.run
-        await hear(client, all_beats(run), self._on_beat)
-        await hear(client, gateway_subject(run), self._on_state)
+        await hear(client, all_beats(self._run), self._on_beat)
+        await hear(client, gateway_subject(self._run), self._on_state)
         while True:
             try:
-                await self._provide(stream, stream_name(run))
+                await self._provide(stream)
                 await self._read_once(client, stream)
             except (nats.errors.Error, OSError) as error:
-                self._complain(f"the stream {stream_name(run)}", error)
+                self._complain(f"the stream {self._name}", error)
             self._backlog.begin()
             await self._hear_directly(client)
             await asyncio.sleep(_AGAIN_S)
@@ -306,7 +304,7 @@ class Reader:
         if self._direct is None:
             self._direct = await hear(client, self._samples, self._on_published)
 
-    async def _provide(self, stream: JetStreamContext, name: str) -> None:
+    async def _provide(self, stream: JetStreamContext) -> None:
         """Create the run's stream if there is none; log the differences of an existing one.
 
         Raises:
@@ -316,10 +314,8 @@ class Reader:
         from nats.js.api import DiscardPolicy, StreamConfig
         from nats.js.errors import APIError
 
-        limits = {
-            "subjects": [self._samples],
-            "max_bytes": self._options.max_bytes,
-        }
+        name = self._name
+        limits = {"subjects": [self._samples], "max_bytes": self._max_bytes}
         wanted = StreamConfig(name, discard=DiscardPolicy.NEW, **limits)  # type: ignore[arg-type]
         try:
             await in_copies(lambda copies: stream.add_stream(wanted, num_replicas=copies))
@@ -339,7 +335,7 @@ class Reader:
 
     async def _read_once(self, client: Client, stream: JetStreamContext) -> None:
         """Read until a message is skipped, or the stream is to be read again."""
-        reading = StreamPass(client, stream, stream_name(self._options.run), self._on_sample)
+        reading = StreamPass(client, stream, self._name, self._on_sample)
         await reading.open(self._samples)
         try:
             while not self._backlog.is_over and not reading.is_broken:
@@ -374,15 +370,14 @@ class Reader:
         ):
             self._inbox.put(message.data)
 
-    def _of_worker(self, message: Msg) -> m.AnyMessage | None:
-        """Decode a site's message about a worker; None if it is malformed, or not about the worker
-        that its subject names.
+    def _of_worker(self, message: Msg) -> m.SamplePacket | m.Beat | None:
+        """Decode a worker's message from a site; None if it is malformed, or not of the worker that
+        its subject names.
         """
         site, named = message.subject.split(".")[3:]
         try:
             said, _ = m.decode(message.data)
-            worker = getattr(said, "worker", "")
-            if token(worker) != named:
+            if not isinstance(said, m.SamplePacket | m.Beat) or token(said.worker) != named:
                 raise DecodingError("it is of another worker")
         except DecodingError as error:
             self._lines(
@@ -391,7 +386,7 @@ class Reader:
             return None
         if len(self._sites) > _MAX_WORKERS:
             self._sites.clear()
-        self._sites[worker] = site
+        self._sites[said.worker] = site
         return said
 
     def _on_state(self, message: Msg) -> None:
@@ -410,9 +405,10 @@ class Reader:
             self._inbox.put(m.encode(m.Welcome(self._feed, policy_wanted=True)))
 
     def _complain(self, what: str, error: Exception) -> None:
-        from nats.js.errors import ServiceUnavailableError
+        from nats.js.errors import APIError, ServiceUnavailableError
 
-        why = one_line(str(getattr(error, "description", None) or error), 200) or "no answer"
+        described = isinstance(error, APIError) and error.description
+        why = one_line(str(described or error), 200) or "no answer"
         if isinstance(error, ServiceUnavailableError) and error.err_code is None:
             why = (
                 "nothing answers for JetStream: enable it at the nodes, and for this user's account"

@@ -291,19 +291,18 @@ def be_quiet():
     logging.getLogger("tmrl_like").setLevel(logging.ERROR)
 
 
-def ring_to(port, keys):
+def link_to(port, keys):
     """Return a connection to the server at this port, with the keys of this folder."""
-    from tmrl_like.session.ring import connect_to_one
-    from tmrl_like.transport import KeyFolder
+    from tmrl_like.transport import KeyFolder, connect
 
-    return connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+    return connect("zmq", "127.0.0.1", port, KeyFolder(keys))
 
 
-def trainer_link(ring, spaces, receiver=None):
+def trainer_link(peer_link, spaces, receiver=None):
     """Connect a trainer; return its link."""
     from tmrl_like.trainer.trainer_link import TrainerLink
 
-    link = TrainerLink(ring, "trainer", spaces, receiver)
+    link = TrainerLink(peer_link, "trainer", spaces, receiver)
     assert link.session.wait_connected(30), "the trainer does not connect"
     return link
 

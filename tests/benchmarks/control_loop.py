@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from _harness import SPAWN, Parts, be_quiet, benchmark, ring_to, trainer_link
+from _harness import SPAWN, Parts, be_quiet, benchmark, link_to, trainer_link
 from _recorded import EPISODE_S, PICTURES, RECORD, Clocked, Flat, Kind, Ticking, TimedGaussian
 from link_proxy import LinkProxy
 
@@ -89,7 +89,7 @@ def run_trainer(case, keys, port, pipe):
     env = case.env()
     spaces = env.observation_space, env.action_space
     actor = actor_of(case)(*spaces).in_torch()
-    link = trainer_link(ring_to(port, keys), describe_spaces(*spaces))
+    link = trainer_link(link_to(port, keys), describe_spaces(*spaces))
     agent.train(trained_on)  # which compiles
     pipe.send("ready")
     publishing, published_at = False, 0.0

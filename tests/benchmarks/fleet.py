@@ -25,15 +25,14 @@ import time
 from collections import Counter
 
 import numpy as np
-from _harness import TESTS, Parts, benchmark, ring_to, trainer_link
+from _harness import TESTS, Parts, benchmark, link_to, trainer_link
 from kit.light_worker import LightDelivery
 from kit.waiting import until
 
 import tmrl_like
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.session.conversation import Conversation
-from tmrl_like.session.ring import connect_to_one
-from tmrl_like.transport import KeyFolder
+from tmrl_like.transport import KeyFolder, connect
 from tmrl_like.wire import messages as m
 
 PACKET_S = 0.1  # the outbox's `max_age_s`
@@ -53,12 +52,11 @@ def engine_options(nodes):
     return EngineOptions(nodes=tuple(nodes), run="fleet")
 
 
-def ring_to_engine(nodes):
+def link_to_engine(nodes):
     """Return a trainer's connection to the engine."""
     from tmrl_like.engine.reader import Reader
-    from tmrl_like.session.ring import Ring
 
-    return Ring(["fleet"], lambda _: Reader(engine_options(nodes)), is_quiet=True)
+    return Reader(engine_options(nodes))
 
 
 def run_trainer(keys, port, nodes, pipe):
@@ -78,8 +76,8 @@ def run_trainer(keys, port, nodes, pipe):
     memory = ReplayMemory(memory_size=100_000)
     store = SampleStore(folder, lock_folder(folder))
     receiver = Receiver(store, "fleet", keep_samples=memory.memory_size)
-    ring = ring_to_engine(nodes) if nodes else ring_to(port, keys)
-    link = trainer_link(ring, m.Spaces(*SPACES), receiver)
+    dialled = link_to_engine(nodes) if nodes else link_to(port, keys)
+    link = trainer_link(dialled, m.Spaces(*SPACES), receiver)
     pipe.send("ready")
     given = Counter()
     wrong, ages_s = 0, []
@@ -111,8 +109,8 @@ class Worker(LightDelivery):
         hello = m.Hello(
             "worker", name, self.log.incarnation, tmrl_like.__version__, m.Spaces(*SPACES)
         )
-        ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], name, keys)
-        self._conversation = Conversation(ring, self, hello, time.monotonic)
+        link = connect("zmq", "127.0.0.1", port, keys)
+        self._conversation = Conversation(link, self, hello, time.monotonic)
 
     @property
     def is_connected(self):

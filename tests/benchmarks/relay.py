@@ -17,7 +17,7 @@ import time
 from functools import partial
 
 import numpy as np
-from _harness import Parts, benchmark, in_turns, over_two_hops, ring_to, trainer_link
+from _harness import Parts, benchmark, in_turns, link_to, over_two_hops, trainer_link
 from kit.boxes import box, picture
 from kit.light_worker import LightDelivery
 from kit.waiting import until
@@ -68,7 +68,7 @@ def run_trainer(port, keys, kind, pipe):
     memory = ReplayMemory(memory_size=100_000 if kind == "packets" else 10_000)
     check = SampleCheck(*spaces_of(kind), memory)
     receiver = Receiver(None, "bench", keep_samples=memory.memory_size, check=check)
-    link = trainer_link(ring_to(port, keys), Spaces(*SPACES), receiver)
+    link = trainer_link(link_to(port, keys), Spaces(*SPACES), receiver)
     pipe.send("ready")
     received, ended_at = 0, 0.0
     while True:
@@ -110,7 +110,7 @@ def run_worker(port, keys, kind, count, pipe):
     keep_freed_memory(64 << 20)  # as the link's process
     worker = Sending(open_folder(None, "bench"), OutboxOptions(max_bytes=KEPT_BYTES), KEPT_BYTES)
     hello = Hello.of_this_process("worker", "bench", worker.log.incarnation, spaces=Spaces(*SPACES))
-    session = Session(ring_to(port, keys), worker, hello)
+    session = Session(link_to(port, keys), worker, hello)
     session.wait_connected(10)
     samples = drone_samples(4000) if kind == "packets" else noise_samples(400)
     for i, sample in zip(range(count), itertools.cycle(samples), strict=False):

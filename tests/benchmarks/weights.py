@@ -12,7 +12,7 @@ from contextlib import closing
 from functools import partial
 
 import torch
-from _harness import Parts, be_quiet, benchmark, over_two_hops, ring_to, trainer_link
+from _harness import Parts, be_quiet, benchmark, link_to, over_two_hops, trainer_link
 from _heavy_actor import HeavyActor
 from _recorded import Kind, Ticking
 from kit.boxes import box
@@ -52,8 +52,8 @@ def published(width, repeats):
     with Parts() as parts:
         _, port = parts.serve()
         worker = parts.start(run_worker, port, parts.keys, width)
-        ring = ring_to(port, parts.keys)
-        link = parts.enter_context(closing(trainer_link(ring, describe_spaces(*spaces))))
+        dialled = link_to(port, parts.keys)
+        link = parts.enter_context(closing(trainer_link(dialled, describe_spaces(*spaces))))
         worker.hear()
         for _ in range(repeats + 2):
             started = time.time()

@@ -13,20 +13,20 @@ from numbered_samples import NUMBERED_SPACES
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.session.ring import connect_to_one
-from tmrl_like.transport import KeyFolder, addresses_of
+from tmrl_like.transport import KeyFolder, connect
 from tmrl_like.wire.spaces import describe_spaces
 
 _LOG_BYTES = 1 << 20
 
 
 def light_worker(number, ports, keys):
-    """Return a light worker that sends each sample at once, in its own packet."""
-    addresses = addresses_of([f"127.0.0.1:{port}" for port in ports], 0)
-    ring = connect_to_one("zmq", addresses, f"w{number}", KeyFolder(keys))
+    """Return a light worker that sends each sample at once, in its own packet, to one of the
+    servers.
+    """
+    link = connect("zmq", "127.0.0.1", ports[number % len(ports)], KeyFolder(keys))
     spaces = describe_spaces(*NUMBERED_SPACES)
     return LightWorker(
-        open_folder(None, f"w{number}"), ring, OutboxOptions(max_samples=1), _LOG_BYTES, spaces
+        open_folder(None, f"w{number}"), link, OutboxOptions(max_samples=1), _LOG_BYTES, spaces
     )
 
 

@@ -42,7 +42,7 @@ def refuse(*arguments, **options):
 
 @pytest.fixture(autouse=True)
 def no_connection(monkeypatch):
-    monkeypatch.setattr("tmrl_like.trainer.connecting.connect_to_one", refuse)
+    monkeypatch.setattr("tmrl_like.trainer.connecting.dial", refuse)
 
 
 @pytest.fixture

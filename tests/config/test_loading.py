@@ -263,7 +263,7 @@ def test_the_experiments_that_ship_are_valid(name):
         ({}, "127.0.0.1"),
         ({"host": "::1"}, "::1"),
         ({"host": "127.0.0.2:7791"}, "127.0.0.2"),
-        ({"host": "robot.example, fd00::5"}, "::"),
+        ({"host": "fd00::5"}, "::"),
         ({"host": "robot.example"}, "0.0.0.0"),
         ({"host": "10.0.0.5", "bind": "10.0.0.5"}, "10.0.0.5"),
     ],

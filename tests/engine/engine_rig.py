@@ -12,7 +12,6 @@ from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.reader import Reader
 from tmrl_like.engine.subjects import stream_name
 from tmrl_like.server.server import Server
-from tmrl_like.session.ring import Ring
 from tmrl_like.transport import KeyFolder, connect
 
 RUN = "run 1"
@@ -30,17 +29,13 @@ class Rig:
         return self.keep(Server(0, transport="inproc", keys_dir=self.keys.path, engine=self.arena))
 
     def worker(self, server, name="w1"):
-        ring = Ring(["server"], lambda _: connect("inproc", *server.address, self.keys))
-        return self.keep(LightWorker(open_folder(self.folder / "spool", name), ring))
+        link = connect("inproc", *server.address, self.keys)
+        return self.keep(LightWorker(open_folder(self.folder / "spool", name), link))
 
-    def trainer(self, receiver=None, link=(), reads=(), **options):
-        """Start a trainer. `link`: arguments of its `TrainerLink`; `reads`: of its `Reader`;
-        `options`: the engine's options.
-        """
+    def trainer(self, receiver=None, reads=(), **options):
+        """Start a trainer. `reads`: arguments of its `Reader`; `options`: the engine's options."""
         reader = Reader(self.nodes.options(RUN, "gpu", **options), **dict(reads))
-        return self.keep(
-            Trainer(reader, receiver or Receiver(run=f"training {len(self.parts)}"), **dict(link))
-        )
+        return self.keep(Trainer(reader, receiver or Receiver(run=f"training {len(self.parts)}")))
 
     def keep(self, part):
         self.parts.append(part)
@@ -62,10 +57,10 @@ class Rig:
 class Trainer:
     """Stores all that arrives, in a thread."""
 
-    def __init__(self, reader, receiver, **options):
+    def __init__(self, reader, receiver):
         self.memory = {}  # by worker: the numbers of its samples
         self.receiver = receiver
-        self.link = trainer_link(reader, receiver, **options)
+        self.link = trainer_link(reader, receiver)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

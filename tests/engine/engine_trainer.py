@@ -1,12 +1,10 @@
 """The trainer's side of a test, over any link."""
 
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.session.ring import Ring
 from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.wire import messages as m
 
 
-def trainer_link(link, receiver=None, name="t", rank=m.ALONE):
+def trainer_link(link, receiver=None):
     """Return a trainer's link to an engine or to a server."""
-    ring = Ring(["the engine"], lambda _: link, is_quiet=True)
-    return TrainerLink(ring, name, m.Spaces("o", "a"), receiver or Receiver(), rank=rank)
+    return TrainerLink(link, "t", m.Spaces("o", "a"), receiver or Receiver())

@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
 import pytest
 
 from tmrl_like.config.settings import ServerSection, Settings
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError
+from tmrl_like.trainer.connecting import how_to_connect
 
 
 def test_nodes_are_kept_in_one_form():
@@ -53,3 +56,10 @@ def test_an_experiment_names_the_engine_of_its_run():
 def test_an_engine_keeps_more_than_nothing():
     with pytest.raises(ConfigError, match="engine_max_bytes is 5; expected 1048576 or more"):
         ServerSection(engine_max_bytes=5)
+
+
+def test_an_engine_takes_one_trainer_and_no_several_ranks():
+    connect = how_to_connect(EngineOptions(nodes=("nats://localhost",), run="r"), None)
+    parts = SimpleNamespace(training=SimpleNamespace(ranks=SimpleNamespace(size=2)))
+    with pytest.raises(ConfigError, match=r"passes samples to one trainer, and there are 2: start"):
+        connect(parts)

@@ -1,6 +1,7 @@
 """Samples go from the stream to the trainer's memory, with real nodes."""
 
 import time
+from dataclasses import replace
 
 from engine_nodes import Nodes
 from engine_rig import RUN, Rig, make
@@ -13,37 +14,18 @@ from tmrl_like.engine.client import NodeClient
 from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.subjects import (
     BUCKET,
-    beats_of_rank,
+    all_beats,
+    all_samples,
     policy_subject,
-    samples_of_rank,
     samples_subject,
+    stream_name,
     token,
 )
-from tmrl_like.wire import messages as m
 
 
 def test_a_trainer_that_no_server_gives_samples_to_says_what_to_do(rig, caplog):
     rig.trainer(reads={"lonely_after_s": 0.2})
     until(lambda: "no server sends samples of the run to this engine" in caplog.text)
-
-
-def test_each_rank_takes_its_parts_once_its_group_has_the_seat(rig):
-    names = ("w1", "w2", "w3", "w4")
-    assert sorted(m.share_of(name, 2) for name in names) == [0, 0, 1, 1]
-    other = rig.trainer()
-    until(lambda: other.connected)
-    second = rig.trainer(link={"name": "b", "rank": m.Rank(1, 2, 5)})
-    assert not second.link.session.wait_connected(1.0)
-    other.close()
-    ranks = [rig.trainer(link={"name": "a", "rank": m.Rank(0, 2, 5)}), second]
-    server = rig.server()
-    workers = [rig.worker(server, name) for name in names]
-    for worker in workers:
-        make(worker, 2)
-    until(lambda: not any(worker.kept for worker in workers))
-    for number, rank in enumerate(ranks):
-        assert rank.memory == {name: [1, 2] for name in names if m.share_of(name, 2) == number}
-    until(lambda: rig.in_stream() == 0)
 
 
 def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_write(
@@ -84,7 +66,14 @@ def test_a_runs_stream_is_kept_on_disk_and_refuses_when_full_and_another_one_is_
 
 
 def test_what_the_stream_does_not_keep_is_heard_on_its_way(rig, monkeypatch):
-    monkeypatch.setattr("tmrl_like.engine.reader.all_samples", lambda run: "elsewhere")
+    add = JetStreamContext.add_stream
+
+    async def add_elsewhere(stream, config, **how):
+        if config.name == stream_name(RUN):
+            config = replace(config, subjects=["elsewhere"])
+        return await add(stream, config, **how)
+
+    monkeypatch.setattr(JetStreamContext, "add_stream", add_elsewhere)
     trainer, worker = rig.trainer(), rig.worker(rig.server())
     until(lambda: trainer.connected)
     make(worker, 1)
@@ -127,7 +116,7 @@ def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on
 
     monkeypatch.setattr("tmrl_like.engine.client.NodeClient", Failing)
     trainer, worker = rig.trainer(), rig.worker(rig.server())
-    directly, beats = samples_of_rank(RUN, 0, 1), beats_of_rank(RUN, 0, 1)
+    directly, beats = all_samples(RUN), all_beats(RUN)
     until(lambda: directly in heard)
     errors.append(OutboundBufferLimitError())
     until(lambda: heard.count(beats) == 2)

@@ -21,13 +21,13 @@ from tmrl_like.wire import messages as m
 class Trainer:
     """A reader, with the messages that a session would send through it."""
 
-    def __init__(self, options, name, run="", began_up_s=0.0, rank=m.ALONE, incarnation=None):
+    def __init__(self, options, name, run="", began_up_s=0.0, incarnation=None):
         self.reader = Reader(options, seat_s=0.1)
         self.answers = []
         self.name = name
         incarnation = incarnation or hash(name) & 0xFFFF | 1
         self.hello = m.encode(
-            m.Hello("trainer", name, incarnation, "", rank=rank, run=run, began_up_s=began_up_s)
+            m.Hello("trainer", name, incarnation, "", run=run, began_up_s=began_up_s)
         )
         self.reader.send(self.hello)
 
@@ -126,13 +126,3 @@ def test_a_seat_that_holds_no_hello_is_free(content, trainer, node):
     assert written.is_set()
     second = trainer("second")
     until(second.is_seated, within_s=4.0)
-
-
-def test_a_rank_is_seated_with_its_group(trainer):
-    rank = trainer("b", rank=m.Rank(1, 2, 5))
-    until(trainer("other group", rank=m.Rank(0, 2, 6)).is_seated)
-    time.sleep(0.5)
-    assert rank.heard() == []
-    seat = trainer("a", rank=m.Rank(0, 2, 5), run="x")
-    until(seat.heard)
-    assert not seat.is_seated()

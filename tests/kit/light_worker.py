@@ -83,7 +83,7 @@ class LightWorker(LightDelivery):
     def __init__(
         self,
         folder,
-        ring,
+        link,
         options=_PROMPT,
         log_bytes=512 << 20,
         spaces=None,
@@ -92,7 +92,7 @@ class LightWorker(LightDelivery):
         hello = m.Hello.of_this_process(
             "worker", folder.worker, self.log.incarnation, spaces=spaces
         )
-        self.session = Session(ring, self, hello)
+        self.session = Session(link, self, hello)
 
     def close(self, flush_s=1.0):
         """Leave. In a private folder, samples that are not stored by then are lost."""

@@ -2,7 +2,7 @@
 
 import threading
 
-from kit.rings import DeadLink, ring_of
+from kit.links import DeadLink
 
 
 class QuietLink(DeadLink):
@@ -15,7 +15,3 @@ class QuietLink(DeadLink):
 
     def wake(self):
         self._woken.set()
-
-
-def quiet_ring():
-    return ring_of(QuietLink())

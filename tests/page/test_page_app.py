@@ -9,18 +9,17 @@ from contextlib import closing
 from unittest.mock import Mock
 
 import pytest
-from quiet import quiet_ring
+from quiet import QuietLink
 
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.errors import AddressInUseError, RefusedError
 from tmrl_like.page.page_app import Page
 from tmrl_like.page.watcher import Watcher
-from tmrl_like.session.ring import connect_to_one
-from tmrl_like.transport import KeyFolder
+from tmrl_like.transport import KeyFolder, connect
 
 
 def quiet_watcher():
-    return Watcher(quiet_ring(), {}, ())
+    return Watcher(QuietLink(), {}, ())
 
 
 def watcher_without_a_thread():
@@ -33,12 +32,11 @@ def invited(server, folder, role):
     """Return a watcher of a server on another machine, which this one has invited."""
     keys = KeyFolder(folder)
     keys.join(KeyFolder(default_keys_folder()).invite("tablet", (role,)))
-    where = [f"127.0.0.1:{server.address[1]}"]
-    return Watcher(connect_to_one("zmq", where, "", keys), {}, ())
+    return Watcher(connect("zmq", "127.0.0.1", server.address[1], keys), {}, ())
 
 
 def test_what_happened_before_the_page_began_is_not_told_as_if_it_happened_now():
-    history = Watcher(quiet_ring(), {}, [{"kind": "round", "learning": "too early"}]).history
+    history = Watcher(QuietLink(), {}, [{"kind": "round", "learning": "too early"}]).history
     assert history.round["learning"] == "too early"
     assert "too early" not in [text for _, _, text in history.incidents]
 

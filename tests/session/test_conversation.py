@@ -2,17 +2,15 @@
 
 import pytest
 from kit.clocks import Clock
-from kit.rings import DeadLink, IdleRole
+from kit.links import DeadLink, IdleRole
 
-from tmrl_like.errors import CredentialsError, RefusedError, ShortageError, TransportError
+from tmrl_like.errors import CredentialsError, RefusedError
 from tmrl_like.session import conversation as module
 from tmrl_like.session.conversation import Conversation
-from tmrl_like.session.ring import Ring
 from tmrl_like.wire import messages as m
 
 HELLO = m.Hello("worker", "w", 1, "0")
 WELCOME = m.Welcome(1, False)
-NOT_KNOWN = CredentialsError("it refuses this machine's key")
 
 
 class Link(DeadLink):
@@ -20,7 +18,7 @@ class Link(DeadLink):
     it did not; `said`: messages of the server.
     """
 
-    is_open, is_closed, error = True, False, None
+    where, is_open, error = "a:1", True, None
 
     def __init__(self):
         self.sent, self.refused, self.said = [], 0, []
@@ -37,29 +35,13 @@ class Link(DeadLink):
             raise self.error
         return self.said.pop(0) if self.said else None
 
-    def close(self):
-        self.is_closed = True
-
 
 class Scene:
-    """A conversation with servers; `pass_s` lets time pass, with 100 turns a second."""
+    """A conversation with a server; `pass_s` lets time pass, with 100 turns a second."""
 
-    def __init__(self, *addresses, is_quiet=False):
-        self.links, self.dialled, self.clock = {}, [], Clock()
-        self.cannot_dial = None  # the error, if so
-        self.ring = Ring(addresses, self._dial, is_quiet)
-        self.role = IdleRole()
-        self.conversation = Conversation(self.ring, self.role, HELLO, self.clock)
-
-    def _dial(self, address):
-        if self.cannot_dial:
-            raise self.cannot_dial
-        self.dialled.append(address)
-        return self.links.setdefault(address, Link())
-
-    @property
-    def link(self):
-        return self.links[self.ring.where]
+    def __init__(self):
+        self.link, self.role, self.clock = Link(), IdleRole(), Clock()
+        self.conversation = Conversation(self.link, self.role, HELLO, self.clock)
 
     @property
     def is_welcome(self):
@@ -76,179 +58,140 @@ class Scene:
 
 
 @pytest.fixture
-def known_hosts(monkeypatch):
-    monkeypatch.setattr(module, "unknown_host", lambda addresses: "")
-
-
-@pytest.fixture
-def alone(known_hosts):
-    return Scene("a:1")
-
-
-@pytest.fixture
-def two(known_hosts):
-    return Scene("a:1", "b:2")
+def scene(monkeypatch):
+    monkeypatch.setattr(module, "unknown_host", lambda address: "")
+    return Scene()
 
 
 def lines(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_role_gets_a_message_its_body_and_the_whole_of_it(alone, monkeypatch):
+def test_a_role_gets_a_message_its_body_and_the_whole_of_it(scene, monkeypatch):
     heard, frame = [], m.PolicyFrame(1, 0, 1, 4, 1.0)
-    monkeypatch.setattr(alone.role, "on_message", lambda *message: heard.append(message))
-    alone.say(frame, b"body")
+    monkeypatch.setattr(scene.role, "on_message", lambda *message: heard.append(message))
+    scene.say(frame, b"body")
     assert heard == [(frame, b"body", m.encode(frame, b"body"))]
 
 
-def test_a_hello_that_found_no_connection_does_not_wait_for_its_next_turn(alone):
-    alone.link.is_open = False
-    alone.pass_s(0.7)
-    assert alone.link.refused > 1
-    alone.link.is_open = True
-    alone.pass_s(0.1)
-    assert alone.link.sent == [HELLO]
+def test_a_hello_that_found_no_connection_does_not_wait_for_its_next_turn(scene):
+    scene.link.is_open = False
+    scene.pass_s(0.7)
+    assert scene.link.refused > 1
+    scene.link.is_open = True
+    scene.pass_s(0.1)
+    assert scene.link.sent == [HELLO]
 
 
 def test_a_refusal_that_can_pass_is_tried_again_for_as_long_as_it_takes_and_said_once(
-    alone, caplog
+    scene, caplog
 ):
     for hellos in range(1, 6):
-        alone.pass_s(1.0)
-        assert len(alone.link.sent) == hellos
-        alone.say(m.Refusal("the server is full", 0.5))
-        assert not alone.is_welcome
+        scene.pass_s(1.0)
+        assert len(scene.link.sent) == hellos
+        scene.say(m.Refusal("the server is full", 0.5))
+        assert not scene.is_welcome
     assert lines(caplog) == ["the server is full; trying again every 0 s"]
-    alone.say(WELCOME)
-    assert alone.is_welcome
+    scene.say(WELCOME)
+    assert scene.is_welcome
 
 
-def test_a_server_that_refuses_is_not_missed_until_it_is_gone(alone, caplog):
+def test_a_server_that_refuses_is_not_missed_until_it_is_gone(scene, caplog):
     for _ in range(3):
-        alone.say(m.Refusal("the server is full", 5.0))
-        alone.pass_s(5.0)
+        scene.say(m.Refusal("the server is full", 5.0))
+        scene.pass_s(5.0)
     assert lines(caplog) == ["the server is full; trying again every 5 s"]
-    alone.pass_s(5.0)
+    scene.pass_s(5.0)
     assert lines(caplog)[1:] == [
         "no server answers at a:1: is `tmrl-like server` running there, with its keys unchanged? "
         "Still trying"
     ]
 
 
-def test_a_refusal_for_good_ends_it(alone):
+def test_a_refusal_for_good_ends_it(scene):
     with pytest.raises(RefusedError, match="a key for another role"):
-        alone.say(m.Refusal("a key for another role"))
+        scene.say(m.Refusal("a key for another role"))
 
 
-@pytest.mark.parametrize("end", ["silent", "lost"])
-def test_the_only_server_is_waited_for_and_not_dialled_again(alone, caplog, end):
-    alone.say(WELCOME)
-    alone.pass_s(1.0)
-    alone.link.is_lost = end == "lost"
-    alone.pass_s(12.0)
-    assert not alone.is_welcome
-    assert alone.dialled == ["a:1"]
-    assert m.Bye() not in alone.link.sent
-    assert len(lines(caplog)) == 2
-    alone.link.is_lost = False
-    alone.say(WELCOME)
-    assert alone.is_welcome
+def test_a_key_that_the_server_refuses_ends_it(scene):
+    scene.link.error = CredentialsError("it refuses this machine's key")
+    with pytest.raises(CredentialsError):
+        scene.conversation.turn(0.0)
 
 
-def test_a_server_that_wants_a_hello_gets_one_and_its_welcome_is_new(alone, monkeypatch):
+@pytest.mark.parametrize(
+    ("end", "after_s", "why"),
+    [("silent", 2.4, "has been silent for 2."), ("lost", 0.4, "is lost: waiting for it")],
+)
+def test_a_server_that_is_gone_is_waited_for(scene, caplog, end, after_s, why):
+    scene.say(WELCOME)
+    scene.link.is_lost = end == "lost"
+    scene.pass_s(after_s)
+    assert scene.is_welcome
+    scene.pass_s(0.7)
+    assert not scene.is_welcome
+    scene.pass_s(12.0)
+    first, second = lines(caplog)
+    assert first.startswith(
+        f"the server at a:1 {'is lost' if end == 'lost' else 'has been silent'}"
+    )
+    assert second.startswith("no server answers at a:1: is `tmrl-like server` running there, ")
+    scene.link.is_lost = False
+    scene.say(WELCOME)
+    assert scene.is_welcome
+
+
+def test_a_server_that_says_something_now_and_then_is_not_gone(scene):
+    scene.say(WELCOME)
+    for _ in range(5):
+        scene.say(m.Beat())
+        scene.pass_s(2.0)
+    assert scene.is_welcome
+
+
+def silence_endured_s(scene):
+    """Return how long a server that has just spoken may be silent before it counts as gone."""
+    scene.say(WELCOME)
+    started = scene.clock.now
+    while scene.is_welcome:
+        scene.pass_s(0.1)
+    return scene.clock.now - started
+
+
+def test_a_server_that_is_often_silent_gets_more_time(scene):
+    endured_s = [silence_endured_s(scene) for _ in range(8)]
+    assert endured_s[0] == pytest.approx(2.5, abs=0.6)
+    assert endured_s[:6] == sorted(endured_s[:6])
+    assert endured_s[-1] == pytest.approx(15.0, abs=0.6)
+    for _ in range(40):
+        scene.say(m.Beat())
+        scene.pass_s(2.0)
+    silence_endured_s(scene)
+    assert silence_endured_s(scene) == pytest.approx(2.5, abs=0.6)
+
+
+def test_a_server_that_wants_a_hello_gets_one_and_its_welcome_is_new(scene, monkeypatch):
     news = []
-    monkeypatch.setattr(alone.role, "on_welcome", lambda welcome, is_new: news.append(is_new))
-    alone.pass_s(1.0)
+    monkeypatch.setattr(scene.role, "on_welcome", lambda welcome, is_new: news.append(is_new))
+    scene.pass_s(1.0)
     for message in (WELCOME, WELCOME, m.HelloWanted(), WELCOME):
-        alone.say(message)
+        scene.say(message)
     assert news == [True, False, True]
-    assert alone.link.sent[-1] == HELLO
+    assert scene.link.sent[-1] == HELLO
 
 
-def test_a_link_that_speaks_for_itself_is_not_spoken_for(known_hosts, caplog):
-    scene = Scene("a:1", is_quiet=True)
+def test_a_link_that_speaks_for_itself_is_not_spoken_for(scene, caplog):
+    scene.link.logs_itself = True
     scene.say(WELCOME)
     scene.pass_s(20.0)
     assert not scene.is_welcome
     assert not caplog.records
 
 
-def test_a_server_that_is_silent_is_left_for_the_next_one(two, caplog):
-    two.say(WELCOME)
-    first = two.link
-    for _ in range(5):
-        two.say(m.Beat())
-        two.pass_s(2.0)
-    assert two.dialled == ["a:1"]
-    two.pass_s(1.5)
-    assert two.dialled == ["a:1", "b:2"]
-    assert (first.sent[-1], two.link.sent[0]) == (m.Bye(), HELLO)
-    assert not two.is_welcome
-    (line,) = lines(caplog)
-    assert line.startswith("the server at a:1 has been silent for 2.")
-
-
-def test_all_servers_are_dialled_in_turn_until_one_answers_and_that_is_said_once(two, caplog):
-    two.pass_s(60.0)
-    assert two.dialled[:4] == ["a:1", "b:2", "a:1", "b:2"]
-    assert len(two.dialled) < 12  # slow links are given more time
-    (line,) = lines(caplog)
-    assert line.startswith("no server answers at a:1, b:2: is `tmrl-like server` running there, ")
-    two.say(WELCOME)
-    assert two.is_welcome
-
-
-def test_a_server_that_takes_no_more_workers_leaves_them_to_the_next_one(two):
-    two.say(m.Refusal("the server has its 3 workers", 2.0))
-    two.pass_s(1.9)
-    assert two.ring.where == "a:1"
-    two.pass_s(1.0)
-    assert two.ring.where == "b:2"
-
-
-def test_a_key_that_one_server_does_not_know_is_tried_with_the_others(two, caplog):
-    two.link.error = NOT_KNOWN
-    two.conversation.turn(0.0)
-    assert two.ring.where == "b:2"
-    assert lines(caplog) == ["it refuses this machine's key; trying the other servers"]
-    two.say(WELCOME)
-    two.link.is_lost = True
-    two.pass_s(0.6)
-    two.links["b:2"].error = NOT_KNOWN
-    with pytest.raises(CredentialsError):
-        two.conversation.turn(0.0)
-
-
-@pytest.mark.fault(
-    "resources",
-    "no thread is left to dial the next server",
-    "the peer stays where it is, one line, and tries again",
-)
-@pytest.mark.parametrize(
-    "error",
-    [
-        ShortageError("the thread zmq cannot be started"),
-        CredentialsError("cannot read peer.json: Stale file handle"),
-        TransportError("bücher.example:7790 is not an address to connect to: Invalid argument"),
-    ],
-)
-def test_a_server_that_cannot_be_dialled_now_ends_nothing(two, caplog, error):
-    two.say(WELCOME)
-    first, two.cannot_dial = two.link, error
-    two.pass_s(10.0)
-    assert two.ring.where == "a:1"
-    assert not first.is_closed
-    assert caplog.text.count(f"another server is not dialled: {error}") == 1
-    two.cannot_dial = None
-    two.pass_s(15.0)
-    assert two.dialled[:2] == ["a:1", "b:2"]
-    assert first.is_closed
-
-
-def test_who_leaves_sends_what_waits_and_says_goodbye(alone, monkeypatch):
+def test_who_leaves_sends_what_waits_and_says_goodbye(scene, monkeypatch):
     waits = [True, True, False]
-    monkeypatch.setattr(alone.role, "pending", lambda: waits.pop(0))
-    alone.say(WELCOME)
-    alone.conversation.end(1.0)
+    monkeypatch.setattr(scene.role, "pending", lambda: waits.pop(0))
+    scene.say(WELCOME)
+    scene.conversation.end(1.0)
     assert not waits
-    assert alone.link.sent[-1] == m.Bye()
+    assert scene.link.sent[-1] == m.Bye()

@@ -1,7 +1,7 @@
 """A conversation in its own thread."""
 
 import pytest
-from kit.rings import DeadLink, IdleRole, ring_of
+from kit.links import DeadLink, IdleRole
 
 from tmrl_like.errors import RefusedError, ShortageError
 from tmrl_like.session.session import Session
@@ -22,7 +22,7 @@ class Link(DeadLink):
 
 
 def session_with(link):
-    return Session(ring_of(link), IdleRole(), m.Hello.of_this_process("worker", "w"))
+    return Session(link, IdleRole(), m.Hello.of_this_process("worker", "w"))
 
 
 def test_a_session_is_connected_until_it_is_closed():

@@ -52,7 +52,7 @@ class SimulatedNetwork:
 
     def connect(self, link):
         """Give a dialling peer a connection."""
-        server = self._world.server_at(link.address)
+        server = self._world.server_at(link.where)
         self._made += 1
         connection = link.connection = Connection(b"%d" % self._made, link, server)
         connection.up.extend(link.waiting)
@@ -137,10 +137,12 @@ class SimulatedServerLink:
 
 
 class SimulatedPeerLink:
-    """A `DialledLink` without sockets."""
+    """A `PeerLink` without sockets."""
+
+    logs_itself = False
 
     def __init__(self, world, address, process, identity):
-        self.address = address
+        self.where = address
         self.identity = identity
         self.inbox = deque()
         self.waiting = deque()
@@ -153,7 +155,7 @@ class SimulatedPeerLink:
     @property
     def may_dial(self):
         """Whether this side knows of no connection and a server listens."""
-        return self.is_lost and self._world.server_at(self.address).is_alive
+        return self.is_lost and self._world.server_at(self.where).is_alive
 
     @property
     def is_lost(self):

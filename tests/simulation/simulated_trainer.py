@@ -17,7 +17,6 @@ from simulated_network import SimulatedPeerLink
 from simulated_worker import SPACES
 
 from tmrl_like.delivery.sample_store import SampleStore
-from tmrl_like.session.ring import Ring
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.ranks import Alone
@@ -103,14 +102,10 @@ class TrainerProcess(Process):
             msgspec.msgpack.encode(rank.checkpoints.receiver.receipts) for rank in training.ranks
         ]
         self.checkpoints.gather_receipts()
-        ring = Ring([training.server], self._dial)
+        self.peer = SimulatedPeerLink(self.world, training.server, self, self.identity)
         rank = m.ALONE if size == 1 else m.Rank(self.rank, size, training.group)
-        self.link = TrainerLink(ring, self.name, SPACES, receiver, rank=rank, clock=self.clock)
+        self.link = TrainerLink(self.peer, self.name, SPACES, receiver, rank=rank, clock=self.clock)
         self.session = self.link.session
-
-    def _dial(self, address):
-        self.peer = SimulatedPeerLink(self.world, address, self, self.identity)
-        return self.peer
 
     def turn(self):
         self.session.conversation.turn(0.0)

@@ -14,7 +14,6 @@ from tmrl_like.base.files import lock_folder
 from tmrl_like.delivery.folder import WorkerFolder
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.session.ring import Ring
 from tmrl_like.session.session import Session
 from tmrl_like.transport.base import Identity
 from tmrl_like.types import EpisodeStats, StepTiming
@@ -149,17 +148,13 @@ class LinkProcess(Process):
         )
         if self.outbox.takes_over:
             world.count("entries of dead processes were taken over")
-        servers = [server.name for server in world.servers]
-        ring = Ring(world.rng.sample(servers, len(servers)), self._dial)
+        server = world.rng.choice(world.servers).name
+        self.peer = SimulatedPeerLink(world, server, self, self.identity)
         condition = Condition(awaits=worker.is_in_lockstep)
         self.role = WorkerRole(self.outbox, NO_GATE, None, NO_FILES, condition, self._tell)
         taken_over = self.outbox.takes_over
         hello = m.Hello("worker", worker.name, own[0], "", SPACES, takes_over=taken_over)
-        self.session = Session(ring, self.role, hello, self.clock)
-
-    def _dial(self, address):
-        self.peer = SimulatedPeerLink(self.world, address, self, self.identity)
-        return self.peer
+        self.session = Session(self.peer, self.role, hello, self.clock)
 
     def _tell(self, message):
         """Pass a message on to the control loop."""

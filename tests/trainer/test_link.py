@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from house import linear_actor
 from kit.clocks import Clock
+from kit.links import DeadLink
 from kit.packets import numbered, packet_of
-from kit.rings import DeadLink, ring_of
 
 from tmrl_like.base import clocks
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
@@ -32,7 +32,7 @@ def make_link():
 
     def make(**options):
         receiver = Receiver(limits=WorkerLimits(turn_s=1.0))
-        link = TrainerLink(ring_of(DeadLink()), "t", m.Spaces("o", "a"), receiver, **options)
+        link = TrainerLink(DeadLink(), "t", m.Spaces("o", "a"), receiver, **options)
         link.close(0.0)
         return link
 

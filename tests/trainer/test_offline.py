@@ -57,7 +57,7 @@ def offline(places):
 def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
     resume, tmp_path, recorded, places, offline, monkeypatch
 ):
-    monkeypatch.delattr(connecting, "connect_to_one")
+    monkeypatch.delattr(connecting, "dial")
     places["options"] = TrainerOptions(resume=resume)
     with offline(recorded, update_model_interval=100) as trainer:
         trainer.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import functools
 import os
 import time
 import tracemalloc
@@ -52,14 +53,49 @@ def mount(tmp_path, monkeypatch):
     return KeyFolder(tmp_path / "mount")
 
 
-def test_a_mount_without_keys_is_filled_with_one_set_whoever_comes_first(mount):
-    reads = [mount.server_keys, mount.peer_keys] * 4
+@pytest.fixture(params=["nothing", "a mount"])
+def place(request, tmp_path):
+    """A folder for keys, of which nothing is there yet, or a mount."""
+    if request.param == "a mount":
+        return request.getfixturevalue("mount")
+    return KeyFolder(tmp_path / "home" / "keys")
+
+
+def test_one_set_of_keys_is_made_whoever_comes_first(place):
+    reads = [place.server_keys, place.peer_keys] * 4
     with ThreadPoolExecutor(len(reads)) as threads:
         found = list(threads.map(lambda read: read(), reads))
     server, peer = found[:2]
     assert found == [server, peer] * 4
     assert server.curve_public == peer.server_curve_public
-    assert AuthorizedKeys(mount).find(peer.curve_public) == Identity("local", peer.roles)
+    assert AuthorizedKeys(place).find(peer.curve_public) == Identity("local", peer.roles)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_no_secret_is_ever_readable_by_others(tmp_path, monkeypatch):
+    keys = tmp_path / "keys"
+    modes = []
+    operations = {name: getattr(disk, name) for name in ("open", "write", "sync", "rename")}
+
+    def watched(name, *arguments):
+        done = operations[name](*arguments)
+        if keys.exists():
+            modes.append(keys.stat().st_mode & 0o777)
+            modes.extend(
+                file.stat().st_mode & 0o777 for file in keys.glob("*") if "json" in file.name
+            )
+            modes.extend(draft.stat().st_mode & 0o777 for draft in keys.glob(".*"))
+        return done
+
+    for name in operations:
+        monkeypatch.setattr(disk, name, functools.partial(watched, name))
+    umask = os.umask(0)
+    try:
+        KeyFolder(keys).server_keys()
+    finally:
+        os.umask(umask)
+    assert len(modes) > 10
+    assert {mode & 0o077 for mode in modes} == {0}
 
 
 def test_a_folder_of_other_things_is_no_key_folder(mount):

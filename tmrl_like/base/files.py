@@ -173,11 +173,11 @@ def remove_drafts(folder: Path) -> None:
     """Remove the temporary files that killed processes have left in a folder."""
     for draft in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
-            if is_left(draft, draft.name.split(".")[-3]):
+            if _is_left(draft, draft.name.split(".")[-3]):
                 disk.remove(draft)
 
 
-def is_left(draft: Path, pid: str) -> bool:
+def _is_left(draft: Path, pid: str) -> bool:
     """Whether the process with this id has abandoned a draft; raise OSError if the draft is gone.
 
     A draft is abandoned if it is older than a minute and its process is dead (the age alone could
@@ -248,7 +248,7 @@ def lock_folder(
     Raises:
         OSError: the folder cannot be created.
     """
-    import filelock  # not needed by a server
+    import filelock  # a server needs it for its first keys only
 
     disk.make_folder(folder)
     lock = filelock.FileLock(folder / name, thread_local=False)

@@ -38,6 +38,7 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, columns_in, decode_body
+from tmrl_like.wire.schema import Array
 from tmrl_like.worker.returned import observation_problem
 from tmrl_like.worker.tap import SampleTap, Taken
 from tmrl_like.worker.timing import Seconds
@@ -252,9 +253,9 @@ def traffic_of_episodes(
             yield traffic
 
 
-def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
+def periods_s(block: SampleBlock, time_step_s: float) -> Array:
     """Return the time from observation to observation, of each of a block's steps except resets."""
-    periods: np.ndarray[Any, Any] = block.timing.period_error_s[~block.is_reset] + time_step_s
+    periods: Array = block.timing.period_error_s[~block.is_reset] + time_step_s
     return periods
 
 

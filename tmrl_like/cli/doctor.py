@@ -32,8 +32,7 @@ from tmrl_like.config.settings import Settings, is_loopback
 from tmrl_like.delivery.folder import shared_memory
 from tmrl_like.engine.options import address_of
 from tmrl_like.errors import ConfigError, CredentialsError, RefusedError, TmrlLikeError
-from tmrl_like.transport import KeyFolder, PeerLink, addresses_of, connect
-from tmrl_like.transport.addresses import host_and_port
+from tmrl_like.transport import KeyFolder, PeerLink, connect, host_and_port, server_address
 from tmrl_like.transport.credentials import PeerKeys, ServerKeys, read_keys
 from tmrl_like.wire import messages as m
 
@@ -69,8 +68,8 @@ def main(arguments: Arguments) -> int:
     checks["disk"] = _disk(settings, load)
     checks["keys"] = _keys(settings)
     if arguments.place is not None:
-        for address in addresses_of(settings.server.host, settings.server.port):
-            checks[f"server {address}"] = _server(settings, load, address)
+        address = server_address(settings.server.host, settings.server.port)
+        checks[f"server {address}"] = _server(settings, load, address)
         for node in settings.engine.nodes if settings.engine else ():
             checks[f"engine {node}"] = _knock(*address_of(node), "nats-server")
     states = [state for about, findings in checks.items() for state in _examine(about, findings)]

@@ -10,8 +10,7 @@ from tmrl_like.config.paths import keys_folder
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.page.page_app import Page
 from tmrl_like.page.watcher import Watcher
-from tmrl_like.session.ring import connect_to_one
-from tmrl_like.transport import KeyFolder, addresses_of
+from tmrl_like.transport import KeyFolder, connect, host_and_port
 
 log = logging.getLogger("tmrl_like.cli")
 
@@ -23,10 +22,9 @@ def main(arguments: Arguments) -> int:
     settings = arguments.experiment
     stopper = Stopper(arguments.supervised)
     section = settings.server
-    ring = connect_to_one(
+    link = connect(
         section.transport,
-        addresses_of(section.host, section.port),
-        "",
+        *host_and_port(section.host, section.port),
         KeyFolder(keys_folder(section.keys_dir)),
         section.limits,
     )
@@ -34,7 +32,7 @@ def main(arguments: Arguments) -> int:
         "title": settings.run_name,
         "asked_ratio": settings.trainer.max_training_steps_per_env_step,
     }
-    watcher = Watcher(ring, title, read_records(settings.paths.metrics, _HISTORY_BYTES))
+    watcher = Watcher(link, title, read_records(settings.paths.metrics, _HISTORY_BYTES))
     with Page(watcher, arguments.bind, arguments.port) as page:
         stopper.on_stop = page.close
         log.info("%s is shown at %s", settings.run_name, page.url)

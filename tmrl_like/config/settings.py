@@ -21,7 +21,7 @@ from tmrl_like.engine.options import AtLeastMiB, EngineOptions
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.trainer.options import Schedule, TrainerOptions
-from tmrl_like.transport.addresses import addresses_of, host_and_port, is_address
+from tmrl_like.transport.addresses import host_and_port, is_address, server_address
 from tmrl_like.transport.base import TransportOptions
 from tmrl_like.worker.options import WorkerOptions
 
@@ -35,12 +35,10 @@ class ServerSection(ServerOptions):
     """Where the server is, and how it works.
 
     Attributes:
-        host: address that workers and trainer connect to. With several (a list, or text with
-            commas), a worker connects to one of them, and to the next one if that is away. Each may
-            have a port of its own, a.example:7791.
+        host: address that workers and trainer connect to, perhaps with its port, a.example:7791.
         bind: local address that the server listens on; none: only this machine if `host` is this
             machine, else all addresses.
-        port: TCP port that the server listens on, and of each host that names no port of its own.
+        port: TCP port that the server listens on, and of a host that names none.
         transport: how bytes travel: zmq or tlspyo.
         keys_dir: folder with this machine's keys; none: the one in the data folder.
         engine: addresses of an engine's nodes, separated by commas: the server passes samples to
@@ -55,7 +53,7 @@ class ServerSection(ServerOptions):
         limits: of the transport.
     """
 
-    host: str | tuple[str, ...] = "127.0.0.1"
+    host: str = "127.0.0.1"
     bind: str | None = None
     port: Port = 7790
     transport: Literal["zmq", "tlspyo"] = "zmq"
@@ -68,7 +66,7 @@ class ServerSection(ServerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        addresses_of(self.host, self.port)
+        server_address(self.host, self.port)
         self.engine_options("-")
 
     @property
@@ -76,10 +74,10 @@ class ServerSection(ServerOptions):
         """The local address that the server binds."""
         if self.bind is not None:
             return self.bind
-        hosts = [host_and_port(address)[0] for address in addresses_of(self.host, self.port)]
-        if all(map(is_loopback, hosts)):
-            return "127.0.0.1" if hosts[0] == "localhost" else hosts[0]
-        return "::" if any(":" in host for host in hosts) else "0.0.0.0"
+        host, _ = host_and_port(self.host)
+        if is_loopback(host):
+            return "127.0.0.1" if host == "localhost" else host
+        return "::" if ":" in host else "0.0.0.0"
 
     @property
     def connection(self) -> dict[str, Any]:

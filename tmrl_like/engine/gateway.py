@@ -197,6 +197,7 @@ class Gateway:
     async def _publish(self, message: m.SamplePacket | m.Beat, data: bytes) -> bool:
         """Publish a message, and return whether the nodes have taken it."""
         import nats.errors
+        from nats.js.errors import APIError
 
         client = self._client
         if client is None:
@@ -218,7 +219,7 @@ class Gateway:
                 m.encode(m.Dismissal(message.worker, getattr(message, "incarnation", 0), reason))
             )
         except (nats.errors.Error, OSError) as error:
-            why = getattr(error, "description", None) or _NOBODY
+            why = (isinstance(error, APIError) and error.description) or _NOBODY
             self._resumes_at = time.monotonic() + _PAUSE_S
             self._say(
                 why, logging.WARNING, "the engine takes no samples, the workers keep them: %s", why

@@ -27,19 +27,17 @@ from tmrl_like.base.budgets import Lines
 from tmrl_like.base.text import one_line
 from tmrl_like.engine.backlog import Backlog
 from tmrl_like.engine.connection import EngineConnection, end, hear, wait
-from tmrl_like.engine.seat import SeatKeeper, in_copies, is_of
+from tmrl_like.engine.seat import SeatKeeper, in_copies
 from tmrl_like.engine.stream_pass import StreamPass
 from tmrl_like.engine.subjects import (
     GatewayState,
+    all_beats,
     all_samples,
-    beats_of_rank,
     feed_of,
     gateway_subject,
     policy_subject,
-    samples_of_rank,
     stream_name,
     token,
-    worker_tokens,
 )
 from tmrl_like.errors import ConfigError, DecodingError
 from tmrl_like.transport.base import next_in
@@ -72,12 +70,13 @@ _state_decoder = msgspec.msgpack.Decoder(GatewayState)
 class Reader:
     """A trainer's connection to an engine. Implements `PeerLink`.
 
-    The first message, `Hello`, contains the rank. Rank 0 takes the run's trainer seat, creates the
-    stream and publishes. Each rank reads the samples of its own workers once its group has the
-    seat.
+    After the first message, `Hello`, it takes the run's trainer seat, creates the stream, reads the
+    samples and publishes.
 
     The connection logs its state itself.
     """
+
+    logs_itself = True
 
     def __init__(
         self,
@@ -98,7 +97,10 @@ class Reader:
             CredentialsError, ConfigError: the files that the options name cannot be read.
             MissingExtraError: nats-py is not installed.
         """
-        self._options = options
+        self.where = ", ".join(options.nodes)
+        self._run, self._max_bytes = options.run, options.max_bytes
+        self._name = stream_name(options.run)
+        self._samples = all_samples(options.run)
         self._seat_s, self._lonely_after_s = seat_s, lonely_after_s
         self._policy_again_s = policy_again_s
         self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -160,35 +162,27 @@ class Reader:
             if self._closing.is_set():
                 return
             await wait(self._greeted, _TURN_S)
-        run, rank = self._options.run, self._hello.rank
         stream = client.jetstream(timeout=2.0)
-        seat, samples = (
-            SeatKeeper(run, self._hello, stream),
-            samples_of_rank(run, rank.number, rank.size),
-        )
-        work = (self._closing.wait(), self._tend(seat, stream, samples), self._say(client))
-        tasks = [
-            asyncio.ensure_future(part) for part in (*work, self._read(client, stream, samples))
-        ]
+        seat = SeatKeeper(self._run, self._hello, stream)
+        work = (self._closing.wait(), self._tend(seat, stream), self._say(client))
+        tasks = [asyncio.ensure_future(part) for part in (*work, self._read(client, stream))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await done.pop()
             await self._say_what_waits(client)
-            await self._purge(stream, samples)
+            await self._purge(stream)
             await seat.leave()
         finally:
             await end(*tasks)
 
-    async def _tend(self, seat: SeatKeeper, stream: JetStreamContext, samples: str) -> None:
-        """Keep the seat, or check that the rank's group has it; purge stored messages from the
-        stream.
-        """
+    async def _tend(self, seat: SeatKeeper, stream: JetStreamContext) -> None:
+        """Keep the seat; purge stored messages from the stream."""
         import nats.errors
 
         while True:
             try:
                 self._on_seat(await seat.sitting())
-                await self._purge(stream, samples)
+                await self._purge(stream)
             except (nats.errors.Error, OSError) as error:
                 self._complain("the trainer's seat", error)
             await wait(self._greeted, self._seat_s)
@@ -203,13 +197,11 @@ class Reader:
         answer: m.Welcome | m.Refusal
         if seat is None or hello is None:
             return
-        if is_of(seat, hello):
+        if seat.incarnation == hello.incarnation:
             if not had_seat:
                 log.info("trainer of the run as %s", hello.name)
             self._seat_at = time.monotonic()
             answer = m.Welcome(self._feed)
-        elif hello.rank.number:
-            return
         elif had_seat:
             self._answered = None
             answer = m.Refusal(
@@ -225,11 +217,10 @@ class Reader:
             self._answered = hello
             self._inbox.put(m.encode(answer))
 
-    async def _purge(self, stream: JetStreamContext, samples: str) -> None:
+    async def _purge(self, stream: JetStreamContext) -> None:
         if below := self._backlog.purge(time.monotonic()):
-            name = stream_name(self._options.run)
             try:
-                await stream.purge_stream(name, seq=below, subject=samples)
+                await stream.purge_stream(self._name, seq=below, subject=self._samples)
             except BaseException:
                 self._backlog.purge_again()
                 raise
@@ -260,12 +251,11 @@ class Reader:
                 await self._say_what_waits(client)
 
     async def _say_who_trains(self, client: Client) -> None:
-        if self._is_seated and self._hello is not None and not self._hello.rank.number:
+        if self._is_seated and self._hello is not None:
             training = feed_of(self._hello.run) or self._feed
-            await client.publish(policy_subject(self._options.run), m.encode(m.Welcome(training)))
+            await client.publish(policy_subject(self._run), m.encode(m.Welcome(training)))
 
     async def _say_what_waits(self, client: Client) -> None:
-        run = self._options.run
         while self._outgoing and client.is_connected:
             message, data = self._outgoing.popleft()
             if isinstance(message, m.PolicyFrame):
@@ -273,18 +263,18 @@ class Reader:
                     (message.version, message.published_at_s),
                     time.monotonic(),
                 )
-                await client.publish(policy_subject(run), data)
+                await client.publish(policy_subject(self._run), data)
                 continue
             if isinstance(message, m.Ack):
                 data = m.encode(self._backlog.on_ack(message))
             elif isinstance(message, m.Dismissal):
                 self._backlog.on_dismissal(message)
             if site := self._sites.get(message.worker):
-                await client.publish(f"tmrl.{token(run)}.a.{site}", data)
+                await client.publish(f"tmrl.{token(self._run)}.a.{site}", data)
 
     # incoming messages
 
-    async def _read(self, client: Client, stream: JetStreamContext, samples: str) -> None:
+    async def _read(self, client: Client, stream: JetStreamContext) -> None:
         """Wait for the seat, then read the stream from its first message, with one consumer after
         the other.
         """
@@ -293,30 +283,28 @@ class Reader:
         # an earlier client's subscription and pass over the stream have ended with it
         self._direct = None
         self._backlog.begin()
-        while not self._is_seated or self._hello is None:
+        while not self._is_seated:
             await asyncio.sleep(_TURN_S)
-        run, rank = self._options.run, self._hello.rank
-        await hear(client, beats_of_rank(run, rank.number, rank.size), self._on_beat)
-        await hear(client, gateway_subject(run), self._on_state)
+        await hear(client, all_beats(self._run), self._on_beat)
+        await hear(client, gateway_subject(self._run), self._on_state)
         while True:
             try:
-                if not rank.number:
-                    await self._provide(stream, stream_name(run))
-                await self._read_once(client, stream, samples)
+                await self._provide(stream)
+                await self._read_once(client, stream)
             except (nats.errors.Error, OSError) as error:
-                self._complain(f"the stream {stream_name(run)}", error)
+                self._complain(f"the stream {self._name}", error)
             self._backlog.begin()
-            await self._hear_directly(client, samples)
+            await self._hear_directly(client)
             await asyncio.sleep(_AGAIN_S)
 
-    async def _hear_directly(self, client: Client, samples: str) -> None:
+    async def _hear_directly(self, client: Client) -> None:
         """Until the stream can be read again, subscribe to the messages sent to it: it may have no
         leader for some seconds.
         """
         if self._direct is None:
-            self._direct = await hear(client, samples, self._on_published)
+            self._direct = await hear(client, self._samples, self._on_published)
 
-    async def _provide(self, stream: JetStreamContext, name: str) -> None:
+    async def _provide(self, stream: JetStreamContext) -> None:
         """Create the run's stream if there is none; log the differences of an existing one.
 
         Raises:
@@ -326,10 +314,8 @@ class Reader:
         from nats.js.api import DiscardPolicy, StreamConfig
         from nats.js.errors import APIError
 
-        limits = {
-            "subjects": [all_samples(self._options.run)],
-            "max_bytes": self._options.max_bytes,
-        }
+        name = self._name
+        limits = {"subjects": [self._samples], "max_bytes": self._max_bytes}
         wanted = StreamConfig(name, discard=DiscardPolicy.NEW, **limits)  # type: ignore[arg-type]
         try:
             await in_copies(lambda copies: stream.add_stream(wanted, num_replicas=copies))
@@ -347,16 +333,16 @@ class Reader:
             )
             self._lines(name, logging.WARNING, "the stream %s is used as it is: %s", name, said)
 
-    async def _read_once(self, client: Client, stream: JetStreamContext, samples: str) -> None:
+    async def _read_once(self, client: Client, stream: JetStreamContext) -> None:
         """Read until a message is skipped, or the stream is to be read again."""
-        reading = StreamPass(client, stream, stream_name(self._options.run), self._on_sample)
-        await reading.open(samples)
+        reading = StreamPass(client, stream, self._name, self._on_sample)
+        await reading.open(self._samples)
         try:
             while not self._backlog.is_over and not reading.is_broken:
                 if not self._backlog.has_room(time.monotonic()):
                     await asyncio.sleep(_TURN_S)
                 elif not await reading.pull():  # there is no message, no consumer, or no leader
-                    await self._hear_directly(client, samples)
+                    await self._hear_directly(client)
                     if await reading.has_missed_some():
                         return
                 elif self._direct is not None:
@@ -384,15 +370,14 @@ class Reader:
         ):
             self._inbox.put(message.data)
 
-    def _of_worker(self, message: Msg) -> m.AnyMessage | None:
-        """Decode a site's message about a worker; None if it is malformed, or not about the worker
-        that its subject names.
+    def _of_worker(self, message: Msg) -> m.SamplePacket | m.Beat | None:
+        """Decode a worker's message from a site; None if it is malformed, or not of the worker that
+        its subject names.
         """
-        site, tokens = message.subject.split(".", 4)[3:]
+        site, named = message.subject.split(".")[3:]
         try:
             said, _ = m.decode(message.data)
-            worker = getattr(said, "worker", "")
-            if worker_tokens(worker) != tokens:
+            if not isinstance(said, m.SamplePacket | m.Beat) or token(said.worker) != named:
                 raise DecodingError("it is of another worker")
         except DecodingError as error:
             self._lines(
@@ -401,7 +386,7 @@ class Reader:
             return None
         if len(self._sites) > _MAX_WORKERS:
             self._sites.clear()
-        self._sites[worker] = site
+        self._sites[said.worker] = site
         return said
 
     def _on_state(self, message: Msg) -> None:
@@ -420,9 +405,10 @@ class Reader:
             self._inbox.put(m.encode(m.Welcome(self._feed, policy_wanted=True)))
 
     def _complain(self, what: str, error: Exception) -> None:
-        from nats.js.errors import ServiceUnavailableError
+        from nats.js.errors import APIError, ServiceUnavailableError
 
-        why = one_line(str(getattr(error, "description", None) or error), 200) or "no answer"
+        described = isinstance(error, APIError) and error.description
+        why = one_line(str(described or error), 200) or "no answer"
         if isinstance(error, ServiceUnavailableError) and error.err_code is None:
             why = (
                 "nothing answers for JetStream: enable it at the nodes, and for this user's account"

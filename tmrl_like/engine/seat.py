@@ -1,4 +1,4 @@
-"""The trainer seat of a run: only one trainer, or one group of ranks, reads its samples at a time.
+"""The trainer seat of a run: only one trainer reads its samples at a time.
 
 The seat is a key in a bucket. Its value is the `Hello` of its holder; it expires unless the trainer
 keeps writing it.
@@ -25,15 +25,8 @@ _COPIES = 3
 _NO_CLUSTER = 10074
 
 
-def is_of(seat: m.Hello, hello: m.Hello) -> bool:
-    """Whether a seat belongs to this trainer, or to the group in which it is a rank above 0."""
-    return seat.incarnation == hello.incarnation or (
-        hello.rank.number > 0 and seat.rank.group == hello.rank.group
-    )
-
-
 class SeatKeeper:
-    """Takes the seat for a trainer and keeps it; for ranks other than 0, only checks who has it.
+    """Takes the seat for a trainer and keeps it.
 
     All methods raise nats.errors.Error or TimeoutError if that cannot be determined now.
     """
@@ -51,8 +44,6 @@ class SeatKeeper:
         from nats.js.errors import KeyWrongLastSequenceError
 
         bucket = await self._open()
-        if self._hello.rank.number:
-            return await self._look(bucket)
         for _ in range(2):  # the first update fails if the key has changed
             with contextlib.suppress(KeyWrongLastSequenceError):
                 self._revision = await bucket.update(
@@ -60,20 +51,22 @@ class SeatKeeper:
                 )
                 return self._hello
             seat = await self._look(bucket)
-            if not (seat is None or is_of(seat, self._hello) or self._hello.goes_on_with(seat)):
+            if not (
+                seat is None
+                or seat.incarnation == self._hello.incarnation
+                or self._hello.goes_on_with(seat)
+            ):
                 self._revision = 0  # the next update succeeds only if the seat is free
                 return seat
         return None
 
     async def _open(self) -> KeyValue:
-        """Open the bucket; rank 0 creates it if there is none."""
+        """Open the bucket; create it if there is none."""
         from nats.js.errors import BucketNotFoundError
 
         try:
             return await self._stream.key_value(BUCKET)
         except BucketNotFoundError:
-            if self._hello.rank.number:
-                raise
             make = self._stream.create_key_value
             return await in_copies(lambda copies: make(bucket=BUCKET, ttl=_TTL_S, replicas=copies))
 
@@ -95,7 +88,7 @@ class SeatKeeper:
 
     async def leave(self) -> None:
         """Free the seat if it is this trainer's."""
-        if self._revision and not self._hello.rank.number:
+        if self._revision:
             await (await self._open()).delete(self._key, last=self._revision)
 
 

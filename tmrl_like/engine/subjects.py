@@ -1,18 +1,14 @@
 """Names at an engine's nodes: subjects, the stream, the bucket.
 
-    tmrl.RUN.s.SITE.WORKER.SHARE   samples, which the stream tmrl-RUN stores
-    tmrl.RUN.b.SITE.WORKER.SHARE   signs of life
-    tmrl.RUN.a.SITE                acknowledgements and dismissals for a site's workers
-    tmrl.RUN.p                     policies; and, each second, which training takes the samples
-    tmrl.RUN.g.SITE                the state of a site's gateway
+    tmrl.RUN.s.SITE.WORKER   samples, which the stream tmrl-RUN stores
+    tmrl.RUN.b.SITE.WORKER   signs of life
+    tmrl.RUN.a.SITE          acknowledgements and dismissals for a site's workers
+    tmrl.RUN.p               policies; and, each second, which training takes the samples
+    tmrl.RUN.g.SITE          the state of a site's gateway
 
 RUN, SITE and WORKER are names converted by `token`. The site is the name of the gateway's user, so
 that its rights can contain it: no site can send or receive the messages of another.
 docs/guide/engine.md lists the rights of each role.
-
-SHARE determines the worker's rank, however many ranks there are: it consists of the digits of
-`share_of(worker, 720720)`, a number that is divisible by each size from 1 to 16. A single subject
-with wildcards therefore covers the workers of a rank, the same workers that a server would give it.
 """
 
 from __future__ import annotations
@@ -24,15 +20,10 @@ from hashlib import blake2b
 import msgspec
 
 from tmrl_like.types import Count
-from tmrl_like.wire.messages import share_of
 
-MAX_RANKS = 16
 BUCKET = "tmrl-seats"
 """Name of the bucket that holds the trainer seat of each run."""
 _LONGEST_TOKEN = 64
-_DIGITS = ((2, 4), (3, 2), (5, 1), (7, 1), (11, 1), (13, 1))
-"""Primes, and how many digits of a share are written in that base, lowest first."""
-_SHARES = 720_720  # the least common multiple of all sizes up to `MAX_RANKS`
 
 
 class GatewayState(msgspec.Struct, frozen=True):
@@ -65,51 +56,24 @@ def feed_of(training: str) -> int:
     return int.from_bytes(blake2b(training.encode(), digest_size=7).digest()) if training else 0
 
 
-@functools.lru_cache(10_000)
-def worker_tokens(worker: str) -> str:
-    """Return WORKER.SHARE of a worker."""
-    share = share_of(worker, _SHARES)
-    places = (
-        str(share // base**place % base) for base, digits in _DIGITS for place in range(digits)
-    )
-    return ".".join((token(worker), *places))
-
-
-def _share_of_rank(number: int, size: int) -> str:
-    """Return a pattern that matches SHARE of all workers of a rank."""
-    tokens = []
-    for base, digits in _DIGITS:
-        for place in range(digits):
-            is_told = size % base ** (place + 1) == 0
-            tokens.append(str(number // base**place % base) if is_told else "*")
-    return ".".join(tokens)
-
-
 def samples_subject(run: str, site: str, worker: str) -> str:
     """Return the subject of a worker's packets."""
-    return f"tmrl.{token(run)}.s.{token(site)}.{worker_tokens(worker)}"
+    return f"tmrl.{token(run)}.s.{token(site)}.{token(worker)}"
 
 
 def beats_subject(run: str, site: str, worker: str) -> str:
     """Return the subject of a worker's signs of life."""
-    return f"tmrl.{token(run)}.b.{token(site)}.{worker_tokens(worker)}"
+    return f"tmrl.{token(run)}.b.{token(site)}.{token(worker)}"
 
 
 def all_samples(run: str) -> str:
     """Return the subjects of all samples, which the stream stores."""
-    return f"tmrl.{token(run)}.s.>"
+    return f"tmrl.{token(run)}.s.*.*"
 
 
-def samples_of_rank(run: str, number: int, size: int) -> str:
-    """Return the subjects of the samples of a rank's workers."""
-    return f"tmrl.{token(run)}.s.*.*.{_share_of_rank(number, size)}"
-
-
-def beats_of_rank(run: str, number: int, size: int) -> str:
-    """Return the subjects of the signs of life of a rank's workers; rank 0 receives those of all
-    workers.
-    """
-    return f"tmrl.{token(run)}.b.*.*.{_share_of_rank(number, size if number else 1)}"
+def all_beats(run: str) -> str:
+    """Return the subjects of all signs of life."""
+    return f"tmrl.{token(run)}.b.*.*"
 
 
 def acks_subject(run: str, site: str) -> str:

@@ -12,8 +12,8 @@ import msgspec
 from tmrl_like.delivery.folder import name_of_peer
 from tmrl_like.metrics.reading import Record
 from tmrl_like.page.history import RunHistory
-from tmrl_like.session.ring import Ring
 from tmrl_like.session.session import Session
+from tmrl_like.transport import PeerLink
 from tmrl_like.wire import messages as m
 
 _LOOKS_EVERY_S = 0.35  # while a browser shows the page
@@ -37,7 +37,7 @@ class Watcher:
         seen_at: when that arrived, or this began, `time.monotonic()`.
     """
 
-    def __init__(self, ring: Ring, title: dict[str, object], records: Iterable[Record]) -> None:
+    def __init__(self, link: PeerLink, title: dict[str, object], records: Iterable[Record]) -> None:
         """Connect, without waiting for the server; `title` is passed to browsers, `records` are
         those known of the run.
         """
@@ -46,14 +46,14 @@ class Watcher:
             self.history.add_record(record)
         self.history.incidents.clear()  # records do not say when they happened
         self.sight: m.Sight | None = None
-        self._title = {**title, "server": ", ".join(ring.addresses)}
+        self._title = {**title, "server": link.where}
         self._view = self._report = 0
         self.seen_at = time.monotonic()
         self._shown_at = self._asked_at = self._told_at = -math.inf
         self._was_connected = False
         self._workers = b"[]"
         self._run = self._described_run(False)
-        self.session = Session(ring, self, m.Hello.of_this_process("watcher", name_of_peer(None)))
+        self.session = Session(link, self, m.Hello.of_this_process("watcher", name_of_peer(None)))
 
     def run(self) -> bytes:
         """Return the run for a browser. Any thread."""

@@ -17,6 +17,7 @@ from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit
 from tmrl_like.policies.weights import copied, manifest_of, tensors_of
 from tmrl_like.types import Action, Observation
+from tmrl_like.wire.schema import Array
 from tmrl_like.wire.spaces import Space
 
 _SPACES = "observation_space", "action_space"
@@ -49,7 +50,7 @@ class ActorModule(Actor, torch.nn.Module):
         self.device = "cpu"
 
     @abstractmethod
-    def act(self, obs: Observation, test: bool = False) -> np.ndarray[Any, Any]:
+    def act(self, obs: Observation, test: bool = False) -> Array:
         """Choose an action. Runs without gradients.
 
         Args:

@@ -9,7 +9,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import DamagedPolicyError, PolicyError
 from tmrl_like.wire.policy import DtypeName
 from tmrl_like.wire.policy import Manifest as Manifest
+from tmrl_like.wire.schema import Array
 
 DTYPES: dict[DtypeName, str] = {
     "F64": "float64",
@@ -40,8 +41,6 @@ _LISTED = 3
 # keys in the metadata; the checksums are CRC-32 of card and manifest, then of the parameters
 _CARD, _CHECKSUMS = "tmrl_like", "checksums"
 
-_Array: TypeAlias = np.ndarray[Any, Any]
-
 
 class Weights(NamedTuple):
     """A policy's parameters, one after the other in memory, in the manifest's order."""
@@ -49,7 +48,7 @@ class Weights(NamedTuple):
     manifest: Manifest
     data: bytes | memoryview
 
-    def arrays(self) -> dict[str, _Array]:
+    def arrays(self) -> dict[str, Array]:
         """Return views of the parameters, by name; bfloat16 as uint16."""
         found, start = {}, 0
         for name, (dtype, shape) in self.manifest.items():
@@ -58,7 +57,7 @@ class Weights(NamedTuple):
         return found
 
 
-def weights_of(manifest: Manifest, arrays: Mapping[str, _Array]) -> Weights:
+def weights_of(manifest: Manifest, arrays: Mapping[str, Array]) -> Weights:
     """Return weights with a copy of arrays that match the manifest."""
     return Weights(manifest, b"".join(arrays[name].tobytes() for name in manifest))
 

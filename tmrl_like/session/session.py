@@ -17,7 +17,7 @@ from pathlib import Path
 from tmrl_like.base.threads import start_thread, wait_checking
 from tmrl_like.errors import ShortageError, TmrlLikeError
 from tmrl_like.session.conversation import Conversation, Role
-from tmrl_like.session.ring import Ring
+from tmrl_like.transport.base import PeerLink
 from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.session")
@@ -32,7 +32,7 @@ class Session:
 
     def __init__(
         self,
-        ring: Ring,
+        link: PeerLink,
         role: Role,
         hello: m.Hello,
         clock: Callable[[], float] = time.monotonic,
@@ -40,23 +40,23 @@ class Session:
         """Start the thread and introduce the peer, without waiting for the server.
 
         Args:
-            ring: an open connection; closed by `close`.
+            link: to the server; closed by `close`.
             role: handles the messages.
             hello: introduces the peer.
             clock: monotonic clock, in seconds.
 
         Raises:
-            ShortageError: the system has no thread for it; the ring is closed.
+            ShortageError: the system has no thread for it; the link is closed.
         """
-        self.conversation = Conversation(ring, role, hello, clock)
-        self._ring = ring
+        self.conversation = Conversation(link, role, hello, clock)
+        self._link = link
         self._stopping = threading.Event()
         self._flush_s = 0.0
         self._failure: BaseException | None = None
         try:
             self._thread = start_thread(self._run, f"tmrl-link-{hello.role}")
         except ShortageError:
-            ring.close()
+            link.close()
             raise
 
     @property
@@ -87,7 +87,7 @@ class Session:
 
     def wake(self) -> None:
         """Make the session call `Role.on_tick` soon. Any thread."""
-        self._ring.link.wake()
+        self._link.wake()
 
     def close(self, flush_s: float = 1.0) -> None:
         """Send pending messages for at most `flush_s` seconds, say goodbye and close.
@@ -97,7 +97,7 @@ class Session:
         if not self._stopping.is_set():
             self._flush_s = flush_s
             self._stopping.set()
-            self._ring.link.wake()
+            self._link.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(flush_s + 2.0)
 
@@ -113,11 +113,11 @@ class Session:
                 log.error("the connection's thread has no memory left")
             elif not isinstance(error, TmrlLikeError):
                 log.error("the connection's thread failed", exc_info=error)
-            elif not self._ring.is_quiet:
-                log.error("the connection to the server at %s ends: %s", self._ring.where, error)
+            elif not self._link.logs_itself:
+                log.error("the connection to the server at %s ends: %s", self._link.where, error)
         finally:
             self.conversation.welcomed.clear()
-            self._ring.close()
+            self._link.close()
 
 
 def file_id(path: Path | None) -> str:

@@ -4,7 +4,7 @@ script's own interface.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -13,8 +13,7 @@ import tmrl_like.config.config_constants as cfg
 from tmrl_like.delivery.folder import name_of_peer
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.errors import ConfigError, expect
-from tmrl_like.session.ring import Ring, connect_to_one
+from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.checkpoints import flush_what_fits
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.options import TrainerOptions
@@ -22,7 +21,8 @@ from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.trainer_link import TrainerLink
-from tmrl_like.transport import KeyFolder, TransportOptions, addresses_of
+from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, host_and_port, server_address
+from tmrl_like.transport import connect as dial
 from tmrl_like.wire.messages import Rank
 from tmrl_like.wire.spaces import describe_spaces
 
@@ -53,13 +53,13 @@ class LinkParts:
             self.training.max_sample_age_s, self.training.max_policy_lag_versions
         )
 
-    def over(self, ring: Ring, name: str | None) -> TrainerLink:
-        """Make the trainer's connection over `ring`, which leads to a server or to an engine."""
+    def over(self, link: PeerLink, name: str | None) -> TrainerLink:
+        """Make the trainer's connection over `link`, which leads to a server or to an engine."""
         training = self.training
         ranks = self.training.ranks
         try:
             return TrainerLink(
-                ring,
+                link,
                 name_of_peer(name),
                 describe_spaces(training.observation_space, training.action_space),
                 self.receiver,
@@ -69,7 +69,7 @@ class LinkParts:
                 Rank(ranks.rank, ranks.size, ranks.group),
             )
         except BaseException:
-            ring.close()
+            link.close()
             raise
 
 
@@ -78,7 +78,7 @@ Connect: TypeAlias = Callable[[LinkParts], TrainerInterface]
 
 def how_to_connect(
     connect: Connect | EngineOptions | None,
-    server_ip: str | Sequence[str] | None,
+    server_ip: str | None,
     server_port: int | None = None,
     transport: str = "zmq",
     keys_dir: str | Path | None = None,
@@ -88,34 +88,28 @@ def how_to_connect(
     """Return what makes the connection, from a trainer's arguments.
 
     Raises:
-        ConfigError: they name several servers.
+        ConfigError: the server's address is malformed.
     """
     if isinstance(connect, EngineOptions):
         return lambda parts: _over_engine(connect, parts, name)
     if connect is not None:
         return connect
     port = cfg.PORT if server_port is None else server_port
-    servers = addresses_of(server_ip or cfg.SERVER_IP_FOR_TRAINER, port)
-    if len(servers) > 1:
-        raise ConfigError(
-            f"the trainer dials one server, and server.host names {len(servers)}: what workers "
-            "send to the others reaches it over an engine only (server.engine); without one name "
-            "its server (server.host)"
-        )
+    address = host_and_port(server_address(server_ip or cfg.SERVER_IP_FOR_TRAINER, port))
     keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
-    return lambda parts: parts.over(connect_to_one(transport, servers, "", keys, limits), name)
+    return lambda parts: parts.over(dial(transport, *address, keys, limits), name)
 
 
 def _over_engine(engine: EngineOptions, parts: LinkParts, name: str | None) -> TrainerLink:
     from tmrl_like.engine.reader import Reader
-    from tmrl_like.engine.subjects import MAX_RANKS
 
-    most = f"at most {MAX_RANKS}, where there is an engine"
     size = parts.training.ranks.size
-    expect(size <= MAX_RANKS, "the number of trainers", size, most)
-    return parts.over(
-        Ring([", ".join(engine.nodes)], lambda _: Reader(engine), is_quiet=True), name
-    )
+    if size > 1:
+        raise ConfigError(
+            f"an engine passes samples to one trainer, and there are {size}: start one alone, or "
+            "connect all of them to a server (without server.engine)"
+        )
+    return parts.over(Reader(engine), name)
 
 
 def _with_no_worker(parts: LinkParts) -> TrainerInterface:

@@ -90,7 +90,7 @@ class Trainer:
     def __init__(
         self,
         training_cls: Make,
-        server_ip: str | Sequence[str] | None = None,
+        server_ip: str | None = None,
         model_path: str | Path | RunPath | None = RunPath.OF_RUN,
         checkpoint_path: str | Path | RunPath | None = RunPath.OF_RUN,
         dump_run_instance_fn: Dump | None = None,

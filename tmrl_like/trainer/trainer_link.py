@@ -19,12 +19,12 @@ from tmrl_like.metrics.reading import Record
 from tmrl_like.metrics.sinks import as_json
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weights import WeightsCopy, refuse_diverged
-from tmrl_like.session.ring import Ring
 from tmrl_like.session.session import Session, file_id
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.sample_ages import FreshnessLimits, WorkerClocks
 from tmrl_like.trainer.saver import Publication, Saver
+from tmrl_like.transport import PeerLink
 from tmrl_like.types import Delivery, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import split_policy
@@ -46,7 +46,7 @@ class TrainerLink(TrainerInterface):
 
     def __init__(
         self,
-        ring: Ring,
+        link: PeerLink,
         name: str,
         spaces: m.Spaces,
         receiver: Receiver | None = None,
@@ -62,7 +62,7 @@ class TrainerLink(TrainerInterface):
         published last; both may come from an earlier process of this training. `saver` keeps
         published policies; the rest is as in `Session`. Of several trainers, only rank 0 publishes.
         """
-        self._where = ring.where
+        self._where = link.where
         self._receiver = receiver or Receiver()
         limits = self._receiver.limits
         self._clock = clock
@@ -93,7 +93,7 @@ class TrainerLink(TrainerInterface):
             rank=rank,
             run=self._receiver.run,
         )
-        self.session = Session(ring, self, hello, clock)
+        self.session = Session(link, self, hello, clock)
 
     # -- the training thread -----------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import get_args
 
 from tmrl_like.base.options import Port, expect_in_range
 from tmrl_like.errors import ConfigError, MissingExtraError
-from tmrl_like.transport.addresses import addresses_of
+from tmrl_like.transport.addresses import host_and_port, server_address
 from tmrl_like.transport.base import (
     DEFAULT_PORT,
     LOCALHOST,
@@ -32,9 +32,10 @@ __all__ = [
     "PeerLink",
     "ServerLink",
     "TransportOptions",
-    "addresses_of",
     "connect",
+    "host_and_port",
     "listen",
+    "server_address",
 ]
 
 TRANSPORTS = ("zmq", "tlspyo", "inproc")

@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+import socket
 
 from tmrl_like.errors import ConfigError
 
-_LABEL = r"[^\s\[\]:.]{1,63}"
+_LABEL = r"[^\s\[\]:.,]{1,63}"
 _NAME = rf"{_LABEL}(?:\.{_LABEL})*\.?"
-_IPV6 = r"[^\s\[\]:/]*(?::[^\s\[\]:/]*){2,}"
+_IPV6 = r"[^\s\[\]:/,]*(?::[^\s\[\]:/,]*){2,}"
 
 
-def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
-    """Return the addresses of servers as HOST:PORT.
+def server_address(host: str, port: int) -> str:
+    """Return a server's address as HOST:PORT.
 
-    `hosts` is a list or a comma-separated text of `host`, `host:port`, `::1` and `[::1]:port`;
-    `port` is used for those without one.
+    `host` is `host`, `host:port`, `::1` or `[::1]:port`; `port` is used if it has none.
 
     Raises:
-        ConfigError: there is no address, or one is malformed or given twice.
+        ConfigError: it is malformed, or no address that can be dialled.
     """
-    hosts = hosts.split(",") if isinstance(hosts, str) else hosts
-    found = []
-    for text in hosts:
-        host, own_port = host_and_port(text.strip(), port)
-        if host in ("0.0.0.0", "::"):
-            raise ConfigError(
-                f"host is {host}, all addresses of a machine, which nobody can dial; expected the "
-                "server's name or address as workers and trainer reach it (server.bind is where it "
-                "listens)"
-            )
-        found.append(f"{bracketed(host)}:{own_port}")
-    if not found or len(set(found)) < len(found):
+    host, port = host_and_port(host, port)
+    if host in ("0.0.0.0", "::"):
         raise ConfigError(
-            f"host is {', '.join(hosts) or 'an empty list'}; expected servers, each of them once"
+            f"host is {host}, all addresses of a machine, which nobody can dial; expected the "
+            "server's name or address as workers and trainer reach it (server.bind is where it "
+            "listens)"
         )
-    return tuple(found)
+    return f"{bracketed(host)}:{port}"
 
 
 def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
@@ -49,6 +40,22 @@ def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
             "a.example:7790"
         )
     return parts[1] or parts[2] or parts[3], int(parts[4] or port)
+
+
+def unknown_host(address: str) -> str:
+    """Return a sentence if this machine cannot resolve the host of an address, or an empty string.
+
+    May take seconds.
+    """
+    host, _ = host_and_port(address)
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        return (
+            f"this machine knows no host {host} ({error.strerror}); correct server.host, or its "
+            "name service."
+        )
+    return ""
 
 
 def is_address(host: str) -> bool:

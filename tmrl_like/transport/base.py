@@ -209,6 +209,14 @@ class PeerLink(Protocol):
     """The dialling side. Use it from one thread; `wake` may come from any."""
 
     @property
+    def where(self) -> str:
+        """The server's address, for messages."""
+
+    @property
+    def logs_itself(self) -> bool:
+        """Whether it logs by itself whether it is connected, so that its user does not."""
+
+    @property
     def is_lost(self) -> bool:
         """Whether the connection is known to be broken or could not be made.
 

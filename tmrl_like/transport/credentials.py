@@ -17,14 +17,11 @@ send. Files with secrets are readable by their owner only.
 from __future__ import annotations
 
 import base64
-import contextlib
 import datetime
 import errno
 import logging
 import os
 import re
-import secrets
-import shutil
 import stat
 import time
 import zlib
@@ -37,7 +34,7 @@ import msgspec
 
 from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.checked import checked_json, read_checked
-from tmrl_like.base.files import disk, is_left, lock_folder, remove_drafts, write_atomically
+from tmrl_like.base.files import disk, lock_folder, remove_drafts, write_atomically
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport.base import REVOKED, Identity
 
@@ -207,10 +204,8 @@ class KeyFolder:
         if self._has_keys():
             return
         try:
-            if self.path.is_dir():
-                self._fill()
-            else:
-                self._create_folder()
+            disk.make_folder(self.path, mode=0o700)
+            self._fill()
         except OSError as error:
             if not (self.path / "server.json").exists():
                 raise CredentialsError(
@@ -224,33 +219,16 @@ class KeyFolder:
             return True
         return (self.path / "peer.json").exists() and not (self.path / _UNFINISHED).exists()
 
-    def _create_folder(self) -> None:
-        """Create the folder with all keys.
-
-        They are made in a temporary folder that is then renamed, so that two parts that start at
-        the same time agree on one set.
-        """
-        draft = KeyFolder(
-            self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        )
-        self._remove_drafts()
-        try:
-            disk.make_folder(draft.path, mode=0o700)
-            draft._write_all()
-            disk.rename(draft.path, self.path)
-            disk.sync_folder(self.path.parent)
-        finally:
-            shutil.rmtree(draft.path, ignore_errors=True)
-
     def _fill(self) -> None:
-        """Create all keys in a folder that exists, and may be a mount, which cannot be replaced.
+        """Create all keys in the folder, which may be a mount.
 
         Parts that start at the same time take turns. If one of them is killed before `server.json`
         is there, the next one starts over.
         """
         unfinished = self.path / _UNFINISHED
         names = {path.name for path in self.path.iterdir()}
-        if names - {_LOCK, "lost+found"} and _UNFINISHED not in names:
+        # asked last: another part that makes keys here has put it there before all else
+        if names - {_LOCK, "lost+found"} and not unfinished.exists():
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         lock = lock_folder(self.path, _LOCKED_WITHIN_S, _LOCK)
         if lock is None:
@@ -271,12 +249,6 @@ class KeyFolder:
         server = ServerKeys(*_curve_pair(), *tls_pair("default"))
         self.write("peer.json", self._authorize(server, _LOCAL, ROLES), private=True)
         self.write("server.json", server, private=True)
-
-    def _remove_drafts(self) -> None:
-        for draft in self.path.parent.glob(f".{self.path.name}.*"):
-            with contextlib.suppress(OSError):
-                if is_left(draft, draft.name.split(".")[-2]):
-                    shutil.rmtree(draft, ignore_errors=True)
 
 
 class AuthorizedKeys:

@@ -79,8 +79,11 @@ class InprocServerLink(_InprocLink[Incoming]):
 class InprocPeerLink(_InprocLink[bytes | memoryview]):
     """Dials a server in this process. See `PeerLink`."""
 
+    logs_itself = False
+
     def __init__(self, host: str, port: int, keys: object, options: TransportOptions) -> None:
         super().__init__(options)
+        self.where = f"{host}:{port}"
         self._address = (host, port)
         self._id = next(_ids).to_bytes(8, "big")
         self._closed = False

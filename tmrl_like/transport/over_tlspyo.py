@@ -471,12 +471,14 @@ class TlspyoPeerLink(TlspyoLink):
         connection: the current connection to the server, or None.
     """
 
+    logs_itself = False
+
     def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
         super().__init__(options)
         keys = folder.peer_keys()
         self.is_lost = False
         self.connection: PeerConnection | None = None
-        self._where = f"{bracketed(host)}:{port}"
+        self.where = f"{bracketed(host)}:{port}"
         self._error: CredentialsError | None = None
         self._ever_proved = False
         self._strange_answers = 0
@@ -517,7 +519,7 @@ class TlspyoPeerLink(TlspyoLink):
     def heard(self, command: str) -> None:
         """Handle the server's first command: "DENIED" if it refuses the key, else "ACK"."""
         if command == "DENIED":
-            self._give_up(key_refused(self._where))
+            self._give_up(key_refused(self.where))
         elif command == "ACK":
             self._ever_proved, self.is_lost = True, False
             self._dialler.delay = _REDIAL_INITIAL_S
@@ -534,7 +536,7 @@ class TlspyoPeerLink(TlspyoLink):
             self._strange_answers += 1
             is_proof = "certificate verify failed" in str(reason.value)
             if is_proof or self._strange_answers >= _STRANGE_ANSWERS_BEFORE_GIVING_UP:
-                self._give_up(other_server(self._where))
+                self._give_up(other_server(self.where))
 
     def _give_up(self, error: CredentialsError) -> None:
         self._dialler.stopTrying()

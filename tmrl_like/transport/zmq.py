@@ -212,13 +212,15 @@ class ZmqServerLink(_ZmqLink):
 class ZmqPeerLink(_ZmqLink):
     """Dials one server, and keeps dialling. See `PeerLink`."""
 
+    logs_itself = False
+
     def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
         keys = folder.peer_keys()
         super().__init__(zmq.DEALER, options)
         self.is_lost = False
         self._address = host, port
-        self._where = f"{bracketed(host)}:{port}"
-        self._endpoint = f"tcp://{self._where}"
+        self.where = f"{bracketed(host)}:{port}"
+        self._endpoint = f"tcp://{self.where}"
         self._is_name = not is_address(host)
         # of a name, libzmq knows one address: of IPv4, or if this is set of IPv6
         self._socket.ipv6 = self._next_ipv6 = ":" in host
@@ -240,9 +242,7 @@ class ZmqPeerLink(_ZmqLink):
             self._socket.connect(self._endpoint)
         except zmq.ZMQError as error:
             self.close()
-            raise TransportError(
-                f"{self._where} is not an address to connect to: {error}"
-            ) from None
+            raise TransportError(f"{self.where} is not an address to connect to: {error}") from None
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         try:
@@ -270,7 +270,7 @@ class ZmqPeerLink(_ZmqLink):
             # without pyzmq's own parser, which imports asyncio
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                raise key_refused(self._where)
+                raise key_refused(self.where)
             now = time.monotonic()
             self.is_lost = event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED)
             self._dead_since = now if event == zmq.EVENT_DISCONNECTED else math.inf
@@ -288,7 +288,7 @@ class ZmqPeerLink(_ZmqLink):
         """
         self._broken_handshakes += 1
         if now > self._gives_up_at:
-            raise other_server(self._where)
+            raise other_server(self.where)
         if self._broken_handshakes < _BROKEN_HANDSHAKES or self._gives_up_at < math.inf:
             return
         self._broken_handshakes = 0
@@ -299,7 +299,7 @@ class ZmqPeerLink(_ZmqLink):
                 "what listens at %s breaks off each handshake: is it the server that this "
                 "machine's key is for? Still trying"
             )
-            log.warning(line, self._where)
+            log.warning(line, self.where)
 
     def _redial_if_dead(self) -> None:
         """Redial if needed: libzmq itself reconnects after a lost connection, but not after one

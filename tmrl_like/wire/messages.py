@@ -70,10 +70,12 @@ class Spaces(msgspec.Struct, frozen=True, array_like=True):
         """Return which space differs, "observation" or "action", and its first differing leaf in
         `self` and in `other`.
         """
-        what = "observation" if self.observation != other.observation else "action"
-        leaves = (getattr(spaces, what).split(BETWEEN_LEAVES) for spaces in (self, other))
+        what, own, others = "observation", self.observation, other.observation
+        if own == others:
+            what, own, others = "action", self.action, other.action
+        leaves = own.split(BETWEEN_LEAVES), others.split(BETWEEN_LEAVES)
         pairs = itertools.zip_longest(*leaves, fillvalue="without this part")
-        return what, *next((own, others) for own, others in pairs if own != others)
+        return what, *next(pair for pair in pairs if pair[0] != pair[1])
 
 
 class Rank(msgspec.Struct, frozen=True, array_like=True):

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,9 +31,7 @@ from tmrl_like.types import ActionSource, Info, Sample, StepTiming
 from tmrl_like.wire.columns import Columns, Layout
 from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket, decoded, frame_of
 from tmrl_like.wire.rows import EPISODES, RESET, TIMING, RowColumns, RowFormat, row_of
-from tmrl_like.wire.schema import MAX_NODES, Node, ScalarLeaf, TupleNode
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+from tmrl_like.wire.schema import MAX_NODES, Array, Node, ScalarLeaf, TupleNode
 
 _FIELDS = (6, 7)  # of a sample; the seventh, for CRC debugging, is the transition as produced
 

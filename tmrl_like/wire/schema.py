@@ -28,6 +28,7 @@ _DTYPE = r"\A(\|[biu]1|[<>][iuf][248])\Z"  # booleans, integers, floats
 Dtype = Annotated[str, msgspec.Meta(pattern=_DTYPE)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Shape = Annotated[tuple[Size, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 PlainKind = Literal["none", "bool", "int", "float", "str", "bytes"]
 
 
@@ -123,7 +124,7 @@ def _items_of(items: Any, name: str, depth: int) -> tuple[Node, ...]:
     return tuple(schema_of(item, f"{name}[{key!r}]", depth + 1) for key, item in items)
 
 
-def _dtype_of(value: np.ndarray[Any, Any] | np.generic, name: str) -> str:
+def _dtype_of(value: Array | np.generic, name: str) -> str:
     if not re.search(_DTYPE, value.dtype.str) or value.ndim > MAX_DIMENSIONS:
         raise EncodingError(
             f"{name} has the dtype {value.dtype} and {value.ndim} dimensions, which cannot be "

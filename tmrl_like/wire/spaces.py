@@ -17,6 +17,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.wire.messages import BETWEEN_LEAVES, Spaces
+from tmrl_like.wire.schema import Array
 
 _MOST_NUMBERS = 1 << 24  # in a space that is made from a file
 _MAX_CHARACTERS = 3000
@@ -25,7 +26,6 @@ _LISTED = 12  # maximum number of bounds that are listed
 _Number: TypeAlias = int | float | str  # text: inf or -inf, which JSON cannot represent
 _Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_NUMBERS)]
 _Dtype = Annotated[str, msgspec.Meta(pattern=r"\A(bool|u?int(8|16|32|64)|float(16|32|64))\Z")]
-_Array = np.ndarray[Any, Any]
 
 Space: TypeAlias = gymnasium.Space[Any]
 
@@ -102,7 +102,7 @@ def spec_of(space: Space) -> SpaceSpec:
     )
 
 
-def _numbers(bound: _Array) -> tuple[_Number, ...]:
+def _numbers(bound: Array) -> tuple[_Number, ...]:
     numbers = (1 * bound).ravel().tolist()  # booleans as numbers
     if len(set(numbers)) == 1:
         del numbers[1:]
@@ -147,7 +147,7 @@ def _numbers_in(spec: SpaceSpec) -> int:
             return 1
 
 
-def _array(numbers: tuple[_Number, ...], shape: tuple[int, ...], dtype: str) -> _Array:
+def _array(numbers: tuple[_Number, ...], shape: tuple[int, ...], dtype: str) -> Array:
     values = np.array(numbers, dtype)
     return np.full(shape, values[0], dtype) if len(values) == 1 else values.reshape(shape)
 
@@ -179,7 +179,7 @@ def _leaf(space: Space) -> str:
     return f"Box({low}, {high}, {space.shape}, {space.dtype})"
 
 
-def _range(bound: _Array) -> str:
+def _range(bound: Array) -> str:
     if len(bound) <= _LISTED:
         text = ", ".join(map(str, bound))
         return text if len(bound) == 1 else f"[{text}]"

@@ -26,9 +26,8 @@ from tmrl_like.delivery.folder import leave
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.errors import RefusedError, ShortageError, TmrlLikeError
 from tmrl_like.policies.network import Network, input_size
-from tmrl_like.session.ring import connect_to_one
 from tmrl_like.session.session import Session, file_id
-from tmrl_like.transport import KeyFolder
+from tmrl_like.transport import KeyFolder, connect, host_and_port
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition, with_alarms
 from tmrl_like.worker.link_messages import (
@@ -193,8 +192,9 @@ class Link:
         self._files = PolicyFiles(_path(setup.weights), _path(setup.history), setup.model_history)
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             keys = KeyFolder(Path(setup.keys))
-            ring = connect_to_one(setup.transport, setup.servers, setup.worker, keys, setup.limits)
-            undo.callback(ring.close)
+            address = host_and_port(setup.server)
+            peer_link = connect(setup.transport, *address, keys, setup.limits)
+            undo.callback(peer_link.close)
             self._outbox = Outbox(
                 Path(setup.folder),
                 setup.worker,
@@ -221,7 +221,7 @@ class Link:
                 model_file=file_id(_path(setup.weights)),
                 takes_over=self._outbox.takes_over,
             )
-            self._session = Session(ring, self._role, hello)
+            self._session = Session(peer_link, self._role, hello)
             undo.callback(self._session.close, 0.0)
             start_thread(partial(self._listen, messages), "tmrl-link-pipe")
             undo.pop_all()

@@ -124,7 +124,7 @@ class LinkClient:
     Attributes:
         connected: set while the server has let this worker in and answers.
         status: the worker's condition, as last reported by the link.
-        servers: addresses that the link may dial, HOST:PORT.
+        server: address that the link dials, HOST:PORT.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class LinkClient:
         """
         self.connected = threading.Event()
         self.status = setup.condition
-        self.servers = setup.servers
+        self.server = setup.server
         self._link = link
         self._setup = setup
         self._lanes = lanes

@@ -41,7 +41,7 @@ class Setup(_Told):
     shared: str  # folder of the policy slots
     outbox: OutboxOptions
     transport: str
-    servers: tuple[str, ...]  # HOST:PORT
+    server: str  # HOST:PORT
     keys: str
     limits: TransportOptions
     spaces: Spaces

@@ -31,7 +31,7 @@ from tmrl_like.policies.acting import Actor, NetworkActor
 from tmrl_like.policies.network import input_size
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Rollouts
-from tmrl_like.transport import TransportOptions, addresses_of
+from tmrl_like.transport import TransportOptions, server_address
 from tmrl_like.types import ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.condition import RETURNS_KEPT
 from tmrl_like.wire.spaces import describe_spaces
@@ -235,11 +235,11 @@ class Parts:
 
     def connect(
         self,
-        server_ip: str | Sequence[str] | None,
+        server_ip: str | None,
         weights: Path | None,
         history: Path | None,
     ) -> LinkClient:
-        """Start the work of the link: dial one of the servers, and keep the newest policy in the
+        """Start the work of the link: dial the server, and keep the newest policy in the
         file `weights` and every k-th one with the prefix `history`.
 
         Not for a standalone worker, which has no link.
@@ -255,7 +255,7 @@ class Parts:
             shared=str(self._memory.path),
             outbox=self._options.outbox,
             transport=keywords.get("transport", "zmq"),
-            servers=addresses_of(
+            server=server_address(
                 server_ip or cfg.SERVER_IP_FOR_WORKER, keywords.get("server_port") or cfg.PORT
             ),
             keys=str(keywords.get("keys_dir") or cfg.KEYS_FOLDER),

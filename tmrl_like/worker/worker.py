@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -83,7 +83,7 @@ class RolloutWorker:
         actor_module_cls: Callable[..., Actor],
         sample_compressor: SampleCompressor | None = None,
         device: str | None = None,
-        server_ip: str | Sequence[str] | None = None,
+        server_ip: str | None = None,
         min_samples_per_worker_packet: int | None = None,
         max_samples_per_episode: float | None = None,
         model_path: str | Path | RunPath | None = RunPath.OF_RUN,
@@ -104,10 +104,8 @@ class RolloutWorker:
             sample_compressor: (act, obs, rew, terminated, truncated, info) -> the same six,
                 reduced; runs before sending. None sends samples as they are.
             device: replaces `options.device`.
-            server_ip: the server's address, or the addresses of several servers that share one key
-                pair: the worker dials one of them, and the next one if that is unreachable. Each
-                may have its own port, "a.example:7791". None: `cfg.SERVER_IP_FOR_WORKER`, which is
-                this machine unless set.
+            server_ip: the server's address, perhaps with its port, "a.example:7791". None:
+                `cfg.SERVER_IP_FOR_WORKER`, which is this machine unless set.
             min_samples_per_worker_packet: replaces `options.outbox.min_samples`, the minimum of
                 samples in a packet.
             max_samples_per_episode: replaces `options.max_samples_per_episode`.
@@ -197,8 +195,8 @@ class RolloutWorker:
 
     @property
     def _where(self) -> str:
-        """The servers' addresses, for messages."""
-        return "" if self.link is None else ", ".join(self.link.servers)
+        """The server's address, for messages."""
+        return "" if self.link is None else self.link.server
 
     def condition(self) -> Condition:
         """Return the worker's condition, merged over its lanes. Any thread.

@@ -1,18 +1,12 @@
 """A session's connection to the server, with its other end in the test."""
 
-from tmrl_like.session.ring import Ring
 from tmrl_like.wire import messages as m
-
-
-def ring_of(link, where="nowhere"):
-    """Return the ring of a single server that is reached over this link."""
-    return Ring([where], lambda _: link)
 
 
 class DeadLink:
     """A link that accepts every message and on which none arrives."""
 
-    is_lost = False
+    where, is_lost, logs_itself = "nowhere", False, False
 
     def send(self, data):
         return True

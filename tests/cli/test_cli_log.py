@@ -1,13 +1,9 @@
-"""`tmrl-like log` on a trainer's store or a worker's spool, and their export as a Minari data
-set.
-"""
+"""`tmrl-like log` on a trainer's store, and its export as a Minari data set."""
 
 import pytest
 from kit.episodes import episode
-from kit.packets import TIMING, numbered, packet_of
+from kit.packets import numbered, packet_of
 
-from tmrl_like.delivery.folder import open_folder
-from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.replay.data_sets import read_data_set, write_log
 from tmrl_like.wire import messages as m
 
@@ -60,28 +56,6 @@ def test_the_samples_of_all_ranks_are_shown_and_read(tmp_path, rows):
     write_log(tmp_path / "rank-1" / "log", [[packet(5)]])
     assert [row[6] for row in rows(tmp_path)] == ["4", "2"]
     assert sum(map(len, observations(tmp_path))) == 6
-
-
-@pytest.mark.parametrize("lives", [False, True], ids=["dead", "living"])
-def test_what_a_worker_has_in_its_spool_is_shown_and_read_and_left_as_it_is(tmp_path, rows, lives):
-    folder = open_folder(tmp_path, "arm")
-    log = SampleLog(folder, incarnation=0xAB)
-    for number in (1, 2):
-        log.append(numbered(number), *TIMING)
-    log.end_episode(episode(return_=6.0))
-    log.add_break()
-    log.append(numbered(3), *TIMING)
-    if not lives:
-        log.close()
-        folder.close()
-    before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
-    (row,) = rows(folder.path)
-    assert row[4:7] == ["2", "0", "3"]  # packets, missing, samples
-    assert row[-3:] == ["6", "±", "0"]
-    assert observations(folder.path) == [[1, 2], [3]]
-    assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
-    log.close()
-    folder.close()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -50,8 +49,6 @@ class ReplayOptions(Options):
         held_out: share of the episodes, 0 or 0.005 to below 0.995, that is never drawn for
             training, only by `sample_held_out`. An episode's number in its lane alone decides: with
             0.05 it is the 10th, the 30th, …
-        scratch_dir: a folder on a disk with room for the columns, for a memory that is larger than
-            RAM. They are unnamed files there, which disappear with the memory. None: in RAM.
     """
 
     act_buf_len: Natural = 0
@@ -65,7 +62,6 @@ class ReplayOptions(Options):
     mini_races: MiniRaces | None = None
     time_step_duration: float | None = None
     held_out: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    scratch_dir: str | None = None
 
     def __post_init__(self) -> None:
         DropHistory(self.act_buf_len, self.frame_stack)
@@ -78,13 +74,6 @@ class ReplayOptions(Options):
                 f"n_steps is {self.n_steps} and there is no gamma: for more steps than 1, with "
                 "shaping and with mini-races the memory needs the agent's gamma"
             )
-        if self.scratch_folder is not None and not self.scratch_folder.is_dir():
-            raise ConfigError(f"there is no folder {self.scratch_dir}, which scratch_dir names")
-
-    @property
-    def scratch_folder(self) -> Path | None:
-        """`scratch_dir` with its tilde expanded."""
-        return None if self.scratch_dir is None else Path(self.scratch_dir).expanduser()
 
     @property
     def frames(self) -> int:

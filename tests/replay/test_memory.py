@@ -23,7 +23,6 @@ from tmrl_like.envs.robot import OtherTargets
 from tmrl_like.errors import ConfigError, EncodingError, MemoryContractError, PipelineMismatchError
 from tmrl_like.replay import (
     DropHistory,
-    MiniRaces,
     ReplayMemory,
     check_transition,
     compressor_of,
@@ -111,7 +110,6 @@ def n_step_returns(arrived, n_steps, greedy_only):
             "longest_episode": st.integers(1, 8),
             "act_buf_len": st.integers(0, 5),
             "frame_stack": st.integers(0, 5),
-            "frame_padding": st.sampled_from(["reset", "zero"]),
         }
     ),
 )
@@ -120,7 +118,7 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
 ):
     actions, frames = env["act_buf_len"], env["frame_stack"]
     history = {"act_buf_len": actions, "frame_stack": {1: frames} if frames else 0}
-    memory = ReplayMemory(**history, frame_padding=env["frame_padding"], **options, gamma=GAMMA)
+    memory = ReplayMemory(**history, **options, gamma=GAMMA)
     compress, arrived, breaks = DropHistory(**history), [], [0] * workers
     coming = list(arriving(workers, sizes, options["memory_size"], first=first, **env))
     for number, (worker, steps) in enumerate(coming[:packets]):
@@ -303,7 +301,6 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ({"memory_size": 0}, "memory_size"),
         ({"frame_stack": {"a": 1.5}}, "frame_stack"),
         ({"act_buf_len": 1, "frame_stack": 2}, "which item"),
-        ({"frame_padding": "edge"}, "frame_padding"),
         ({"n_steps": 0}, "n_steps is"),
         ({"n_steps": 3}, "there is no gamma"),
         ({"gamma": 1.5}, "gamma is"),
@@ -313,8 +310,8 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ),
         ({"shaping": 1.0}, "there is no gamma"),
         ({"gamma": 0.9, "shaping": math.nan}, "shaping is nan; expected a finite number"),
-        ({"mini_races": MiniRaces()}, "mini-races the memory needs the agent's gamma"),
-        ({"gamma": 1.0, "mini_races": MiniRaces()}, "mini-races of 7 s need the environment's"),
+        ({"mini_races": 7.0}, "mini-races the memory needs the agent's gamma"),
+        ({"gamma": 1.0, "mini_races": 7.0}, "mini-races of 7 s need the environment's"),
         ({"held_out": 1.0}, "held_out is 1"),
         ({"held_out": 0.004}, "held_out is 0.004; expected 0, or 0.005 to below 0.995"),
     ],
@@ -367,10 +364,9 @@ def test_the_compressor_comes_from_the_memorys_own_arguments():
     assert compressor_of(partial(ListMemory, memory_size=5)) is None
 
 
-@pytest.mark.parametrize("padding", ["reset", "zero"])
-def test_gymnasiums_stack_of_frames_is_rebuilt(padding):
-    env = gymnasium.wrappers.FrameStackObservation(CountingEnv(), 4, padding_type=padding)
-    memory = ReplayMemory(frame_stack=4, frame_padding=padding)
+def test_gymnasiums_stack_of_frames_is_rebuilt():
+    env = gymnasium.wrappers.FrameStackObservation(CountingEnv(), 4)
+    memory = ReplayMemory(frame_stack=4)
     compress, produced = DropHistory(frame_stack=4), []
     for _ in range(3):
         episode = [env.reset()[0], *(env.step(0)[0] for _ in range(6))]

@@ -213,7 +213,7 @@ class ShortageError(TmrlLikeError):
     """The system has no more threads, processes or memory for this program.
 
     Raise the limit that the message names (`ulimit -u`, a container's `--pids-limit`), or lower
-    `memory_size` or `batch_size`, or keep the memory on a disk (`scratch_dir`).
+    `memory_size` or `batch_size`.
     """
 
 

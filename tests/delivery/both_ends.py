@@ -40,7 +40,7 @@ class Ends:
         self.folder = open_folder(root, "w")
         self.path, self._dead = self.folder.path, self.folder.dead
         self.logs = [
-            SampleLog(self.folder, log_bytes, incarnation + lane, file_bytes)
+            SampleLog(self.folder, log_bytes, incarnation + lane, file_bytes, logs=lanes)
             for lane in range(lanes)
         ]
         self.log = self.logs[0]

@@ -4,7 +4,7 @@ import logging
 import zlib
 from pathlib import Path
 
-from both_ends import STATS, Taker, nothing
+from both_ends import STATS, Taker
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.sample_log import SampleLog
@@ -106,19 +106,33 @@ def test_each_row_that_they_left_is_checked_a_few_times_however_many_there_are(s
     assert len(checked) < 30 * 10_000
 
 
-def test_the_limit_is_for_all_of_them_and_the_newest_are_kept(spool, small_files):
+def test_what_they_lost_is_counted_and_not_said_again(spool, small_files, caplog):
+    box = spool(1, log_bytes=20_000)
+    box.fill(*range(500))
+    lost = box.log.lost_samples
+    box.kill()
+    box = spool(2)
+    box.emptied().acknowledge(box)
+    assert box.lost_samples == lost > 0
+    assert "new samples are dropped" not in caplog.text
+
+
+def test_what_they_left_counts_for_the_limit_until_it_is_stored(spool, small_files):
     for incarnation in (1, 2):
         left(spool, incarnation, *range(300))
-    box = spool(3, spool_max_bytes=60_000)
-    box.fill(*range(300))
-    box.pump(nothing, False)
-    taker = box.emptied()
-    kept = {process: len(rows) for process, rows in taker.rows.items()}
-    assert kept[1] < kept[2] == kept[3] == 300
-    lost = 300 - kept[1]
-    taker.acknowledge(box)
-    assert incarnations_in(box.path) == [3]
-    assert box.lost_samples == lost
+    box, taker = spool(3, log_bytes=120_000), Taker()
+    box.fill(*range(1000))
+    assert 100_000 < sum(path.stat().st_size for path in box.path.glob("*.entries")) <= 120_000
+    box.deliver(taker)
+    few = len(taker.rows[3])
+    assert box.lost_samples == 1000 - few
+    assert (len(taker.rows[1]), len(taker.rows[2])) == (300, 300)
+    box.fill(*range(1000))
+    for _ in range(2):
+        box.log.refill()
+    box.fill(*range(1000))
+    box.deliver(taker)
+    assert len(taker.rows[3]) == 3000 - box.lost_samples > 2 * few + 50
 
 
 def test_those_that_are_too_many_at_once_wait(spool, monkeypatch):

@@ -250,35 +250,37 @@ def test_what_was_sent_after_a_while_without_anything_is_not_silence(ends):
 # -- limits ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.fault("disk", "a spool has reached its limit", "the oldest go, and are counted")
-def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted_once(
+@pytest.mark.fault("disk", "a spool has reached its limit", "new samples go, and are counted")
+def test_beyond_its_limit_new_samples_are_dropped_and_counted_once_and_a_break_follows(
     spool, small_files, caplog
 ):
     clock, taker = Clock(), Taker()
-    box = spool(clock=clock, spool_max_bytes=20_000)
+    box = spool(clock=clock, log_bytes=20_000)
     for clock.now, lines in ((0.0, 1), (599.0, 1), (700.0, 2)):
         box.fill(*range(500))
+        assert box.unacknowledged_samples()
         box.pump(nothing, False)
-        assert caplog.text.count("oldest samples are dropped") == lines
+        assert caplog.text.count("new samples are dropped") == lines
     lost = box.lost_samples
-    assert 0 < lost < 1500
+    kept = 1500 - lost
+    assert 0 < kept < 500
+    assert sum(path.stat().st_size for path in box.path.glob("*.entries")) <= 20_000
     for _ in range(2):
-        assert (box.lost_samples, box.unacknowledged_samples()) == (lost, 1500 - lost)
+        assert (box.unacknowledged_samples(), box.lost_samples) == (kept, lost)
         box.restart_reader()
-        box.pump(nothing, False)
-    box.emptied(taker)
-    assert taker.rows == {1: [*range(500), *range(500), *range(500)][lost:]}
-    assert taker.stretches == [lost + 1]
-    taker.acknowledge(box)
+    box.deliver(taker)
+    box.fill(7)
+    box.deliver(taker)
+    assert taker.rows == {1: [*range(kept), 7]}
+    assert taker.packets[-1].breaks == 1
     box.restart_reader()
-    assert (box.lost_samples, box.unacknowledged_samples()) == (lost, 0)
+    assert (box.unacknowledged_samples(), box.lost_samples) == (0, lost)
 
 
 def test_lanes_have_equal_shares_of_what_is_kept(ends, small_files):
-    box, taker = ends(lanes=3, max_bytes=200_000), Taker()
+    box, taker = ends(lanes=3, log_bytes=200_000), Taker()
     for lane in range(3):
         box.fill(*range(2000 if lane else 100), lane=lane)
-    box.pump(nothing, False)
     kept = [len(rows) for rows in box.emptied(taker).rows.values()]
     assert kept[0] == 100
     assert 100 < kept[1] == kept[2] < 2000

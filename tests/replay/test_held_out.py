@@ -5,7 +5,7 @@ from functools import cache, partial
 import pytest
 from kit.memories import arriving, gather
 
-from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, WithDemonstrations
+from tmrl_like.replay import DropHistory, ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, cut, packed
 from tmrl_like.types import Buffer, Info
@@ -72,7 +72,8 @@ def test_a_ring_that_forgets_and_a_log_that_has_lost_its_beginning_change_nothin
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"n_steps": 3, "gamma": 1.0, "mini_races": MiniRaces(steps=5)}]
+    "arguments",
+    [{}, {"n_steps": 3, "gamma": 1.0, "mini_races": 0.25, "time_step_duration": 0.05}],
 )
 def test_batches_of_both_kinds_are_drawn_beside_each_other(arguments):
     packets = packets_of()

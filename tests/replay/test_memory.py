@@ -1,5 +1,3 @@
-import errno
-import gc
 import math
 from functools import partial
 from itertools import pairwise
@@ -21,16 +19,15 @@ from kit.memories import (
 from list_memory import ListMemory
 
 from tmrl_like.base import tree
-from tmrl_like.base.files import allocate
 from tmrl_like.envs.robot import OtherTargets
 from tmrl_like.errors import ConfigError, EncodingError, MemoryContractError, PipelineMismatchError
 from tmrl_like.replay import (
     DropHistory,
-    MiniRaces,
     ReplayMemory,
     check_transition,
     compressor_of,
 )
+from tmrl_like.replay.table import Column
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import Buffer, Info, Sample
 
@@ -113,7 +110,6 @@ def n_step_returns(arrived, n_steps, greedy_only):
             "longest_episode": st.integers(1, 8),
             "act_buf_len": st.integers(0, 5),
             "frame_stack": st.integers(0, 5),
-            "frame_padding": st.sampled_from(["reset", "zero"]),
         }
     ),
 )
@@ -122,7 +118,7 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
 ):
     actions, frames = env["act_buf_len"], env["frame_stack"]
     history = {"act_buf_len": actions, "frame_stack": {1: frames} if frames else 0}
-    memory = ReplayMemory(**history, frame_padding=env["frame_padding"], **options, gamma=GAMMA)
+    memory = ReplayMemory(**history, **options, gamma=GAMMA)
     compress, arrived, breaks = DropHistory(**history), [], [0] * workers
     coming = list(arriving(workers, sizes, options["memory_size"], first=first, **env))
     for number, (worker, steps) in enumerate(coming[:packets]):
@@ -305,7 +301,6 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ({"memory_size": 0}, "memory_size"),
         ({"frame_stack": {"a": 1.5}}, "frame_stack"),
         ({"act_buf_len": 1, "frame_stack": 2}, "which item"),
-        ({"frame_padding": "edge"}, "frame_padding"),
         ({"n_steps": 0}, "n_steps is"),
         ({"n_steps": 3}, "there is no gamma"),
         ({"gamma": 1.5}, "gamma is"),
@@ -315,11 +310,10 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ),
         ({"shaping": 1.0}, "there is no gamma"),
         ({"gamma": 0.9, "shaping": math.nan}, "shaping is nan; expected a finite number"),
-        ({"mini_races": MiniRaces()}, "mini-races the memory needs the agent's gamma"),
-        ({"gamma": 1.0, "mini_races": MiniRaces()}, "mini-races of 7 s need the environment's"),
+        ({"mini_races": 7.0}, "mini-races the memory needs the agent's gamma"),
+        ({"gamma": 1.0, "mini_races": 7.0}, "mini-races of 7 s need the environment's"),
         ({"held_out": 1.0}, "held_out is 1"),
         ({"held_out": 0.004}, "held_out is 0.004; expected 0, or 0.005 to below 0.995"),
-        ({"scratch_dir": "/nowhere"}, "there is no folder .*nowhere, which scratch_dir names"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(wrong, message):
@@ -327,33 +321,17 @@ def test_arguments_that_cannot_be_are_refused(wrong, message):
         ReplayMemory(**wrong)
 
 
-@pytest.mark.parametrize(
-    ("failing_call", "error", "message"),
-    [
-        (
-            "Column",
-            MemoryError("Unable to allocate 25.7 GiB"),
-            "memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB",
-        ),
-        (
-            "allocate",
-            OSError(errno.ENOSPC, "No space left on device"),
-            "scratch_dir does not take memory_size 1,000: .*No space left",
-        ),
-    ],
-)
-def test_columns_that_are_larger_than_ram_or_disk_are_one_line(
-    failing_call, error, message, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(f"tmrl_like.replay.table.{failing_call}", MagicMock(side_effect=error))
-    with pytest.raises(ConfigError, match=message):
-        filled(memory_size=1000, scratch_dir=str(tmp_path))
+def test_columns_that_are_larger_than_ram_are_one_line(monkeypatch):
+    error = MemoryError("Unable to allocate 25.7 GiB")
+    monkeypatch.setattr("tmrl_like.replay.table.Column", MagicMock(side_effect=error))
+    line = "memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB"
+    with pytest.raises(ConfigError, match=line):
+        filled(memory_size=1000)
 
 
-def test_a_memory_that_outgrows_the_machine_is_announced(caplog, monkeypatch, tmp_path):
+def test_a_memory_that_outgrows_the_machine_is_announced(caplog, monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: MagicMock(total=1e6))
-    for scratch_dir in (None, str(tmp_path)):
-        filled(memory_size=1_000_000, scratch_dir=scratch_dir)
+    filled(memory_size=1_000_000)
     (line,) = caplog.messages
     assert line.startswith("memory_size 1,000,000 takes 0.0 GB once it is full, and this machine")
 
@@ -386,10 +364,9 @@ def test_the_compressor_comes_from_the_memorys_own_arguments():
     assert compressor_of(partial(ListMemory, memory_size=5)) is None
 
 
-@pytest.mark.parametrize("padding", ["reset", "zero"])
-def test_gymnasiums_stack_of_frames_is_rebuilt(padding):
-    env = gymnasium.wrappers.FrameStackObservation(CountingEnv(), 4, padding_type=padding)
-    memory = ReplayMemory(frame_stack=4, frame_padding=padding)
+def test_gymnasiums_stack_of_frames_is_rebuilt():
+    env = gymnasium.wrappers.FrameStackObservation(CountingEnv(), 4)
+    memory = ReplayMemory(frame_stack=4)
     compress, produced = DropHistory(frame_stack=4), []
     for _ in range(3):
         episode = [env.reset()[0], *(env.step(0)[0] for _ in range(6))]
@@ -403,24 +380,14 @@ def test_gymnasiums_stack_of_frames_is_rebuilt(padding):
 # -- where it is kept ------------------------------------------------------------------------------
 
 
-def test_each_frame_and_action_is_stored_once_in_its_own_dtype(tmp_path, monkeypatch):
-    reserved = []
-    monkeypatch.setattr(
-        "tmrl_like.replay.table.allocate",
-        lambda file, size: allocate(file, size) or reserved.append(size),
-    )
-    filled(memory_size=200, scratch_dir=str(tmp_path))
+def test_each_frame_and_action_is_stored_once_in_its_own_dtype(monkeypatch):
+    columns = []
+
+    def noted(leaf, array, frames):
+        columns.append(array)
+        return Column(leaf, array, frames)
+
+    monkeypatch.setattr("tmrl_like.replay.table.Column", noted)
+    filled(memory_size=200)
     observation = 8 + 6 + 8
-    assert sum(reserved) == 200 * (observation + 8 + 4 + 2)
-
-
-def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind(own_home):
-    scratch = own_home / "scratch"
-    scratch.mkdir(parents=True)
-    in_ram, on_disk = filled(), filled(scratch_dir="~/scratch")
-    items = range(len(in_ram))
-    pairs = tree.walk(gather(in_ram, items), gather(on_disk, items))
-    assert all(torch.equal(one, other) for _, one, other in pairs)
-    del on_disk
-    gc.collect()
-    assert list(scratch.iterdir()) == []
+    assert sum(column.nbytes for column in columns) == 200 * (observation + 8 + 4 + 2)

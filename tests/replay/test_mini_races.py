@@ -9,7 +9,7 @@ import pytest
 from kit.memories import steps_of_return
 
 from tmrl_like.errors import ConfigError
-from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory
+from tmrl_like.replay import DropHistory, ReplayMemory, ReplayOptions
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 
 STEPS, GAMMA, SHAPING = 6, 0.9, 0.5
@@ -33,7 +33,7 @@ def by_the_definition(steps, left, potential):
     return numbers
 
 
-RACES = {"mini_races": MiniRaces(steps=STEPS)}
+RACES = {"mini_races": 0.3, "time_step_duration": 0.3 / STEPS}
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_batches_are_those_of_the_definition_bit_for_bit(n_steps, options):
 
 
 def test_how_many_steps_a_race_has():
-    assert MiniRaces(seconds=7.0).length(0.06) == 117
-    assert MiniRaces(seconds=0.01).length(0.06) == 1
-    assert MiniRaces(seconds=7.0, steps=3).length(None) == 3
-    for wrong in ({"steps": 0}, {"seconds": 0.0}, {"steps": 10**20}, {"seconds": math.inf}):
-        with pytest.raises(ConfigError):
-            MiniRaces(**wrong)
+    for seconds, steps in ((7.0, 117), (0.01, 1)):
+        options = ReplayOptions(mini_races=seconds, time_step_duration=0.06, gamma=1.0)
+        assert options.race_steps == steps
+    for wrong in (0.0, math.inf):
+        with pytest.raises(ConfigError, match="mini_races is"):
+            ReplayOptions(mini_races=wrong, time_step_duration=0.06, gamma=1.0)

@@ -79,13 +79,11 @@ def test_observations_are_those_that_the_actor_sees():
     }
 
 
-def test_neither_data_sets_nor_files_of_the_memory_are_used_however_it_is_given():
+def test_data_sets_of_the_memory_are_not_used_however_it_is_given():
     inside = partial(ReplayMemory, act_buf_len=4, dataset_path="nowhere", held_out=0.99)
-    of_disk = partial(ReplayMemory, act_buf_len=4, scratch_dir="/dev/null/full")
     for memory in (
         partial(WithDemonstrations, memory=inside),
         partial(WithDemonstrations, inside, 0.5, "nowhere"),
-        of_disk,
     ):
         found = shown(driven_by({}, STEPS), memory)
         assert {number_of(one.obs) for one in found} == begun(STEPS)

@@ -14,10 +14,8 @@ class Life:
 
     Attributes:
         kept: rows that the sample log has taken.
-        dropped: rows for which the log had no room, or that the worker gave up because too many
-            waited.
+        dropped: rows for which the log had no room.
         maybe: the row that was being appended when the process was killed.
-        counted: number of samples that its worker has to report as lost.
         breaks: numbers of samples that do not continue the one before.
         made: number of samples, kept or not.
         trained: training steps have been made up to this entry, as far as its worker has been told.
@@ -32,7 +30,7 @@ class Life:
         self.incarnation = incarnation
         self.kept, self.dropped, self.maybe, self.safe = set(), set(), set(), set()
         self.breaks = set()
-        self.made = self.trained = self.counted = 0
+        self.made = self.trained = 0
         self.is_gone = self.is_cut = False
         self._entries, self._rows = [], []  # of kept samples
 
@@ -58,7 +56,6 @@ class Life:
         self.maybe = set()
         if lost_samples == self.made - len(self._rows):
             self.dropped.add(row)
-            self.counted += 1
             self.breaks.add(number + 1)
             self._auditor.count("a sample log was full")
         else:
@@ -218,21 +215,6 @@ class Auditor:
         life = self.lives[worker.name, incarnation] = Life(self, worker, incarnation)
         return life
 
-    def note_dropped(self, process, first, last, received, said):
-        """Check and note that a worker gives up entries `first` to `last`. `said`: how many samples
-        it counts as lost; None: it was killed.
-        """
-        life = self.lives[process]
-        lost = len(life.rows_between(max(first - 1, received), last))
-        is_sure = said is not None and not (life.maybe or life.is_cut)
-        assert said == lost or not is_sure, (
-            f"{process} gives up {lost} samples that no trainer has, counts {said}"
-        )
-        life.counted += lost
-        life.dropped.update(life.rows_between(first - 1, last))
-        self.note_steps_made((*process, last))  # training need not wait for what is given up
-        self.count("samples were dropped")
-
     def note_write_back(self, worker):
         """Note that all files of a worker's folder were written to its disk."""
         for life in self.lives.values():
@@ -300,6 +282,5 @@ class Auditor:
         source.ends_at(0)  # it looks at all files
         said = source.lost_samples
         source.close()
-        assert said == life.counted, (
-            f"{life.process} has lost {life.counted} samples, and says {said}"
-        )
+        lost = len(life.dropped)
+        assert said == lost, f"{life.process} has lost {lost} samples, and says {said}"

@@ -106,10 +106,16 @@ BREAKS = [
     ),
     Break("silence is not minded", SENDER, "if self.sent == self.stored or", "if True or"),
     Break(
-        "what is given up is not counted",
-        SOURCE,
-        "            lost += given_up\n",
+        "what finds no room is not counted",
+        "delivery/sample_log.py",
+        "            self.lost_samples += 1\n",
         "            pass\n",
+    ),
+    Break(
+        "what follows a loss continues what came before",
+        "delivery/sample_log.py",
+        "        self._is_gap = segment is None\n",
+        "        self._is_gap = False\n",
     ),
     Break(
         "the share is of another size",

@@ -110,20 +110,6 @@ def _put_under(made, patches):
         patch(module, "Segment", held(segments.Segment, "close"))
     patch(outbox, "lock_for_reading", held(folder.lock_for_reading, "release"))
     patch(checkpoints, "lock_folder", held(lock_folder, "release"))
-    drop_oldest = source.Source.drop_oldest
-
-    def note_dropped(self, max_bytes, received):
-        before, lost = self.stored, None
-        try:
-            lost = drop_oldest(self, max_bytes, received)
-            return lost
-        finally:
-            if self.stored > before:
-                made.auditor.note_dropped(
-                    (self.worker, self.incarnation), before + 1, self.stored, received, lost
-                )
-
-    patch(source.Source, "drop_oldest", note_dropped)
 
 
 def _no_thread(run, name):

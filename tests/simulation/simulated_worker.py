@@ -55,7 +55,8 @@ class RobotProcess(Process):
         self.lanes, lock = [], lock_folder(worker.folder(), name="worker.lock")
         self.let_go.append(lock.release)
         self.folder = WorkerFolder(worker.root, worker.name, lock)
-        for _ in range(world.rng.choice(world.options.lanes)):
+        lanes = world.rng.choice(world.options.lanes)
+        for _ in range(lanes):
             life = world.auditor.begin_life(worker)
             log = SampleLog(
                 self.folder,
@@ -63,6 +64,7 @@ class RobotProcess(Process):
                 incarnation=life.incarnation,
                 file_bytes=4096,
                 file_rows=4,
+                logs=lanes,
             )
             self.lanes.append(Lane(log, life))
 

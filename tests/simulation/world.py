@@ -87,14 +87,11 @@ class World:
         self.lines = None  # a list for descriptions of events, or None
         self.running = None  # the process whose turn it is
         self.auditor = Auditor(self)
-        is_small = rng.random() < 0.3
         self.options = SimpleNamespace(
             outbox=OutboxOptions(
                 max_samples=rng.choice((1, 5, 20)),
                 max_packet_bytes=rng.choice((300, 1 << 18)),
                 max_age_s=rng.choice((0.0, 0.1, 0.5)),
-                max_bytes=20_000 if is_small else 512 << 20,
-                spool_max_bytes=20_000 if is_small else 2 << 30,
                 window_bytes=rng.choice((1000, 32 << 20)),
             ),
             log_bytes=rng.choice((1 << 14, 512 << 20)),

@@ -13,7 +13,6 @@ class ReplayContract(MemoryContract):
         return ReplayMemory(
             act_buf_len=self.act_buf_len,
             frame_stack={1: self.frame_stack} if self.frame_stack else 0,
-            frame_padding=self.frame_padding,
             **kwargs,
         )
 
@@ -55,7 +54,6 @@ class TestReplayMemoryWithAPaddedStackAndACarriedOverActionBuffer(ReplayContract
     reset_act_buf = False
     act_buf_len = 2
     frame_stack = 6
-    frame_padding = "zero"
 
 
 class TestListMemoryWhereResetsFillTheActionBuffer(ListContract):

@@ -36,7 +36,7 @@ from tmrl_like.errors import (
     FinishedError,
     MemoryContractError,
 )
-from tmrl_like.replay import MiniRaces, ReplayMemory
+from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.options import Schedule
@@ -468,7 +468,11 @@ class WithGamma(CountingAgent):
             "gamma is 0.5 in the memory and 0.9 in the agent",
         ),
         (
-            {"memory_cls": partial(ReplayMemory, mini_races=MiniRaces(steps=5), gamma=0.9)},
+            {
+                "memory_cls": partial(
+                    ReplayMemory, mini_races=5.0, time_step_duration=1.0, gamma=0.9
+                )
+            },
             "the memory draws mini-races, but WithGamma does not take the time",
         ),
     ],

@@ -21,8 +21,8 @@ class OutboxOptions(Options):
         max_age_s: a packet is also sent when its first sample has waited this long, if it has
             `min_samples`.
         max_bytes: maximum size of the samples kept in shared memory until the trainer has stored
-            them; beyond it, the oldest are dropped and counted.
-        spool_max_bytes: the same on disk, with a spool.
+            them; beyond it, new ones are dropped and counted.
+        spool_max_bytes: the same on disk, with a spool; what earlier processes left there counts.
         window_bytes: maximum number of bytes in flight.
         patience_s: what is not stored is sent again when nothing was acknowledged for this long,
             then twice as long, and so on, up to a minute.

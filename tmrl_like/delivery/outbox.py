@@ -1,8 +1,5 @@
 """The link's end of delivery: sends what the control loops have appended, and what dead processes
 have left, to the trainer.
-
-Everything is bounded: beyond the limits the oldest entries are dropped, and their samples are
-counted as lost.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tmrl_like.base.budgets import Bucket
-from tmrl_like.delivery.folder import has_writer, is_private, leave, lock_for_reading
+from tmrl_like.delivery.folder import has_writer, leave, lock_for_reading
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.segments import incarnations_in
 from tmrl_like.delivery.sender import Send, Sender
@@ -36,7 +33,6 @@ class Outbox:
     Attributes:
         worker: the worker's name.
         incarnations: incarnations of this worker's control loops.
-        lost_samples: number of samples dropped before the trainer had them.
     """
 
     def __init__(
@@ -62,13 +58,12 @@ class Outbox:
         self.incarnations = tuple(incarnations)
         self._path = path
         self._options = options = options or OutboxOptions()
-        self._max_bytes = options.kept_bytes(is_private(path))
         self._clock = clock
         self._epoch_s = epoch_s
         self._lock = lock_for_reading(path)
         # the connection's thread sends; other threads ask how far it is, and close
         self._busy = threading.Lock()
-        self._full = Bucket(1, 1 / _FULL_AGAIN_S)  # limits log lines about what is dropped
+        self._full = Bucket(1, 1 / _FULL_AGAIN_S)  # limits log lines about lost samples
         self._lost_by_dead = 0
         left = [incarnation for incarnation in incarnations_in(path) if incarnation in dead]
         self.takes_over = tuple(left[: m.MAX_TAKEN_OVER])
@@ -88,25 +83,26 @@ class Outbox:
         kept = sum(sender.kept for sender in self._senders.values() if sender.source.is_dead)
         if kept:
             log.info("sending %d samples that earlier processes left in %s", kept, path)
+        self._lost_said = self._lost()
 
     @property
     def lost_samples(self) -> int:
-        """Number of samples that were dropped before the trainer had them."""
+        """Number of samples for which there was no room."""
         with self._busy:
-            return self._lost_by_dead + sum(
-                sender.source.lost_samples for sender in self._senders.values()
-            )
+            return self._lost()
+
+    def _lost(self) -> int:
+        lost = (sender.source.lost_samples for sender in self._senders.values())
+        return self._lost_by_dead + sum(lost)
 
     def pump(self, send: Send, may_send: bool, awaits: bool = False) -> None:
         """Send the packets that are due, as far as the window, the connection and a turn's time
         allow; `awaits`: see `SamplePacket`.
         """
         with self._busy:
-            if self._senders:
-                if not awaits:  # else the control loops wait until there is room
-                    self._drop_what_is_too_much()
-                if may_send:
-                    self._send(send, awaits)
+            self._say_what_is_lost()
+            if self._senders and may_send:
+                self._send(send, awaits)
 
     def _send(self, send: Send, awaits: bool) -> None:
         now = self._clock()
@@ -131,20 +127,12 @@ class Outbox:
             sender.in_flight_bytes for sender in self._senders.values() if not sender.is_aside
         )
 
-    def _drop_what_is_too_much(self) -> None:
-        """Drop the oldest entries beyond the limit: each control loop gets an equal share, dead
-        processes get the rest, the newest first.
-        """
-        own = [self._senders[incarnation] for incarnation in self.incarnations]
-        dead = [self._senders.get(incarnation) for incarnation in reversed(self.takes_over)]
-        share, left_bytes, lost = self._max_bytes // len(own), self._max_bytes, 0
-        for sender in (*own, *filter(None, dead)):
-            most = share if sender in own else max(0, left_bytes)
-            lost += sender.source.drop_oldest(most, sender.received)
-            left_bytes -= sender.source.size_bytes
-        if lost and self._full.take(1, self._clock()):
+    def _say_what_is_lost(self) -> None:
+        lost = self._lost()
+        if lost > self._lost_said and self._full.take(1, self._clock()):
+            self._lost_said = lost
             log.warning(
-                "too much waits for the trainer: the oldest samples are dropped and counted"
+                "what waits for the trainer leaves no room: new samples are dropped and counted"
             )
 
     def hasten(self) -> None:

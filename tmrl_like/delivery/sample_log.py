@@ -31,6 +31,7 @@ from tmrl_like.delivery.segments import (
     ROW,
     STRUCTURE,
     Segment,
+    bytes_of,
     new_incarnation,
     padded,
     path_of,
@@ -71,24 +72,29 @@ class SampleLog:
         incarnation: int = 0,
         file_bytes: int = 1 << 20,
         file_rows: int = 64,
+        logs: int = 1,
     ) -> None:
         """Create the first files.
 
         Args:
             folder: folder for the files; its owner closes it.
-            max_bytes: maximum size of entries that are not stored; at least two files are kept.
+            max_bytes: maximum size of the entries in the folder that are not stored, with those of
+                dead processes; at least two files are kept.
             incarnation: identifies these entries; 0: a new one.
             file_bytes: size of a file, if the limit leaves room for several, and …
             file_rows: … so many rows fit.
+            logs: number of logs that share what the dead processes leave of `max_bytes`.
         """
         self.incarnation = incarnation or new_incarnation()
         self.entries = self.lost_samples = 0
         self.alarm = ""
-        self._folder = folder.path
+        self._folder, self._dead = folder.path, folder.dead
         self._is_checked = not folder.is_private
-        self._max_bytes = max_bytes
+        self._all_bytes, self._logs = max_bytes, logs
+        self._max_bytes = max_bytes // logs
+        self._make_room()
         self._file_bytes, self._file_rows = file_bytes, file_rows
-        self._segment_bytes = max(file_bytes // 16, min(file_bytes, max_bytes // 8)) & ~7
+        self._segment_bytes = max(file_bytes // 16, min(file_bytes, self._max_bytes // 8)) & ~7
         self._files = count(1)
         self._numbers = count(1)
         self._spare: deque[Segment] = deque()
@@ -285,6 +291,8 @@ class SampleLog:
         with self._making:
             if self._is_closed:
                 return
+            if self._is_full():
+                self._make_room()
             if len(self._used) > _MANY:
                 larger = min(2 * self._segment_bytes, _MAX_SEGMENT_BYTES, self._max_bytes // 8 & ~7)
                 self._segment_bytes = max(self._segment_bytes, larger)
@@ -316,6 +324,13 @@ class SampleLog:
                 f"cannot write to {self._folder}: {error.strerror or error}; samples may be lost"
             )
             log.error("%s", self.alarm)
+
+    def _make_room(self) -> None:
+        """Note how many bytes this log may keep beside what dead processes have left."""
+        # without descriptors, or where an old link has just removed a file, it is noted later
+        with contextlib.suppress(OSError):
+            room_bytes = self._all_bytes - bytes_of(self._folder, self._dead)
+            self._max_bytes = max(0, room_bytes) // self._logs
 
     def _is_full(self) -> bool:
         segments = [*self._used, *self._spare]

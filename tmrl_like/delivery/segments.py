@@ -23,7 +23,7 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +48,7 @@ SUFFIX = ".entries"  # another format needs another one: versions leave each oth
 (
     FREED,  # set to NUMBER once the segment is no longer needed: it may be filled again
     STORED,  # entries up to this one are stored, as known while this segment was the oldest
-    DROPPED,  # number of samples that were given up before this segment
-) = range(8, 11)
+) = range(8, 10)
 HEAD_BYTES = 128
 
 STRUCTURE, ROW, FREE_ROW, REPORT, BREAK = range(5)
@@ -114,7 +113,7 @@ class Segment:
             breaks,
         )
         words[LOST], words[CHECKED], words[NEXT] = lost, is_checked, 0
-        words[STORED] = words[DROPPED] = 0
+        words[STORED] = 0
         self.order()
         words[NUMBER] = number
 
@@ -219,6 +218,13 @@ def incarnations_in(folder: Path) -> list[int]:
         with contextlib.suppress(ValueError):  # not one of our files
             found.add(int(path.stem.partition("-")[0], 16))
     return sorted(found)
+
+
+def bytes_of(folder: Path, incarnations: Iterable[int]) -> int:
+    """Return the size of the files of these processes."""
+    starts = {f"{incarnation:016x}" for incarnation in incarnations}
+    with os.scandir(folder) as files:
+        return sum(file.stat().st_size for file in files if file.name.partition("-")[0] in starts)
 
 
 def new_incarnation() -> int:

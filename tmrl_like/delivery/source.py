@@ -20,7 +20,6 @@ import numpy as np
 from tmrl_like.delivery.segments import (
     BREAK,
     BREAKS,
-    DROPPED,
     FIRST,
     FREE_ROW,
     FREED,
@@ -153,11 +152,6 @@ class Source:
     def is_empty(self) -> bool:
         """Whether no entries are left; for dead processes."""
         return not self.find_oldest() and not self.is_short
-
-    @property
-    def size_bytes(self) -> int:
-        """Total size of the files with entries that are not stored."""
-        return sum(segment.size_bytes for segment in self.segments) if self.newest else 0
 
     # -- packets -----------------------------------------------------------------------------------
 
@@ -333,9 +327,7 @@ class Source:
 
     @property
     def stored(self) -> int:
-        """The entry up to which this process and earlier ones have noted entries as stored, or have
-        given them up.
-        """
+        """The entry up to which this process and earlier ones have noted entries as stored."""
         if not self.find_oldest():
             return 0
         words = self.segments[0].words
@@ -344,17 +336,15 @@ class Source:
     def note_stored(self, entry: int) -> None:
         """Note that entries up to this one are stored; free the segments that hold no others."""
         while len(self.segments) > 1 and self.segments[1].words[FIRST] <= entry + 1:
-            self.free_oldest()
+            self._free_oldest()
         if self.segments:
             words = self.segments[0].words
             words[STORED] = max(words[STORED], entry)  # it may not have been readable at first
 
     @property
     def lost_samples(self) -> int:
-        """Number of samples that no segment had room for, or that were given up."""
-        there = (
-            self.segments[-1].words[LOST] + self.segments[0].words[DROPPED] if self.segments else 0
-        )
+        """Number of samples that no segment had room for."""
+        there = self.segments[-1].words[LOST] if self.segments else 0
         return max(self._lost_before, there)
 
     # -- freeing -----------------------------------------------------------------------------------
@@ -365,33 +355,9 @@ class Source:
         while self.is_dead and self.segments and self.ends_at(max(entry, self.stored)):
             self.remove_all()  # further segments may follow a damaged one
 
-    def drop_oldest(self, max_bytes: int, received: int) -> int:
-        """Give up the oldest files until at most `max_bytes` are kept; return how many samples
-        after `received` were lost.
-        """
-        lost = 0
-        while self.size_bytes > max_bytes and len(self.segments) > 1:
-            given_up = self._samples_behind(received)
-            self.segments[1].words[DROPPED] = self.segments[0].words[DROPPED] + given_up
-            self.free_oldest()
-            lost += given_up
-        return lost
-
-    def _samples_behind(self, entry: int) -> int:
-        """Return how many samples of the oldest file come after an entry."""
-        oldest, samples = self.segments[0], 0
-        next_entry = oldest.words[FIRST]
-        for kind, _, _, count in oldest.runs(HEAD_BYTES, self.is_dead):
-            if kind != STRUCTURE:
-                next_entry += count
-            if kind in (ROW, FREE_ROW):
-                samples += max(0, min(count, next_entry - 1 - entry))
-        return samples
-
-    def free_oldest(self) -> None:
+    def _free_oldest(self) -> None:
         """Free the oldest segment to be filled again; remove it if its process is dead."""
-        segment, second = self._take_oldest(), self.segments[0]
-        second.words[DROPPED] = max(second.words[DROPPED], segment.words[DROPPED])
+        segment = self._take_oldest()
         if self.is_dead:
             self._remove(segment)
         else:

@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from tmrl_like.replay.crc import check_transition as check_transition
     from tmrl_like.replay.demonstrations import WithDemonstrations as WithDemonstrations
     from tmrl_like.replay.memory import ReplayMemory as ReplayMemory
-    from tmrl_like.replay.mini_races import MiniRaces as MiniRaces
     from tmrl_like.replay.replay_options import ReplayOptions as ReplayOptions
 
 _HOME_OF = {
     "DropHistory": "tmrl_like.replay.compressor",
-    "MiniRaces": "tmrl_like.replay.mini_races",
     "ReplayMemory": "tmrl_like.replay.memory",
     "ReplayOptions": "tmrl_like.replay.replay_options",
     "WithDemonstrations": "tmrl_like.replay.demonstrations",

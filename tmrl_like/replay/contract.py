@@ -22,7 +22,6 @@ from tmrl_like.base.tunable import Tunable
 from tmrl_like.errors import CheckpointError, MemoryContractError, expect
 from tmrl_like.replay.collate import Six, collate_batch
 from tmrl_like.replay.crc import FIELDS, Rebuilt, check_transition
-from tmrl_like.replay.mini_races import MiniRaces
 from tmrl_like.replay.streams import StreamSorter
 from tmrl_like.types import (
     Batch,
@@ -71,7 +70,7 @@ class MemoryDataloading(Tunable, ABC):
     handles_streams: bool = False
     takes_text: bool = False
     columns: Sequence[str] = ()
-    mini_races: MiniRaces | None = None
+    mini_races: float | None = None
     held_out: float = 0.0
     shaping: float | None = None
     tunable: ClassVar[tuple[str, ...]] = ("batch_size",)

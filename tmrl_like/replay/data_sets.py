@@ -4,14 +4,10 @@ data sets.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 from tmrl_like.base.files import lock_folder
 from tmrl_like.delivery.receiver import Receiver
@@ -23,8 +19,6 @@ from tmrl_like.delivery.sample_store import (
     files_in,
     read_file,
 )
-from tmrl_like.delivery.segments import incarnations_in, segments_of
-from tmrl_like.delivery.source import Source
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.replay.minari import episodes_of, find_minari
 from tmrl_like.replay.streams import NO_TIMING, info_of
@@ -33,7 +27,6 @@ from tmrl_like.wire.messages import WireVersionError
 from tmrl_like.wire.packet import Compressor, PacketWriter
 
 _PACKET_BYTES = 256 << 10
-_PACKET_SAMPLES = 2000
 _FILE_PACKETS = 64
 
 Packet = tuple[bytes, int]  # message, number of samples
@@ -43,8 +36,8 @@ def read_data_set(path: str | Path) -> Iterator[Buffer]:
     """Yield the samples of a data set, in order.
 
     Args:
-        path: a sample store, one file of it, a trainer's checkpoint folder, a worker's folder in a
-            spool, or a Minari data set (its folder or its HDF5 file).
+        path: a sample store, one file of it, a trainer's checkpoint folder, or a Minari data set
+            (its folder or its HDF5 file).
 
     Raises:
         ConfigError: there is no data set at `path`.
@@ -195,40 +188,14 @@ def _stores_at(path: Path) -> list[Path]:
 
 
 def _stored_files(path: Path) -> Iterator[StoredFile]:
-    """Read the sample store at `path`, one file of it, or a worker's folder in a spool.
+    """Read the sample store at `path`, or one file of it.
 
     Raises:
         ConfigError: there is none.
         CheckpointError: it cannot be read.
         WireVersionError: another version wrote it.
     """
-    incarnations = incarnations_in(path)
-    for incarnation in incarnations:
-        yield from _left_by(path, incarnation)
-    if not incarnations:
-        yield from filter(None, map(read_file, _log_files(path)))
-
-
-def _left_by(folder: Path, incarnation: int) -> Iterator[StoredFile]:
-    """Yield what a worker process has left, or is still writing. It is read from a copy, of which
-    only whole entries count, as after a power cut.
-    """
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as copy:
-        for path in segments_of(folder, incarnation):
-            try:
-                with contextlib.suppress(FileNotFoundError):  # its worker has just removed it
-                    shutil.copy(path, copy)
-            except OSError as error:
-                raise CheckpointError(f"the data set {folder} cannot be read: {error}") from None
-        source = Source(Path(copy), unquote(folder.name), incarnation, is_dead=True)
-        source.forget(source.stored)
-        while (
-            found := source.packet_after(source.stored, 1, _PACKET_SAMPLES, _PACKET_BYTES)
-        ) is not None:
-            message = memoryview(source.encode(found))
-            yield StoredFile(folder, StoreHead(parts=((len(message), 0),)), [message])
-            source.forget(found.last)
-        source.close()
+    yield from filter(None, map(read_file, _log_files(path)))
 
 
 def _log_files(path: Path) -> list[Path]:
@@ -244,6 +211,6 @@ def _log_files(path: Path) -> list[Path]:
         )
     raise ConfigError(
         f"there is no data set at {path}: expected a folder that `tmrl-like record` wrote, the log "
-        "of a trainer, a worker's folder in a spool, or a data set of Minari; "
+        "of a trainer, or a data set of Minari; "
         "tutorials/lerobot_data_set.py makes one of LeRobot's"
     )

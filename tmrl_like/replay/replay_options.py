@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from tmrl_like.base.options import Natural, Options, Positive
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay.compressor import DropHistory, FrameStack, stacks_in
-from tmrl_like.replay.mini_races import MiniRaces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +23,8 @@ class ReplayOptions(Options):
             compressor drops. 0: none.
         frame_stack: which part of an observation is a stack of the last k frames, an array [k,
             ...], newest last, of which the compressor keeps the newest. 4: the observation itself;
-            {"camera": 4} or {3: 4}: an item of a dict or tuple; 0: none.
-        frame_padding: what the environment puts before an episode's first frame: "reset", that
-            frame again, or "zero".
+            {"camera": 4} or {3: 4}: an item of a dict or tuple; 0: none. An episode's first frame
+            stands for those before it, too.
         columns: items of `info`, arrays or numbers, that are kept and returned in `Batch.columns`
             and `Transition.info`, from the sample that the action led to. Every step must bring
             them; samples of a reset that lack them get zeros. "steps_to_end" is counted by the
@@ -42,30 +39,25 @@ class ReplayOptions(Options):
             best; `info` must then have "greedy", which joins the columns.
         shaping: weight of the potentials, `info["potential"]`, which then join the columns (see
             `replay.transitions`); 0: they are kept and do not count. None: there are none.
-        mini_races: put each transition at a random moment of a race of a few seconds, beyond whose
-            end nothing counts (see `replay.mini_races`); the agent must take `Batch.time_left`.
-            None: there are no races.
-        time_step_duration: the environment's time-step in seconds, for mini-races in seconds; None:
-            unknown.
+        mini_races: length in seconds of a race, at a random moment of which each transition is put
+            and beyond whose end nothing counts (see `replay.transitions`); the agent must take
+            `Batch.time_left`. None: there are no races.
+        time_step_duration: the environment's time-step in seconds, for mini-races; None: unknown.
         held_out: share of the episodes, 0 or 0.005 to below 0.995, that is never drawn for
             training, only by `sample_held_out`. An episode's number in its lane alone decides: with
             0.05 it is the 10th, the 30th, …
-        scratch_dir: a folder on a disk with room for the columns, for a memory that is larger than
-            RAM. They are unnamed files there, which disappear with the memory. None: in RAM.
     """
 
     act_buf_len: Natural = 0
     frame_stack: FrameStack = 0
-    frame_padding: Literal["reset", "zero"] = "reset"
     columns: Sequence[str] = ()
     n_steps: Positive = 1
     gamma: float | None = None
     greedy_only: bool = False
     shaping: float | None = None
-    mini_races: MiniRaces | None = None
+    mini_races: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     time_step_duration: float | None = None
     held_out: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    scratch_dir: str | None = None
 
     def __post_init__(self) -> None:
         DropHistory(self.act_buf_len, self.frame_stack)
@@ -78,13 +70,6 @@ class ReplayOptions(Options):
                 f"n_steps is {self.n_steps} and there is no gamma: for more steps than 1, with "
                 "shaping and with mini-races the memory needs the agent's gamma"
             )
-        if self.scratch_folder is not None and not self.scratch_folder.is_dir():
-            raise ConfigError(f"there is no folder {self.scratch_dir}, which scratch_dir names")
-
-    @property
-    def scratch_folder(self) -> Path | None:
-        """`scratch_dir` with its tilde expanded."""
-        return None if self.scratch_dir is None else Path(self.scratch_dir).expanduser()
 
     @property
     def frames(self) -> int:
@@ -103,8 +88,19 @@ class ReplayOptions(Options):
 
     @property
     def race_steps(self) -> int:
-        """Number of steps of a mini-race; 0: there are no races."""
-        return 0 if self.mini_races is None else self.mini_races.length(self.time_step_duration)
+        """Number of steps of a mini-race; 0: there are no races.
+
+        Raises:
+            ConfigError: there are races, and the time-step is unknown.
+        """
+        if self.mini_races is None:
+            return 0
+        if not self.time_step_duration:
+            raise ConfigError(
+                f"mini-races of {self.mini_races:g} s need the environment's time-step, which is "
+                "not known here: give the memory time_step_duration, in seconds"
+            )
+        return max(1, round(self.mini_races / self.time_step_duration))
 
 
 def check_weights(gamma: float | None, shaping: float | None) -> None:

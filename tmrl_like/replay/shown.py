@@ -18,7 +18,6 @@ _NOT_NEEDED = {
     "dataset_path": "",
     "demonstrations_path": "",
     "held_out": 0.0,
-    "scratch_dir": None,
 }
 
 

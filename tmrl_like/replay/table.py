@@ -5,9 +5,6 @@ do not fit are refused.
 from __future__ import annotations
 
 import logging
-import math
-import mmap
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -17,7 +14,6 @@ import numpy as np
 import psutil
 
 from tmrl_like.base import tree
-from tmrl_like.base.files import allocate
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay.compressor import stacks_in
 from tmrl_like.replay.replay_options import ReplayOptions
@@ -37,7 +33,6 @@ from tmrl_like.replay.streams import NO_TIMING, info_of
 from tmrl_like.types import Block, Buffer, Observation
 from tmrl_like.wire.packet import PacketWriter
 from tmrl_like.wire.schema import (
-    ArrayForm,
     ArrayLeaf,
     Leaf,
     Node,
@@ -156,10 +151,9 @@ class Table:
 
         Raises:
             MemoryContractError: a sample holds something other than arrays and numbers.
-            ConfigError: the columns are larger than RAM, or than the disk.
+            ConfigError: the columns are larger than RAM.
         """
         self.capacity = capacity
-        self._scratch_folder = options.scratch_folder
         self._items = [item(name) for name in options.kept if name != STEPS_TO_END]
         # of the newest structures of samples and of resets
         self._places: dict[tuple[Node, bool], Places] = {}
@@ -186,11 +180,11 @@ class Table:
             self.row_bytes += sum(column.array.nbytes for column in columns) // capacity
         size = self.row_bytes * capacity
         ram = psutil.virtual_memory().total
-        if size > ram and self._scratch_folder is None:
+        if size > ram:
             # the system may promise more than there is, and kill the process when it is used
             log.warning(
                 "memory_size %s takes %.1f GB once it is full, and this machine has %.1f GB: make "
-                "it smaller, or give scratch_dir",
+                "it smaller",
                 f"{capacity:,}",
                 size / 1e9,
                 ram / 1e9,
@@ -200,26 +194,12 @@ class Table:
         dtype, shape = form.numbers
         leaf = ArrayLeaf(dtype.str, (frames, *shape)) if frames else form.leaf
         try:
-            return Column(leaf, self._reserved(ArrayForm(dtype, (self.capacity, *shape))), frames)
+            # the system takes up its memory as rows are written
+            return Column(leaf, np.zeros((self.capacity, *shape), dtype), frames)
         except MemoryError as error:
             raise ConfigError(
                 f"memory_size {self.capacity:,} is more than fits here: {error}; make it smaller"
             ) from None
-        except OSError as error:
-            raise ConfigError(
-                f"scratch_dir does not take memory_size {self.capacity:,}: {error}"
-            ) from None
-
-    def _reserved(self, numbers: ArrayForm) -> Array:
-        """Return zeros, whose memory is taken up as rows are written."""
-        dtype, shape = numbers
-        if self._scratch_folder is None:
-            return np.zeros(shape, dtype)
-        size = max(1, math.prod(shape) * dtype.itemsize)
-        # the file disappears once it is no longer mapped
-        with tempfile.TemporaryFile(buffering=0, dir=self._scratch_folder) as file:
-            allocate(file, size)
-            return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
 
     def places_in(self, schema: Node, only_resets: bool) -> Places:
         """Return where samples of one structure hold the values of the columns. Those of resets may

@@ -21,8 +21,25 @@ two terms cancel out:
 
     y' = y + w (gamma^k phi(obs(k)) - phi(obs(0)))
 
-phi is 0 where an episode terminated or a mini-race (see `mini_races`) is over; otherwise, the best
-policy would change with phi.
+phi is 0 where an episode terminated or a mini-race is over; otherwise, the best policy would change
+with phi.
+
+Mini-races are a view in which each transition is at some moment of a race of T steps. When a
+transition is drawn, so is u, the number of steps left in its race, uniformly from 1 to T. Rewards
+beyond the end of the race are left out:
+
+    k' = min(k, u)
+    y  = r(1) + gamma r(2) + ... + gamma^(k'-1) r(k') + gamma^k' (1 - d) V(obs(k'), (u - k') / T)
+
+d is 1 if the race is over (k' = u) or step k' terminated the episode, else 0. Beside the
+observation, the network sees u / T. Its value is that of the next u steps alone, so gamma may be 1:
+
+    V(obs, u / T) = E[r(1) + r(2) + ... + r(u)]
+
+A worker always acts at the start of a race (u = T), and so chooses what brings the most reward in
+the next T steps. Values that depend on the time left are from Pardo et al., "Time Limits in
+Reinforcement Learning", 2018 (arXiv:1712.00378, section 3); drawing that time for each transition
+is an idea of Linesight's, for TrackMania.
 """
 
 from __future__ import annotations
@@ -204,8 +221,6 @@ class Rebuilder:
                 walk = follow(self.index.older_frame, rows, column.frames - 1)
                 frames = walk[::-1].transpose(1, 2, 0)  # oldest first
                 values = column.array.take(frames, axis=0)
-                if self.options.frame_padding == "zero":
-                    _blank_padding(values, frames)
             if device is None:
                 leaves.append(leaf_rows(column.leaf, values[:, 0], len(rows)))
             else:
@@ -235,12 +250,3 @@ def _summed(rewards: Array, counts: Rows, powers: Array) -> Array:
     for k, reward in enumerate(rewards):
         total += np.where(k < counts, powers[k] * reward.astype(np.float64), 0.0)
     return total
-
-
-def _blank_padding(stacked: Array, rows: Rows) -> None:
-    """Replace frames of `rows`, int [K, B, k], oldest first, with zeros where they repeat an
-    episode's first one.
-    """
-    is_repeat = rows[..., :-1] == rows[..., 1:]
-    if is_repeat.any():
-        stacked[:, :, :-1][is_repeat] = 0

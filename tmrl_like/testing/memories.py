@@ -61,8 +61,7 @@ class ActionBufferEnv:
     Observation: (identity float32 [2]: worker and step, picture uint8 [2, 3], reading float64
     scalar, and `act_buf_len` actions float32 [2], newest last). Every value is random, so a wrong
     row shows. With `frame_stack`, the picture is a stack of the last pictures, uint8 [frame_stack,
-    2, 3], newest last; at the start of an episode it is padded with the first picture
-    (`frame_padding` "reset") or zeros ("zero").
+    2, 3], newest last; at the start of an episode it is padded with the first picture.
 
     The rules of the buffer: each step appends its action, even the last step of an episode, whose
     action is never applied. A reset fills the buffer with the default action (`reset_act_buf`),
@@ -76,7 +75,6 @@ class ActionBufferEnv:
     last_act_on_reset: bool = False
     longest_episode: int = 12  # episodes have 1 to this many steps
     frame_stack: int = 0
-    frame_padding: str = "reset"
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.worker)
@@ -138,8 +136,7 @@ class ActionBufferEnv:
         if not self.frame_stack:
             return picture
         if not self._frames:
-            first = picture if self.frame_padding == "reset" else np.zeros_like(picture)
-            self._frames.extend([first] * self.frame_stack)
+            self._frames.extend([picture] * self.frame_stack)
         self._frames.append(picture)
         return np.stack(self._frames)
 
@@ -195,7 +192,6 @@ class MemoryContract:
     reset_act_buf = True
     last_act_on_reset = False
     frame_stack = 0
-    frame_padding = "reset"
     steps = 400  # per worker
 
     def make_memory(self, **kwargs: int) -> MemoryDataloading:
@@ -283,8 +279,7 @@ class MemoryContract:
 
     def _produce(self, worker: int) -> list[Step]:
         env = ActionBufferEnv(worker, self.act_buf_len, self.reset_act_buf, self.last_act_on_reset)
-        env = replace(env, frame_stack=self.frame_stack, frame_padding=self.frame_padding)
-        return env.take(self.steps)
+        return replace(env, frame_stack=self.frame_stack).take(self.steps)
 
     def _filled(
         self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], **kwargs: int

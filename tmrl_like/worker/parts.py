@@ -199,10 +199,11 @@ class Parts:
         self._memory = folder
         if not folder.is_private:
             self._memory = self._closed_at_end(open_folder(None, folder.worker))
-        # the link drops the oldest samples before the logs are full
-        room_bytes = options.outbox.kept_bytes(folder.is_private) * 5 // 4
-        of_each = room_bytes // options.envs
-        return [self._closed_at_end(SampleLog(folder, of_each)) for _ in range(options.envs)]
+        max_bytes = options.outbox.kept_bytes(folder.is_private)
+        return [
+            self._closed_at_end(SampleLog(folder, max_bytes, logs=options.envs))
+            for _ in range(options.envs)
+        ]
 
     def _make_intakes(self, actors: Sequence[Actor]) -> Sequence[PolicyIntake]:
         """Make each lane's intake of policies. Raises ConfigError if there is no room for

@@ -63,10 +63,10 @@ class Watcher:
         """Return the newest view's workers for a browser, and look at the server more often for a
         while. Any thread.
         """
-        now = time.monotonic()
-        if now - self._shown_at >= _SHOWN_FOR_S:
+        now, shown_before = time.monotonic(), self._shown_at
+        self._shown_at = now  # before it wakes up, else it would sleep on
+        if now - shown_before >= _SHOWN_FOR_S:
             self.session.wake()
-        self._shown_at = now
         return msgspec.json.encode(
             {"age_s": now - self.seen_at, "workers": msgspec.Raw(self._workers)}
         )

@@ -64,7 +64,7 @@ NARROW = partial(SquashedGaussianActor, hidden_sizes=(8,), log_std_min=-0.1, log
         ),
         pytest.param(
             box(1),
-            {"weight_decay": 0, "gamma": 1, "n_critics": 3},
+            {"gamma": 1, "n_critics": 3},
             id="an action without dimensions",
         ),
     ],

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Flat, Metrics, adam_step
+from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.dense import (
     FIRST,
     ONE,
@@ -187,11 +187,8 @@ class CompiledSAC:
         return seen
 
     def adam_step(self, optimizer: torch.optim.Adam) -> None:
-        """Do what `acceleration.adam_step` does; leave other forms of Adam to it."""
+        """Do what `acceleration.adam_step` does."""
         (group,) = optimizer.param_groups
-        if any(group[name] for name in ("weight_decay", "amsgrad", "maximize")):
-            adam_step(optimizer)
-            return
         (parameter,) = group["params"]
         state = optimizer.state[parameter]
         descend(

@@ -86,7 +86,7 @@ class IQNOptions(ShippedOptions):
         epsilon: share of the steps in which a worker takes a random action.
         epsilon_boltzmann: share of the steps in which it adds noise to the values first.
         boltzmann_noise: standard deviation of this noise, in the values' unit.
-        lr: learning rate of AdamW.
+        lr: learning rate.
         max_gradient_norm: gradients with a larger norm are scaled down to it.
     """
 
@@ -167,7 +167,7 @@ class IQNAgent(ShippedAgent):
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
         if o.actor_polyak:
             self._flat_ema = Flat(self.actor_ema, self.actor)
-        self.optimizer = self._adam(self._flat, o.lr, decoupled_weight_decay=True)
+        self.optimizer = self._adam(self._flat, o.lr)
         if o.acceleration == "auto":
             self._step = accelerate(self._update, device, [self.optimizer], self._numbers)
         self._explore()

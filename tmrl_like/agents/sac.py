@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 import numpy as np
 import torch
@@ -142,9 +142,6 @@ class SACOptions(ShippedOptions):
         policy_delay: train the actor in every `policy_delay`-th step.
         smoothness: weight of `smoothness_loss` in the actor's loss, for a `SquashedGaussianActor`;
             0 leaves the loss out.
-        optimizer: "adam" or "adamw", for actor and critics. `betas`, `eps` and `weight_decay` are
-            theirs, too.
-        amsgrad: divide by the largest second moment so far, for actor and critics.
         picture_encoder: path of a file with initial weights of the picture encoder, as written by
             `tmrl-like trainer --encoder`.
     """
@@ -160,8 +157,6 @@ class SACOptions(ShippedOptions):
     target_entropy: float | None = None
     policy_delay: Positive = 1
     smoothness: NotNegative = 0.0
-    optimizer: Literal["adam", "adamw"] = "adam"
-    amsgrad: bool = False
     picture_encoder: str | None = None
 
     def __post_init__(self) -> None:
@@ -271,9 +266,8 @@ class SACAgent(ShippedAgent):
         if o.scale_rewards:
             self.return_scale = ReturnScale().to(device)
         self._flat_temperature = Flat(self.temperature)
-        kind = {"amsgrad": o.amsgrad, "decoupled_weight_decay": o.optimizer == "adamw"}
-        self.actor_optimizer = self._adam(self._flat_actor, o.lr_actor, **kind)
-        self.critic_optimizer = self._adam(self._flat_critic, o.lr_critic, **kind)
+        self.actor_optimizer = self._adam(self._flat_actor, o.lr_actor)
+        self.critic_optimizer = self._adam(self._flat_critic, o.lr_critic)
         self.temperature_optimizer = FlatAdam(self._flat_temperature.parameter, lr=o.lr_entropy)
         if o.acceleration == "auto":
             _ = self.compiled  # made here, so that its imports do not delay the first step

@@ -31,7 +31,6 @@ from tmrl_like.agents.dense import (
     compiled_part,
     descend,
     forward,
-    move_average,
     network_of,
     share_threads,
 )
@@ -170,10 +169,6 @@ class CompiledSAC:
             state["step"].numpy(),
             (float(group["lr"]), *group["betas"], group["eps"]),
         )
-
-    def soft_update(self, polyak: float, average: Tensor, parameter: Tensor) -> None:
-        """Do what `shipped.soft_update` does."""
-        move_average(average.detach().numpy(), parameter.detach().numpy(), np.float32(1.0 - polyak))
 
 
 def compiled_sac(

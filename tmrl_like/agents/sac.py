@@ -293,7 +293,7 @@ class SACAgent(ShippedAgent):
         self.actor_updates += 1
         kept = (self.actor_updates - 1) / (self.actor_updates + _FIRST_UPDATES)
         average, flat = self._flat_average.parameter, self._flat_published.parameter
-        self._move(min(kept, self.actor_polyak), average, flat[: len(average)])
+        soft_update(min(kept, self.actor_polyak), average, flat[: len(average)])
         if self.actor_updates == 1:
             actor.average.is_used.fill_(1.0)
 
@@ -477,11 +477,9 @@ class SACAgent(ShippedAgent):
         """Update what follows the networks in training: here, the target critics."""
         target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
         # the parameters of the shared picture encoder come first
-        self._move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)
-
-    @property
-    def _move(self) -> Callable[[float, Tensor, Tensor], None]:
-        return soft_update if self.compiled is None else self.compiled.soft_update
+        soft_update(
+            self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic
+        )
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import torch
 from msgspec import Meta
 from torch import Tensor
 
@@ -98,11 +97,10 @@ class ShippedAgent(TrainingAgent):
         return self.actor
 
 
-@torch.no_grad()
 def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
     """Update an exponential moving average (EMA) in place.
 
     average <- polyak * average + (1 - polyak) * parameter:  the target's update in SAC's algorithm
     1, with tau = 1 - polyak.
     """
-    average.lerp_(parameter, 1.0 - polyak)
+    average.data.lerp_(parameter.data, 1.0 - polyak)

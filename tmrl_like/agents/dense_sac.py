@@ -42,9 +42,11 @@ from tmrl_like.agents.models import (
 )
 from tmrl_like.agents.observations import Rescale
 from tmrl_like.policies.layers import Floats
+from tmrl_like.policies.network import LOG_STD_MAX, LOG_STD_MIN
 from tmrl_like.types import Batch, Observation
 
 TWO, HALF = np.float32(2.0), np.float32(0.5)
+LOW, HIGH = np.float32(LOG_STD_MIN), np.float32(LOG_STD_MAX)
 BINS = np.linspace(-LARGEST_VALUE, LARGEST_VALUE, NUM_BINS).astype(np.float32)
 
 
@@ -61,7 +63,6 @@ class Drawing(NamedTuple):
     noise_BA: Floats  # standard normal
     rescale: Scaling  # of observations
     rescale_act: Scaling  # to [-1, 1]
-    limits: tuple[np.float32, np.float32]  # of log std
 
 
 class Drawn(NamedTuple):
@@ -93,8 +94,7 @@ class CompiledSAC:
         if self._encoder.one_hot is not None:  # the encoder itself scales
             ones = np.ones(self._encoder.size, np.float32)
             rescale = Scaling(ones, 0 * ones)
-        limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
-        self._scalings = rescale, _scaling_of(critic.rescale_act), limits
+        self._scalings = rescale, _scaling_of(critic.rescale_act)
         self._num_actions = actor.spec.num_outputs // 2
         self._all = np.arange(critic.n_critics)
 
@@ -449,7 +449,7 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
 
     log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|)))
     """
-    noise_BA, (low, high) = drawing.noise_BA, drawing.limits
+    noise_BA = drawing.noise_BA
     num_rows, num_actions = noise_BA.shape
     num_features = features_BF.shape[1]
     x_BI = np.empty((num_rows, num_features + num_actions), np.float32)
@@ -459,7 +459,7 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
     for b in range(num_rows):
         total = -constant
         for a in range(num_actions):
-            noise, log_std = noise_BA[b, a], min(max(outputs_BO[b, num_actions + a], low), high)
+            noise, log_std = noise_BA[b, a], min(max(outputs_BO[b, num_actions + a], LOW), HIGH)
             std_BA[b, a] = np.exp(log_std)
             u = outputs_BO[b, a] + std_BA[b, a] * noise
             small = np.exp(-TWO * abs(u))
@@ -481,8 +481,7 @@ def _back_through_squash(
     """Backpropagate the gradients of the actions in the critics' inputs, and of each log pi, to the
     actor's outputs; add the result to the first B rows of `d_outputs_SO`.
     """
-    outputs_BO = drawn.outputs_BO
-    noise_BA, (low, high) = drawing.noise_BA, drawing.limits
+    outputs_BO, noise_BA = drawn.outputs_BO, drawing.noise_BA
     num_rows, num_actions = noise_BA.shape
     act_BA = drawn.x_BI[:, -num_actions:]
     for b in range(num_rows):
@@ -490,6 +489,6 @@ def _back_through_squash(
             act = act_BA[b, a]
             d_u = d_act_BA[b, a] * (ONE - act * act) + TWO * entropy_weight * act
             d_outputs_SO[b, a] += d_u
-            inside = low <= outputs_BO[b, num_actions + a] <= high
+            inside = LOW <= outputs_BO[b, num_actions + a] <= HIGH
             d_log_std = d_u * drawn.std_BA[b, a] * noise_BA[b, a] - entropy_weight
             d_outputs_SO[b, num_actions + a] += d_log_std if inside else ZERO

@@ -23,6 +23,8 @@ from tmrl_like.agents.observations import Encoder, Rescale
 from tmrl_like.agents.space_layout import Space, action_bounds, actor_spec
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.network import (
+    LOG_STD_MAX,
+    LOG_STD_MIN,
     GaussianOptions,
     GaussianSpec,
     NetworkOptions,
@@ -174,7 +176,6 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
 
     def __init__(self, observation_space: Space, action_space: Space, **options: Any) -> None:
         super().__init__(observation_space, action_space, **options)
-        self.log_std_min, self.log_std_max = self.options.log_std_min, self.options.log_std_max
         self.register_buffer("act_center", torch.tensor(self.spec.center), persistent=False)
         self.register_buffer("act_half", torch.tensor(self.spec.half), persistent=False)
         self._log_half_sum = float(np.log(self.spec.half).sum())
@@ -182,7 +183,7 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
     def forward(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Map a structure of [B, ...] to mean and log standard deviation of u, each [B, A]."""
         mean, log_std = self.outputs(self.encoder(obs)).chunk(2, dim=-1)
-        return mean, log_std.clamp(self.log_std_min, self.log_std_max)
+        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
     def sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Draw actions and their log-density; see `SamplingActor.sample`."""

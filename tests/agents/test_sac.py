@@ -77,12 +77,12 @@ def actor_with(change):
     return Odd
 
 
-def critic_with(change, asks_all=False):
+def critic_with(change):
     """Return a class of critics whose values are changed."""
 
     class Odd(EnsembleCritic):
-        def forward(self, obs, act, members=None):
-            return change(super().forward(obs, act, None if asks_all else members))
+        def forward(self, obs, act):
+            return change(super().forward(obs, act))
 
     return Odd
 
@@ -105,10 +105,6 @@ def critic_with(change, asks_all=False):
         (
             {"critic": critic_with(lambda q: q[0])},
             "Odd.forward has the shape [32]; expected [2, 32]",
-        ),
-        (
-            {"critic": critic_with(lambda q: q, asks_all=True), "critics_in_target": 1},
-            "Odd.forward has the shape [2, 32]; expected [1, 32]",
         ),
     ],
 )
@@ -148,9 +144,9 @@ def counting(cls):
             super().__init__(*both_spaces, **options)
             self.register_buffer("passes", torch.zeros(()))
 
-        def outputs(self, x, *members):
+        def outputs(self, x):
             self.passes += 1
-            return super().outputs(x, *members)
+            return super().outputs(x)
 
     return Counting
 

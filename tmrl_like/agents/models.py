@@ -225,23 +225,22 @@ class EnsembleCritic(EnsembleMLP):
         self.rescale_act = Rescale(np.reciprocal(half), np.divide(-center, half))
         return len(center), 1
 
-    def forward(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, obs: Observation, act: Tensor) -> Tensor:
         """Compute the values of actions.
 
         Args:
             obs: structure of [B, ...].
             act: [B, *action shape] in the action space's units.
-            members: int64 [M], the critics to ask; None asks all.
 
         Returns:
-            float32 [N, B] (or [M, B]).
+            float32 [N, B].
         """
-        return self.outputs_at(obs, act, members).squeeze(-1)
+        return self.outputs_at(obs, act).squeeze(-1)
 
-    def outputs_at(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
-        """Compute the outputs, [N, B, O] (or [M, B, O]); arguments as for `forward`."""
+    def outputs_at(self, obs: Observation, act: Tensor) -> Tensor:
+        """Compute the outputs, [N, B, O]; arguments as for `forward`."""
         act_BA = self.rescale_act(act.reshape(len(act), -1).float())
-        return self.outputs(torch.cat((self.encoder(obs), act_BA), dim=1), members)
+        return self.outputs(torch.cat((self.encoder(obs), act_BA), dim=1))
 
 
 class CategoricalCritic(EnsembleCritic):
@@ -264,9 +263,9 @@ class CategoricalCritic(EnsembleCritic):
         self.register_buffer("bins", bins, persistent=False)
         return num_inputs, NUM_BINS
 
-    def forward(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, obs: Observation, act: Tensor) -> Tensor:
         """Compute the values of actions; see `EnsembleCritic.forward`."""
-        return self.outputs_at(obs, act, members).softmax(dim=-1) @ self.bins
+        return self.outputs_at(obs, act).softmax(dim=-1) @ self.bins
 
 
 def squashed_log_prob(u_BA: Tensor, noise_BA: Tensor, log_std_BA: Tensor) -> Tensor:

@@ -234,7 +234,7 @@ class SACAgent(ShippedAgent):
             actor_cls: called as `actor_cls(observation_space, action_space)`. Give the workers the
                 same class or partial. See `SamplingActor`. None takes the built-in actor.
             critic_cls: called as `critic_cls(observation_space, action_space, n_critics=N)`. Makes
-                a module with `forward(obs, act, members=None) -> [N, B]`, as `EnsembleCritic` has
+                a module with `forward(obs, act) -> [N, B]`, as `EnsembleCritic` has
                 it. If it takes `hidden_sizes` and is not given them, it gets the actor's. None
                 takes the built-in critics.
             options: see `SACOptions`.
@@ -367,19 +367,18 @@ class SACAgent(ShippedAgent):
     def _td_target(self, batch: Batch) -> Tensor:
         next_act_BA, next_log_prob_B = self._sample(batch.next_obs)  # [B, A], [B]
         members = self._draw_critics()
-        next_q_MB = self._values(self.critic_target, batch.next_obs, next_act_BA, members)
+        next_q_NB = self._values(self.critic_target, batch.next_obs, next_act_BA)
+        next_q_MB = next_q_NB if members is None else next_q_NB[members]
         gamma, entropy_coef = self._gamma_of(batch), self.temperature()
         return td_target(
             batch.rew, batch.terminated, next_q_MB, next_log_prob_B, entropy_coef, gamma
         )
 
-    def _values(
-        self, critic: nn.Module, obs: Observation, act: Tensor, members: Tensor | None = None
-    ) -> Tensor:
-        """Return the values of actions by all critics, [N, B], or by `members`, [M, B]."""
-        q_NB: Tensor = critic(obs, act, members)
-        num_critics = self.n_critics if members is None else len(members)
-        _expect_shape(f"the result of {type(critic).__name__}.forward", q_NB, num_critics, len(act))
+    def _values(self, critic: nn.Module, obs: Observation, act: Tensor) -> Tensor:
+        """Return the values of actions by all critics, [N, B]."""
+        q_NB: Tensor = critic(obs, act)
+        name = f"the result of {type(critic).__name__}.forward"
+        _expect_shape(name, q_NB, self.n_critics, len(act))
         return q_NB
 
     def _gamma_of(self, batch: Batch) -> float | Tensor:

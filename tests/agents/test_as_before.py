@@ -77,7 +77,7 @@ CASES = {
         critic_cls=DiscreteEnsembleCritic,
         learn_entropy_coef=False,
     ),
-    "IQN": iqn(actor_polyak=0.9, target_interval=2, cvar=0.5),
+    "IQN": iqn(actor_polyak=0.9),
     "IQN without norms": iqn(layer_norm=False),
 }
 COMPILED = {"SAC", "smooth SAC", "plain SAC", "REDQ", "CrossQ", "smooth CrossQ"}

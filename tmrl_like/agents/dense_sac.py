@@ -96,12 +96,11 @@ class CompiledSAC:
             rescale = Scaling(ones, 0 * ones)
         self._scalings = rescale, _scaling_of(critic.rescale_act)
         self._num_actions = actor.spec.num_outputs // 2
-        self._all = np.arange(critic.n_critics)
 
     def of_critics(
         self,
         batch: Batch,
-        draw_critics: Callable[[], Tensor | None],
+        draw_critics: Callable[[], Tensor],
         entropy_coef: float,
         gamma: float | Tensor,
     ) -> Metrics:
@@ -109,10 +108,10 @@ class CompiledSAC:
         share_threads()  # for the whole training step, which begins here
         obs, next_obs = self._see(batch.obs), self._see(batch.next_obs)
         drawing = self._drawing(len(obs))
-        members = draw_critics()
+        members = draw_critics().numpy()
         loss, q, target = self._critic_gradients(
             self._networks,
-            self._all if members is None else members.numpy(),
+            members,
             drawing,
             (obs, next_obs, batch.act.reshape(len(obs), -1).float().numpy()),
             (

@@ -367,8 +367,7 @@ class SACAgent(ShippedAgent):
     def _td_target(self, batch: Batch) -> Tensor:
         next_act_BA, next_log_prob_B = self._sample(batch.next_obs)  # [B, A], [B]
         members = self._draw_critics()
-        next_q_NB = self._values(self.critic_target, batch.next_obs, next_act_BA)
-        next_q_MB = next_q_NB if members is None else next_q_NB[members]
+        next_q_MB = self._values(self.critic_target, batch.next_obs, next_act_BA)[members]
         gamma, entropy_coef = self._gamma_of(batch), self.temperature()
         return td_target(
             batch.rew, batch.terminated, next_q_MB, next_log_prob_B, entropy_coef, gamma
@@ -388,10 +387,10 @@ class SACAgent(ShippedAgent):
     def _draws_critics(self) -> bool:
         return self.critics_in_target < self.n_critics
 
-    def _draw_critics(self) -> Tensor | None:
-        """Draw the critics that make the target: int64 [M] without repetition, or None for all."""
+    def _draw_critics(self) -> Tensor:
+        """Draw the critics that make the target, int64 [M] without repetition."""
         if not self._draws_critics:
-            return None
+            return torch.arange(self.n_critics, device=self.device)
         return torch.rand(self.n_critics, device=self.device).topk(self.critics_in_target).indices
 
     def _train_actor(self, batch: Batch) -> Metrics:

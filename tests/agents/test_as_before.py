@@ -58,9 +58,6 @@ CASES = {
         of_actor=RAW,
         actor_polyak=0.0,
         scale_rewards=True,
-        optimizer="adamw",
-        amsgrad=True,
-        weight_decay=0.1,
         critic_cls=partial(EnsembleCritic, layer_norm=False, **RAW),
     ),
     "REDQ": sac(REDQAgent, of_actor={"layer_norm": True}, n_critics=5, policy_delay=3),
@@ -72,7 +69,7 @@ CASES = {
         critic_cls=partial(EnsembleCritic, layer_norm=False, hidden_sizes=(20, 24)),
     ),
     "smooth SAC": sac(n_critics=3, policy_delay=2, **SMOOTH),
-    "smooth CrossQ": sac(CrossQAgent, optimizer="adamw", weight_decay=0.1, **SMOOTH),
+    "smooth CrossQ": sac(CrossQAgent, **SMOOTH),
     "discrete SAC": sac(
         DiscreteSACAgent,
         CHOICES,
@@ -80,7 +77,7 @@ CASES = {
         critic_cls=DiscreteEnsembleCritic,
         learn_entropy_coef=False,
     ),
-    "IQN": iqn(actor_polyak=0.9, target_interval=2, cvar=0.5, weight_decay=0.1),
+    "IQN": iqn(actor_polyak=0.9),
     "IQN without norms": iqn(layer_norm=False),
 }
 COMPILED = {"SAC", "smooth SAC", "plain SAC", "REDQ", "CrossQ", "smooth CrossQ"}

@@ -96,12 +96,6 @@ def test_spaces_it_cannot_learn_from_are_refused_by_name(
 @pytest.mark.parametrize(
     ("cls", "options", "named"),
     [
-        (
-            SquashedGaussianActor,
-            {"log_std_min": 3.0},
-            r"log_std_min is 3\.0; expected at most log_std_max, 2\.0",
-        ),
-        (SquashedGaussianActor, {"log_std_max": np.nan}, "expected at most log_std_max, nan"),
         (EnsembleCritic, {"hidden_sizes": 256}, "hidden_sizes is 256; expected a list of numbers"),
         (EnsembleCritic, {"dropout": 1.5}, "dropout is 1.5; expected 0 to below 1"),
     ],

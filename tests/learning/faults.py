@@ -19,6 +19,7 @@ from gymnasium import spaces
 from tmrl_like import load_experiment
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.metrics.reading import read_records
+from tmrl_like.policies.network import LOG_STD_MAX, LOG_STD_MIN
 from tmrl_like.trainer.diagnosis import NOT_LEARNING, SIGNS
 
 
@@ -58,7 +59,7 @@ class Blind(SquashedGaussianActor):
 
     def forward(self, obs):
         mean, log_std = self.outputs(0.0 * self.encoder(obs)).chunk(2, dim=-1)
-        return mean, log_std.clamp(self.log_std_min, self.log_std_max)
+        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
 
 WITHOUT_CLOCK = {  # the overrides of each experiment

@@ -121,26 +121,20 @@ def _keep(
 
 
 class FlatAdam(torch.optim.Adam):
-    """Adam, or AdamW with `decoupled_weight_decay`, of one flat parameter, for `adam_step`. A
-    checkpoint changes none of its options but the learning rate.
+    """Adam of one flat parameter, for `adam_step`. A checkpoint changes none of its options but the
+    learning rate.
     """
 
     _opt_called = True  # `adam_step` steps it: schedulers need not warn
 
     def __init__(self, parameter: nn.Parameter, **options: Any) -> None:
-        """Make the state for a parameter with these options of Adam."""
+        """Make the state for a parameter; the options are `lr`, `betas` and `eps`."""
         super().__init__([parameter], fused=True, **options)
-        self.state[parameter] = {"step": torch.zeros((), device=parameter.device)}
-        self._add_moments()
-
-    def _add_moments(self) -> None:
-        """Add the moments that the options ask for and the state lacks."""
-        (group,), (parameter,) = self.param_groups, self.state
-        names = ["exp_avg", "exp_avg_sq"]
-        if group["amsgrad"]:
-            names.append("max_exp_avg_sq")
-        for name in names:
-            self.state[parameter].setdefault(name, torch.zeros_like(parameter.data))
+        self.state[parameter] = {
+            "step": torch.zeros((), device=parameter.device),
+            "exp_avg": torch.zeros_like(parameter.data),
+            "exp_avg_sq": torch.zeros_like(parameter.data),
+        }
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Set the gradients to 0; None would separate them from those of the module."""
@@ -152,31 +146,33 @@ class FlatAdam(torch.optim.Adam):
         super().load_state_dict(state_dict)
         (group,) = self.param_groups
         group |= options | {"lr": group["lr"]}
-        self._add_moments()
 
 
 def adam_step(optimizer: torch.optim.Adam) -> None:
     """Do what `optimizer.step()` does for one flat parameter, without its hooks and checks, which
     cost more than the step.
 
-    State and options are read where torch keeps them, so checkpoints and changes of `param_groups`
-    work as usual.
+    State, `lr`, `betas` and `eps` are read where torch keeps them, so checkpoints and changes of
+    `param_groups` work as usual.
     """
     (group,) = optimizer.param_groups
     (parameter,) = group["params"]
     state = optimizer.state[parameter]
     state["step"] += 1
-    (torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_)(
+    torch._fused_adam_(
         [parameter.data],
         [parameter.grad],
         [state["exp_avg"]],
         [state["exp_avg_sq"]],
-        [state["max_exp_avg_sq"]] if group["amsgrad"] else [],
+        [],
         [state["step"]],
         lr=group["lr"],
         beta1=group["betas"][0],
         beta2=group["betas"][1],
-        **{name: group[name] for name in ("weight_decay", "eps", "amsgrad", "maximize")},
+        weight_decay=0.0,
+        eps=group["eps"],
+        amsgrad=False,
+        maximize=False,
     )
 
 

@@ -175,7 +175,7 @@ class BatchNormActor(SquashedGaussianActor):
         """Make `network`."""
         self.network = BatchNormMLP(1, [num_inputs, *options.hidden_sizes], num_outputs)
 
-    def outputs(self, x: Tensor, *_: Tensor | None) -> Tensor:
+    def outputs(self, x: Tensor) -> Tensor:
         """Map [B, I] to [B, O]."""
         return self.network.forward(x)[0]
 
@@ -191,6 +191,6 @@ class BatchNormCritic(CategoricalCritic):
             self.n_critics, [num_inputs, *options.hidden_sizes], num_outputs
         )
 
-    def outputs(self, x_BI: Tensor, members: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Map [B, I] to [N, B, O], by all critics."""
-        return self.network.forward(x_BI)
+    def outputs(self, x: Tensor) -> Tensor:
+        """Map [B, I] to [N, B, O]."""
+        return self.network.forward(x)

@@ -354,10 +354,3 @@ def descend(
         mean[i] += new * (gradient[i] - mean[i])
         square[i] = kept * square[i] + new_square * gradient[i] * gradient[i]
         parameter[i] -= size * mean[i] / (np.sqrt(square[i]) * unbiased + small)
-
-
-@compiled
-def move_average(average: Floats, parameter: Floats, new: np.float32) -> None:
-    """Update a moving average in place, as `soft_update`; `new` is 1 - polyak."""
-    for i in range(len(average)):
-        average[i] += new * (parameter[i] - average[i])

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Flat, Metrics, adam_step
+from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.dense import (
     FIRST,
     ONE,
@@ -32,7 +31,6 @@ from tmrl_like.agents.dense import (
     compiled_part,
     descend,
     forward,
-    move_average,
     network_of,
     share_threads,
 )
@@ -42,13 +40,14 @@ from tmrl_like.agents.models import (
     EnsembleCritic,
     SquashedGaussianActor,
 )
-from tmrl_like.agents.observations import Rescale, RunningNorm
+from tmrl_like.agents.observations import Rescale
 from tmrl_like.policies.layers import Floats
+from tmrl_like.policies.network import LOG_STD_MAX, LOG_STD_MIN
 from tmrl_like.types import Batch, Observation
 
 TWO, HALF = np.float32(2.0), np.float32(0.5)
+LOW, HIGH = np.float32(LOG_STD_MIN), np.float32(LOG_STD_MAX)
 BINS = np.linspace(-LARGEST_VALUE, LARGEST_VALUE, NUM_BINS).astype(np.float32)
-HORIZON, SMALLEST_VAR = RunningNorm.HORIZON, RunningNorm.FLOOR**2
 
 
 class Scaling(NamedTuple):
@@ -64,18 +63,6 @@ class Drawing(NamedTuple):
     noise_BA: Floats  # standard normal
     rescale: Scaling  # of observations
     rescale_act: Scaling  # to [-1, 1]
-    limits: tuple[np.float32, np.float32]  # of log std
-
-
-class Statistics(NamedTuple):
-    """The arrays of a `RunningNorm`."""
-
-    which: Integers
-    batches: NDArray[np.float64]  # [], number of batches seen
-    mean: NDArray[np.float64]
-    mean_square: NDArray[np.float64]
-    scale: Floats
-    shift: Floats
 
 
 class Drawn(NamedTuple):
@@ -98,7 +85,6 @@ class CompiledSAC:
         critic: EnsembleCritic,
         networks: tuple[NamedTuple, ...],
         gradients: tuple[Callable[..., Any], Callable[..., Any]],
-        obs_norm: RunningNorm | None = None,
     ) -> None:
         """Compute the `gradients` of critics and actor by the `networks`."""
         self._networks = networks
@@ -108,29 +94,13 @@ class CompiledSAC:
         if self._encoder.one_hot is not None:  # the encoder itself scales
             ones = np.ones(self._encoder.size, np.float32)
             rescale = Scaling(ones, 0 * ones)
-        limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
-        self._scalings = rescale, _scaling_of(critic.rescale_act), limits
+        self._scalings = rescale, _scaling_of(critic.rescale_act)
         self._num_actions = actor.spec.num_outputs // 2
-        self._all = np.arange(critic.n_critics)
-        if obs_norm is not None:
-            buffers = (
-                obs_norm.which,
-                obs_norm.count,
-                obs_norm.mean,
-                obs_norm.mean_square,
-                obs_norm.scale,
-                obs_norm.shift,
-            )
-            self._statistics = Statistics(*(buffer.numpy() for buffer in buffers))
-
-    def count(self, obs: Observation) -> None:
-        """Do what `RunningNorm.update` does, without ranks."""
-        _count(self._encoder.flatten(obs).numpy(), self._statistics)
 
     def of_critics(
         self,
         batch: Batch,
-        draw_critics: Callable[[], Tensor | None],
+        draw_critics: Callable[[], Tensor],
         entropy_coef: float,
         gamma: float | Tensor,
     ) -> Metrics:
@@ -138,10 +108,10 @@ class CompiledSAC:
         share_threads()  # for the whole training step, which begins here
         obs, next_obs = self._see(batch.obs), self._see(batch.next_obs)
         drawing = self._drawing(len(obs))
-        members = draw_critics()
+        members = draw_critics().numpy()
         loss, q, target = self._critic_gradients(
             self._networks,
-            self._all if members is None else members.numpy(),
+            members,
             drawing,
             (obs, next_obs, batch.act.reshape(len(obs), -1).float().numpy()),
             (
@@ -187,11 +157,8 @@ class CompiledSAC:
         return seen
 
     def adam_step(self, optimizer: torch.optim.Adam) -> None:
-        """Do what `acceleration.adam_step` does; leave other forms of Adam to it."""
+        """Do what `acceleration.adam_step` does."""
         (group,) = optimizer.param_groups
-        if any(group[name] for name in ("weight_decay", "amsgrad", "maximize")):
-            adam_step(optimizer)
-            return
         (parameter,) = group["params"]
         state = optimizer.state[parameter]
         descend(
@@ -202,20 +169,15 @@ class CompiledSAC:
             (float(group["lr"]), *group["betas"], group["eps"]),
         )
 
-    def soft_update(self, polyak: float, average: Tensor, parameter: Tensor) -> None:
-        """Do what `shipped.soft_update` does."""
-        move_average(average.detach().numpy(), parameter.detach().numpy(), np.float32(1.0 - polyak))
-
 
 def compiled_sac(
     modules: tuple[SquashedGaussianActor, EnsembleCritic, EnsembleCritic],
     flats: tuple[Flat, Flat, Flat],
-    obs_norm: RunningNorm | None,
 ) -> CompiledSAC:
     """Use an actor, critics and their targets, whose parameters stay where they are."""
     actor, critic, _ = modules
     networks = tuple(map(network_of, modules, flats))
-    return CompiledSAC(actor, critic, networks, (_critic_gradients, _actor_gradients), obs_norm)
+    return CompiledSAC(actor, critic, networks, (_critic_gradients, _actor_gradients))
 
 
 def _scaling_of(rescale: Rescale) -> Scaling:
@@ -442,26 +404,6 @@ def _smoothness_errors(
     return d_outputs_SO, loss
 
 
-@compiled
-def _count(x_BR: Floats, statistics: Statistics) -> None:
-    """Add a batch to the running means, and write the scale and shift that they give; see
-    `RunningNorm`.
-    """
-    which_U, count, mean_U, mean_square_U, scale_R, shift_R = statistics
-    count[()] += 1.0
-    weight = 1.0 / min(float(count[()]), HORIZON)
-    for u in range(len(which_U)):
-        r, total, total_square = which_U[u], 0.0, 0.0
-        for b in range(len(x_BR)):
-            x = np.float64(x_BR[b, r])
-            total += x
-            total_square += x * x
-        mean_U[u] += weight * (total / len(x_BR) - mean_U[u])
-        mean_square_U[u] += weight * (total_square / len(x_BR) - mean_square_U[u])
-        scale = 1.0 / math.sqrt(max(mean_square_U[u] - mean_U[u] * mean_U[u], SMALLEST_VAR))
-        scale_R[r], shift_R[r] = scale, -scale * mean_U[u]
-
-
 @compiled_part
 def scaled(rows: Floats, scaling: Scaling) -> Floats:
     """Return the scaled rows, [B, R], contiguous."""
@@ -506,7 +448,7 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
 
     log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|)))
     """
-    noise_BA, (low, high) = drawing.noise_BA, drawing.limits
+    noise_BA = drawing.noise_BA
     num_rows, num_actions = noise_BA.shape
     num_features = features_BF.shape[1]
     x_BI = np.empty((num_rows, num_features + num_actions), np.float32)
@@ -516,7 +458,7 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
     for b in range(num_rows):
         total = -constant
         for a in range(num_actions):
-            noise, log_std = noise_BA[b, a], min(max(outputs_BO[b, num_actions + a], low), high)
+            noise, log_std = noise_BA[b, a], min(max(outputs_BO[b, num_actions + a], LOW), HIGH)
             std_BA[b, a] = np.exp(log_std)
             u = outputs_BO[b, a] + std_BA[b, a] * noise
             small = np.exp(-TWO * abs(u))
@@ -538,8 +480,7 @@ def _back_through_squash(
     """Backpropagate the gradients of the actions in the critics' inputs, and of each log pi, to the
     actor's outputs; add the result to the first B rows of `d_outputs_SO`.
     """
-    outputs_BO = drawn.outputs_BO
-    noise_BA, (low, high) = drawing.noise_BA, drawing.limits
+    outputs_BO, noise_BA = drawn.outputs_BO, drawing.noise_BA
     num_rows, num_actions = noise_BA.shape
     act_BA = drawn.x_BI[:, -num_actions:]
     for b in range(num_rows):
@@ -547,6 +488,6 @@ def _back_through_squash(
             act = act_BA[b, a]
             d_u = d_act_BA[b, a] * (ONE - act * act) + TWO * entropy_weight * act
             d_outputs_SO[b, a] += d_u
-            inside = low <= outputs_BO[b, num_actions + a] <= high
+            inside = LOW <= outputs_BO[b, num_actions + a] <= HIGH
             d_log_std = d_u * drawn.std_BA[b, a] * noise_BA[b, a] - entropy_weight
             d_outputs_SO[b, num_actions + a] += d_log_std if inside else ZERO

@@ -72,22 +72,21 @@ class DiscreteEnsembleCritic(EnsembleMLP):
         self.one_hot = OneHot(Numbers(first, first, sizes))
         return 0, self.one_hot.size
 
-    def forward(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, obs: Observation, act: Tensor) -> Tensor:
         """Compute the values of actions, or their expectation over a policy.
 
         Args:
             obs: structure of [B, ...].
             act: whole numbers [B, ...], actions of the space; or float [B, V], the probability of
                 each category.
-            members: int64 [M], the critics to ask; None asks all.
 
         Returns:
-            float32 [N, B] (or [M, B]).
+            float32 [N, B].
         """
         if not act.is_floating_point():
             act = act.reshape(len(act), -1).float()
             act = self.one_hot(act, act)
-        q_NBV = self.outputs(self.encoder(obs), members)
+        q_NBV = self.outputs(self.encoder(obs))
         return (q_NBV * act).sum(dim=-1)
 
 

@@ -65,14 +65,14 @@ class MLP(nn.Module):
             for name in ("weight", "bias")
         )
 
-    def outputs(self, x: Tensor, *members: Tensor | None) -> Tensor:
-        """Map [..., inputs] to [..., outputs]; each layer is passed `members`."""
+    def outputs(self, x: Tensor) -> Tensor:
+        """Map [..., inputs] to [..., outputs]."""
         for i, layer in enumerate(self.hidden):
-            x = layer(x, *members)
+            x = layer(x)
             if self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-            x = F.relu(self.norms[i](x, *members) if self.norms else x, inplace=True)
-        return self.head(x, *members)  # type: ignore[no-any-return]
+            x = F.relu(self.norms[i](x) if self.norms else x, inplace=True)
+        return self.head(x)  # type: ignore[no-any-return]
 
 
 class AverageMLP(MLP):
@@ -101,11 +101,9 @@ class EnsembleLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(n, size_in, size_out).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(n, 1, size_out).uniform_(-bound, bound))
 
-    def forward(self, x_NBI: Tensor, members: Tensor | None = None) -> Tensor:
-        """Map [N, B, in] to [N, B, out]; with `members`, int64 [M], by these only: [M, B, in] to
-        [M, B, out].
-        """
-        return torch.baddbmm(_of(members, self.bias), x_NBI, _of(members, self.weight))
+    def forward(self, x_NBI: Tensor) -> Tensor:
+        """Map [N, B, in] to [N, B, out]."""
+        return torch.baddbmm(self.bias, x_NBI, self.weight)
 
 
 class EnsembleNorm(nn.Module):
@@ -116,14 +114,10 @@ class EnsembleNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(n, 1, size))
         self.bias = nn.Parameter(torch.zeros(n, 1, size))
 
-    def forward(self, x_NBH: Tensor, members: Tensor | None = None) -> Tensor:
-        """Map [N, B, H] to [N, B, H]; `members` as in `EnsembleLinear`."""
+    def forward(self, x_NBH: Tensor) -> Tensor:
+        """Map [N, B, H] to [N, B, H]."""
         normed = F.layer_norm(x_NBH, x_NBH.shape[-1:])
-        return torch.addcmul(_of(members, self.bias), normed, _of(members, self.weight))
-
-
-def _of(members: Tensor | None, parameter: Tensor) -> Tensor:
-    return parameter if members is None else parameter[members]
+        return torch.addcmul(self.bias, normed, self.weight)
 
 
 @dataclass(frozen=True)
@@ -173,7 +167,6 @@ class EnsembleMLP(MLP):
         outputs.
         """
 
-    def outputs(self, x_BI: Tensor, members: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Map [B, I] to [N, B, outputs]; `members` as in `EnsembleLinear`."""
-        n = self.n_critics if members is None else len(members)
-        return super().outputs(x_BI.expand(n, *x_BI.shape), members)
+    def outputs(self, x: Tensor) -> Tensor:
+        """Map [B, I] to [N, B, outputs]."""
+        return super().outputs(x.expand(self.n_critics, *x.shape))

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from tmrl_like.agents.acceleration import (
@@ -80,22 +79,17 @@ class IQNOptions(ShippedOptions):
             action is chosen by as many.
         kappa: differences up to this value, in units of the reward, count squared, larger ones
             linearly.
-        cvar: share of the worst returns by which actions are chosen; 1 takes all of them.
-        target_interval: number of training steps from one update of the target network to the next.
-            For periodic copies, take a polyak of 0 and an interval of thousands.
         epsilon: share of the steps in which a worker takes a random action.
         epsilon_boltzmann: share of the steps in which it adds noise to the values first.
         boltzmann_noise: standard deviation of this noise, in the values' unit.
-        lr: learning rate of AdamW.
+        lr: learning rate.
         max_gradient_norm: gradients with a larger norm are scaled down to it.
     """
 
     quantiles: Positive = 8
     target_quantiles: Positive = 8
     kappa: AboveZero = 1.0
-    cvar: Annotated[float, Meta(gt=0, le=1)] = 1.0
     actor_polyak: Kept = 0.0
-    target_interval: Positive = 1
     epsilon: Share = 0.05
     epsilon_boltzmann: Share = 0.0
     boltzmann_noise: NotNegative = 0.0
@@ -110,8 +104,7 @@ class IQNAgent(ShippedAgent):
 
     It uses dueling heads (`IQNActor`) and double Q-learning (van Hasselt et al. 2016,
     arXiv:1509.06461): the network in training chooses the next action, as its policy does, and the
-    target network values it. With `cvar` below 1, actions are chosen by the mean of the worst
-    returns (section 3.2), so that the agent avoids risk.
+    target network values it.
 
     The workers draw the exploration; see `IQNActor`.
 
@@ -126,7 +119,7 @@ class IQNAgent(ShippedAgent):
     takes_time_left = True
     page: ClassVar[type[IQNOptions]] = IQNOptions
     tunable = (
-        *("gamma", "kappa", "cvar", "polyak", "target_interval", "lr", "max_gradient_norm"),
+        *("gamma", "kappa", "polyak", "lr", "max_gradient_norm"),
         *("epsilon", "epsilon_boltzmann", "boltzmann_noise"),
     )
 
@@ -155,9 +148,8 @@ class IQNAgent(ShippedAgent):
         super().__init__(observation_space, action_space, device, **options)
         o: IQNOptions = self.options
         self.kappa, self.max_gradient_norm = o.kappa, o.max_gradient_norm
-        self.target_interval = o.target_interval
         self.epsilon, self.epsilon_boltzmann = o.epsilon, o.epsilon_boltzmann
-        self.boltzmann_noise, self.cvar = o.boltzmann_noise, o.cvar
+        self.boltzmann_noise = o.boltzmann_noise
         self.actor = actor_cls(observation_space, action_space)
         self.actor.to_device(device)
         encoder = self.actor.encoder
@@ -167,7 +159,7 @@ class IQNAgent(ShippedAgent):
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
         if o.actor_polyak:
             self._flat_ema = Flat(self.actor_ema, self.actor)
-        self.optimizer = self._adam(self._flat, o.lr, decoupled_weight_decay=True)
+        self.optimizer = self._adam(self._flat, o.lr)
         if o.acceleration == "auto":
             self._step = accelerate(self._update, device, [self.optimizer], self._numbers)
         self._explore()
@@ -185,7 +177,7 @@ class IQNAgent(ShippedAgent):
     def train(self, batch: Batch) -> Metrics:
         """Do one training step on a batch; see `TrainingAgent.train`."""
         self.updates += 1
-        return self._step(batch, self.updates % self.target_interval == 0)
+        return self._step(batch, True)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
@@ -203,7 +195,7 @@ class IQNAgent(ShippedAgent):
     @torch.no_grad()
     def _explore(self) -> None:
         """Write the settings of exploration to the networks, where they are part of the weights."""
-        behaviour = self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise, self.cvar
+        behaviour = self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise
         self.actor.behaviour.copy_(torch.tensor(behaviour))
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
@@ -212,7 +204,7 @@ class IQNAgent(ShippedAgent):
         self.actor_ema.load_weights(weights)
         self.target.load_weights(weights)
 
-    def _update(self, batch: Batch, moves_target: bool) -> Metrics:
+    def _update(self, batch: Batch, _: bool) -> Metrics:
         if self.obs_norm is not None:
             self.obs_norm.update(batch.obs, self.ranks)
         z_BN, target_BM, tau_BN = self._quantiles(batch)
@@ -221,8 +213,7 @@ class IQNAgent(ShippedAgent):
         self.average_gradients(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_([self._flat.parameter], self.max_gradient_norm)
         adam_step(self.optimizer)
-        if moves_target:
-            soft_update(self.polyak, self._flat_target.parameter, self._flat.parameter)
+        soft_update(self.polyak, self._flat_target.parameter, self._flat.parameter)
         if self.actor_ema is not self.actor:
             soft_update(self.actor_polyak, self._flat_ema.parameter, self._flat.parameter)
         z_BN = z_BN.detach()

@@ -39,18 +39,17 @@ class IQNActor(ActorModule):
         phi_d(tau) = relu(sum_i cos(pi i tau) w_id + b_d),  i = 0 … C - 1      eq. 4
         Z_tau(s, a) = V(psi phi(tau)) + Adv(psi phi(tau), a) - mean_a' Adv(psi phi(tau), a')
 
-    Q(s, a) is the mean of the K quantiles tau_k = eta (k + 1/2) / K: the mean of the returns or,
-    with eta below 1, of the worst share eta of them (CVaR, section 3.2). In each step, a policy
-    that explores takes
+    Q(s, a) is the mean of the K quantiles tau_k = (k + 1/2) / K, which is that of the returns. In
+    each step, a policy that explores takes
 
         a uniformly random action, with probability `epsilon`
         argmax_a Q(s, a) + `boltzmann_noise` N(0, 1), with probability `epsilon_boltzmann`
         argmax_a Q(s, a) otherwise.
 
     Attributes:
-        behaviour: float32 [4]: `epsilon`, `epsilon_boltzmann`, `boltzmann_noise` and eta. They are
-            part of the weights, so that what the agent sets travels with the policy. At first, the
-            policy is greedy with an eta of 1.
+        behaviour: float32 [3]: `epsilon`, `epsilon_boltzmann` and `boltzmann_noise`. They are part
+            of the weights, so that what the agent sets travels with the policy. At first, the
+            policy is greedy.
         extras: "greedy": numpy bool, whether the action was the one of the largest value, however
             it was chosen; "values": float32 [A], Q of each action.
     """
@@ -112,7 +111,7 @@ class IQNActor(ActorModule):
         self.value = nn.Linear(hidden_size, 1)
         self.advantage = nn.Linear(hidden_size, actions)
         self.register_buffer("frequencies", math.pi * torch.arange(cosines), persistent=False)
-        self.register_buffer("behaviour", torch.tensor([0.0, 0.0, 0.0, 1.0]))
+        self.register_buffer("behaviour", torch.zeros(3))
         self.extras = {"greedy": np.bool_(False), "values": np.zeros(actions, np.float32)}
 
     def features(self, obs: Observation, time_left: Tensor | None = None) -> Tensor:
@@ -139,11 +138,9 @@ class IQNActor(ActorModule):
 
     def values(self, state_BD: Tensor, quantiles: int) -> Tensor:
         """Compute the values by which actions are chosen, Q [B, A]: the mean of a number of evenly
-        spaced `quantiles` below eta.
+        spaced `quantiles`.
         """
-        tau_1N = (
-            (torch.arange(quantiles, device=state_BD.device) + 0.5) / quantiles * self.behaviour[3]
-        )[None]
+        tau_1N = ((torch.arange(quantiles, device=state_BD.device) + 0.5) / quantiles)[None]
         # the heads are linear, so the mean may be taken before them
         return self._heads(self._hidden(state_BD, tau_1N).mean(dim=1))
 
@@ -158,7 +155,7 @@ class IQNActor(ActorModule):
         values_A = self(obs)[0].cpu()
         best = chosen = int(values_A.argmax())
         if not test:
-            epsilon, boltzmann, scale, _ = self.behaviour.tolist()
+            epsilon, boltzmann, scale = self.behaviour.tolist()
             draw = float(torch.rand(()))
             if draw < epsilon:
                 chosen = int(torch.randint(len(values_A), ()))

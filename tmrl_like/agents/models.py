@@ -21,8 +21,11 @@ from tmrl_like.agents.ensemble import MLP, AverageMLP, EnsembleMLP
 from tmrl_like.agents.in_numpy import NumpyActor, NumpyGaussianActor
 from tmrl_like.agents.observations import Encoder, Rescale
 from tmrl_like.agents.space_layout import Space, action_bounds, actor_spec
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.network import (
+    LOG_STD_MAX,
+    LOG_STD_MIN,
     GaussianOptions,
     GaussianSpec,
     NetworkOptions,
@@ -141,7 +144,7 @@ class MLPActor(ActorModule, MLP):
         if isinstance(self.random, ColouredNoise):
             self.random.reset()
 
-    def carry_over(self, previous: ActorModule) -> None:
+    def carry_over(self, previous: Actor) -> None:
         """Continue the noise of the instance that acted until now."""
         assert isinstance(previous, MLPActor)
         self.random = previous.random
@@ -174,7 +177,6 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
 
     def __init__(self, observation_space: Space, action_space: Space, **options: Any) -> None:
         super().__init__(observation_space, action_space, **options)
-        self.log_std_min, self.log_std_max = self.options.log_std_min, self.options.log_std_max
         self.register_buffer("act_center", torch.tensor(self.spec.center), persistent=False)
         self.register_buffer("act_half", torch.tensor(self.spec.half), persistent=False)
         self._log_half_sum = float(np.log(self.spec.half).sum())
@@ -182,7 +184,7 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
     def forward(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Map a structure of [B, ...] to mean and log standard deviation of u, each [B, A]."""
         mean, log_std = self.outputs(self.encoder(obs)).chunk(2, dim=-1)
-        return mean, log_std.clamp(self.log_std_min, self.log_std_max)
+        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
     def sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Draw actions and their log-density; see `SamplingActor.sample`."""
@@ -224,23 +226,22 @@ class EnsembleCritic(EnsembleMLP):
         self.rescale_act = Rescale(np.reciprocal(half), np.divide(-center, half))
         return len(center), 1
 
-    def forward(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, obs: Observation, act: Tensor) -> Tensor:
         """Compute the values of actions.
 
         Args:
             obs: structure of [B, ...].
             act: [B, *action shape] in the action space's units.
-            members: int64 [M], the critics to ask; None asks all.
 
         Returns:
-            float32 [N, B] (or [M, B]).
+            float32 [N, B].
         """
-        return self.outputs_at(obs, act, members).squeeze(-1)
+        return self.outputs_at(obs, act).squeeze(-1)
 
-    def outputs_at(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
-        """Compute the outputs, [N, B, O] (or [M, B, O]); arguments as for `forward`."""
+    def outputs_at(self, obs: Observation, act: Tensor) -> Tensor:
+        """Compute the outputs, [N, B, O]; arguments as for `forward`."""
         act_BA = self.rescale_act(act.reshape(len(act), -1).float())
-        return self.outputs(torch.cat((self.encoder(obs), act_BA), dim=1), members)
+        return self.outputs(torch.cat((self.encoder(obs), act_BA), dim=1))
 
 
 class CategoricalCritic(EnsembleCritic):
@@ -263,9 +264,9 @@ class CategoricalCritic(EnsembleCritic):
         self.register_buffer("bins", bins, persistent=False)
         return num_inputs, NUM_BINS
 
-    def forward(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, obs: Observation, act: Tensor) -> Tensor:
         """Compute the values of actions; see `EnsembleCritic.forward`."""
-        return self.outputs_at(obs, act, members).softmax(dim=-1) @ self.bins
+        return self.outputs_at(obs, act).softmax(dim=-1) @ self.bins
 
 
 def squashed_log_prob(u_BA: Tensor, noise_BA: Tensor, log_std_BA: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 import numpy as np
 import torch
@@ -142,9 +142,6 @@ class SACOptions(ShippedOptions):
         policy_delay: train the actor in every `policy_delay`-th step.
         smoothness: weight of `smoothness_loss` in the actor's loss, for a `SquashedGaussianActor`;
             0 leaves the loss out.
-        optimizer: "adam" or "adamw", for actor and critics. `betas`, `eps` and `weight_decay` are
-            theirs, too.
-        amsgrad: divide by the largest second moment so far, for actor and critics.
         picture_encoder: path of a file with initial weights of the picture encoder, as written by
             `tmrl-like trainer --encoder`.
     """
@@ -160,8 +157,6 @@ class SACOptions(ShippedOptions):
     target_entropy: float | None = None
     policy_delay: Positive = 1
     smoothness: NotNegative = 0.0
-    optimizer: Literal["adam", "adamw"] = "adam"
-    amsgrad: bool = False
     picture_encoder: str | None = None
 
     def __post_init__(self) -> None:
@@ -239,7 +234,7 @@ class SACAgent(ShippedAgent):
             actor_cls: called as `actor_cls(observation_space, action_space)`. Give the workers the
                 same class or partial. See `SamplingActor`. None takes the built-in actor.
             critic_cls: called as `critic_cls(observation_space, action_space, n_critics=N)`. Makes
-                a module with `forward(obs, act, members=None) -> [N, B]`, as `EnsembleCritic` has
+                a module with `forward(obs, act) -> [N, B]`, as `EnsembleCritic` has
                 it. If it takes `hidden_sizes` and is not given them, it gets the actor's. None
                 takes the built-in critics.
             options: see `SACOptions`.
@@ -271,9 +266,8 @@ class SACAgent(ShippedAgent):
         if o.scale_rewards:
             self.return_scale = ReturnScale().to(device)
         self._flat_temperature = Flat(self.temperature)
-        kind = {"amsgrad": o.amsgrad, "decoupled_weight_decay": o.optimizer == "adamw"}
-        self.actor_optimizer = self._adam(self._flat_actor, o.lr_actor, **kind)
-        self.critic_optimizer = self._adam(self._flat_critic, o.lr_critic, **kind)
+        self.actor_optimizer = self._adam(self._flat_actor, o.lr_actor)
+        self.critic_optimizer = self._adam(self._flat_critic, o.lr_critic)
         self.temperature_optimizer = FlatAdam(self._flat_temperature.parameter, lr=o.lr_entropy)
         if o.acceleration == "auto":
             _ = self.compiled  # made here, so that its imports do not delay the first step
@@ -299,7 +293,7 @@ class SACAgent(ShippedAgent):
         self.actor_updates += 1
         kept = (self.actor_updates - 1) / (self.actor_updates + _FIRST_UPDATES)
         average, flat = self._flat_average.parameter, self._flat_published.parameter
-        self._move(min(kept, self.actor_polyak), average, flat[: len(average)])
+        soft_update(min(kept, self.actor_polyak), average, flat[: len(average)])
         if self.actor_updates == 1:
             actor.average.is_used.fill_(1.0)
 
@@ -336,10 +330,7 @@ class SACAgent(ShippedAgent):
         with its rewards scaled.
         """
         if self.obs_norm is not None:
-            if self.compiled is not None and self.ranks is None:
-                self.compiled.count(batch.obs)
-            else:
-                self.obs_norm.update(batch.obs, self.ranks)
+            self.obs_norm.update(batch.obs, self.ranks)
         if self.return_scale is None:
             return batch
         discount = self._gamma_of(batch) * (1.0 - batch.terminated)
@@ -376,19 +367,17 @@ class SACAgent(ShippedAgent):
     def _td_target(self, batch: Batch) -> Tensor:
         next_act_BA, next_log_prob_B = self._sample(batch.next_obs)  # [B, A], [B]
         members = self._draw_critics()
-        next_q_MB = self._values(self.critic_target, batch.next_obs, next_act_BA, members)
+        next_q_MB = self._values(self.critic_target, batch.next_obs, next_act_BA)[members]
         gamma, entropy_coef = self._gamma_of(batch), self.temperature()
         return td_target(
             batch.rew, batch.terminated, next_q_MB, next_log_prob_B, entropy_coef, gamma
         )
 
-    def _values(
-        self, critic: nn.Module, obs: Observation, act: Tensor, members: Tensor | None = None
-    ) -> Tensor:
-        """Return the values of actions by all critics, [N, B], or by `members`, [M, B]."""
-        q_NB: Tensor = critic(obs, act, members)
-        num_critics = self.n_critics if members is None else len(members)
-        _expect_shape(f"the result of {type(critic).__name__}.forward", q_NB, num_critics, len(act))
+    def _values(self, critic: nn.Module, obs: Observation, act: Tensor) -> Tensor:
+        """Return the values of actions by all critics, [N, B]."""
+        q_NB: Tensor = critic(obs, act)
+        name = f"the result of {type(critic).__name__}.forward"
+        _expect_shape(name, q_NB, self.n_critics, len(act))
         return q_NB
 
     def _gamma_of(self, batch: Batch) -> float | Tensor:
@@ -398,10 +387,10 @@ class SACAgent(ShippedAgent):
     def _draws_critics(self) -> bool:
         return self.critics_in_target < self.n_critics
 
-    def _draw_critics(self) -> Tensor | None:
-        """Draw the critics that make the target: int64 [M] without repetition, or None for all."""
+    def _draw_critics(self) -> Tensor:
+        """Draw the critics that make the target, int64 [M] without repetition."""
         if not self._draws_critics:
-            return None
+            return torch.arange(self.n_critics, device=self.device)
         return torch.rand(self.n_critics, device=self.device).topk(self.critics_in_target).indices
 
     def _train_actor(self, batch: Batch) -> Metrics:
@@ -486,11 +475,9 @@ class SACAgent(ShippedAgent):
         """Update what follows the networks in training: here, the target critics."""
         target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
         # the parameters of the shared picture encoder come first
-        self._move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)
-
-    @property
-    def _move(self) -> Callable[[float, Tensor, Tensor], None]:
-        return soft_update if self.compiled is None else self.compiled.soft_update
+        soft_update(
+            self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic
+        )
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
@@ -608,7 +595,7 @@ class SACAgent(ShippedAgent):
         assert isinstance(self.actor, SquashedGaussianActor)
         networks = self.actor, self.critic, self.critic_target
         flats = self._flat_actor, self._flat_critic, self._flat_critic_target
-        return compiled_sac(networks, flats, self.obs_norm)
+        return compiled_sac(networks, flats)
 
 
 class REDQAgent(SACAgent):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import torch
 from msgspec import Meta
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from tmrl_like.agents.acceleration import Flat, FlatAdam, Step
 from tmrl_like.agents.agent import Averaging, TrainingAgent
 from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.agents.space_layout import Space
-from tmrl_like.base.options import AboveZero, NotNegative, Options
+from tmrl_like.base.options import AboveZero, Options
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
 
@@ -30,9 +29,8 @@ class ShippedOptions(Options):
         polyak: share of the target networks that each update keeps.
         actor_polyak: share of the actor's moving average that each update keeps; less at first. See
             the agent for what acts by the average.
-        betas: decay rates of Adam's two moments.
-        eps: constant that Adam adds to its denominator.
-        weight_decay: an L2 term with Adam, decoupled with AdamW.
+        betas: decay rates of Adam's two moments, for actor and critics.
+        eps: constant that Adam adds to its denominator, for actor and critics.
         acceleration: "auto" takes the fastest training step that this machine can do; "off" takes
             the losses as they are written, and autograd.
     """
@@ -42,7 +40,6 @@ class ShippedOptions(Options):
     actor_polyak: Kept = 0.995
     betas: tuple[Kept, Kept] = (0.9, 0.999)
     eps: AboveZero = 1e-8
-    weight_decay: NotNegative = 0.0
     acceleration: Literal["auto", "off"] = "auto"
 
 
@@ -73,11 +70,9 @@ class ShippedAgent(TrainingAgent):
         self.updates = 0
         self._step = self._update
 
-    def _adam(self, flat: Flat, lr: float, **more: bool) -> FlatAdam:
+    def _adam(self, flat: Flat, lr: float) -> FlatAdam:
         """Return an optimiser with the options."""
-        o = self.options
-        adam = {"lr": lr, "betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay}
-        return FlatAdam(flat.parameter, **adam, **more)
+        return FlatAdam(flat.parameter, lr=lr, betas=self.options.betas, eps=self.options.eps)
 
     def join(self, ranks: Averaging) -> None:
         """See `TrainingAgent.join`."""
@@ -102,11 +97,10 @@ class ShippedAgent(TrainingAgent):
         return self.actor
 
 
-@torch.no_grad()
 def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
     """Update an exponential moving average (EMA) in place.
 
     average <- polyak * average + (1 - polyak) * parameter:  the target's update in SAC's algorithm
     1, with tau = 1 - polyak.
     """
-    average.lerp_(parameter, 1.0 - polyak)
+    average.data.lerp_(parameter.data, 1.0 - polyak)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tmrl_like.base.options import NotNegative, Options, Positive
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import PolicyError, expect
+from tmrl_like.errors import PolicyError
 from tmrl_like.policies.layers import Floats, WeightAndBias, layer_of, normalise
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.pictures import PICTURE_FEATURES, PictureNetwork, PictureSpec
@@ -33,6 +33,7 @@ from tmrl_like.types import Action
 
 # torch initialises layers small: with inputs of this size the first layer can resolve them
 OBS_RANGE = 3.0
+LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0  # of a Gaussian policy
 MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
 _ZERO = np.zeros((), np.float32)  # as an array, which numpy need not convert
 # parameters
@@ -69,8 +70,6 @@ class GaussianOptions(NetworkOptions):
     Its actions are  center + half * tanh(u),  u ~ N(mean, std).
 
     Attributes:
-        log_std_min: lower bound of the logarithm of u's standard deviation.
-        log_std_max: its upper bound.
         noise_beta: exponent of the exploration noise while acting, 0 to 2. With 0, each action's
             noise is drawn independently. Above 0, an episode's noise has the power spectral density
             1 / f^noise_beta, so that it moves smoothly; see `ColouredNoise`. Training always draws
@@ -79,15 +78,8 @@ class GaussianOptions(NetworkOptions):
             of steps of an episode, or fewer.
     """
 
-    log_std_min: float = -10.0
-    log_std_max: float = 2.0
     noise_beta: Annotated[float, Meta(ge=0, le=2)] = 0.0
     noise_steps: Positive = 1000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        low, high = self.log_std_min, self.log_std_max
-        expect(low <= high, "log_std_min", low, f"at most log_std_max, {high}")
 
 
 class Numbers(msgspec.Struct, frozen=True):
@@ -157,8 +149,7 @@ class GaussianSpec(_ActorSpec, frozen=True, kw_only=True, tag="gaussian"):
 
     @functools.cached_property
     def _arrays(self) -> list[Floats]:
-        limits = self.options.log_std_min, self.options.log_std_max
-        return [np.array(values, np.float32) for values in (self.center, self.half, *limits)]
+        return [np.array(values, np.float32) for values in (self.center, self.half)]
 
     def noise(self, random: np.random.Generator) -> Any:
         """Return the coloured noise, or `random` if `noise_beta` is 0."""
@@ -169,10 +160,10 @@ class GaussianSpec(_ActorSpec, frozen=True, kw_only=True, tag="gaussian"):
         """Return the action, a new array, for mean and log standard deviation, [2 A]. Without
         `random`, u is its mean.
         """
-        center, half, log_std_min, log_std_max = self._arrays
+        center, half = self._arrays
         u = outputs[: len(center)]
         if random is not None:
-            log_std = np.minimum(np.maximum(outputs[len(center) :], log_std_min), log_std_max)
+            log_std = np.minimum(np.maximum(outputs[len(center) :], LOG_STD_MIN), LOG_STD_MAX)
             u = u + np.exp(log_std) * random.standard_normal(len(center), np.float32)
         action: Floats = np.tanh(u) * half + center
         return action.reshape(self.shape)

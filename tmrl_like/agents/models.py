@@ -21,6 +21,7 @@ from tmrl_like.agents.ensemble import MLP, AverageMLP, EnsembleMLP
 from tmrl_like.agents.in_numpy import NumpyActor, NumpyGaussianActor
 from tmrl_like.agents.observations import Encoder, Rescale
 from tmrl_like.agents.space_layout import Space, action_bounds, actor_spec
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.network import (
     LOG_STD_MAX,
@@ -143,7 +144,7 @@ class MLPActor(ActorModule, MLP):
         if isinstance(self.random, ColouredNoise):
             self.random.reset()
 
-    def carry_over(self, previous: ActorModule) -> None:
+    def carry_over(self, previous: Actor) -> None:
         """Continue the noise of the instance that acted until now."""
         assert isinstance(previous, MLPActor)
         self.random = previous.random

@@ -33,7 +33,7 @@ class Actor(ABC):
         resets the environment.
         """
 
-    def carry_over(self, previous: Any) -> None:  # noqa: B027 - as `reset`
+    def carry_over(self, previous: Actor) -> None:  # noqa: B027 - as `reset`
         """Take over recurrent state from the instance that acted until now (new weights take effect
         in mid-episode).
 

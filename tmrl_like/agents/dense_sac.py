@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tmrl_like.agents.acceleration import Flat, Metrics
@@ -40,7 +41,7 @@ from tmrl_like.agents.models import (
     EnsembleCritic,
     SquashedGaussianActor,
 )
-from tmrl_like.agents.observations import Rescale
+from tmrl_like.agents.observations import Rescale, RunningNorm
 from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import LOG_STD_MAX, LOG_STD_MIN
 from tmrl_like.types import Batch, Observation
@@ -48,6 +49,7 @@ from tmrl_like.types import Batch, Observation
 TWO, HALF = np.float32(2.0), np.float32(0.5)
 LOW, HIGH = np.float32(LOG_STD_MIN), np.float32(LOG_STD_MAX)
 BINS = np.linspace(-LARGEST_VALUE, LARGEST_VALUE, NUM_BINS).astype(np.float32)
+HORIZON, SMALLEST_VAR = RunningNorm.HORIZON, RunningNorm.FLOOR**2
 
 
 class Scaling(NamedTuple):
@@ -63,6 +65,17 @@ class Drawing(NamedTuple):
     noise_BA: Floats  # standard normal
     rescale: Scaling  # of observations
     rescale_act: Scaling  # to [-1, 1]
+
+
+class Statistics(NamedTuple):
+    """The arrays of a `RunningNorm`."""
+
+    which: Integers
+    batches: NDArray[np.float64]  # [], number of batches seen
+    mean: NDArray[np.float64]
+    mean_square: NDArray[np.float64]
+    scale: Floats
+    shift: Floats
 
 
 class Drawn(NamedTuple):
@@ -85,6 +98,7 @@ class CompiledSAC:
         critic: EnsembleCritic,
         networks: tuple[NamedTuple, ...],
         gradients: tuple[Callable[..., Any], Callable[..., Any]],
+        obs_norm: RunningNorm | None = None,
     ) -> None:
         """Compute the `gradients` of critics and actor by the `networks`."""
         self._networks = networks
@@ -96,6 +110,20 @@ class CompiledSAC:
             rescale = Scaling(ones, 0 * ones)
         self._scalings = rescale, _scaling_of(critic.rescale_act)
         self._num_actions = actor.spec.num_outputs // 2
+        if obs_norm is not None:
+            buffers = (
+                obs_norm.which,
+                obs_norm.count,
+                obs_norm.mean,
+                obs_norm.mean_square,
+                obs_norm.scale,
+                obs_norm.shift,
+            )
+            self._statistics = Statistics(*(buffer.numpy() for buffer in buffers))
+
+    def count(self, obs: Observation) -> None:
+        """Do what `RunningNorm.update` does, without ranks."""
+        _count(self._encoder.flatten(obs).numpy(), self._statistics)
 
     def of_critics(
         self,
@@ -173,11 +201,12 @@ class CompiledSAC:
 def compiled_sac(
     modules: tuple[SquashedGaussianActor, EnsembleCritic, EnsembleCritic],
     flats: tuple[Flat, Flat, Flat],
+    obs_norm: RunningNorm | None,
 ) -> CompiledSAC:
     """Use an actor, critics and their targets, whose parameters stay where they are."""
     actor, critic, _ = modules
     networks = tuple(map(network_of, modules, flats))
-    return CompiledSAC(actor, critic, networks, (_critic_gradients, _actor_gradients))
+    return CompiledSAC(actor, critic, networks, (_critic_gradients, _actor_gradients), obs_norm)
 
 
 def _scaling_of(rescale: Rescale) -> Scaling:
@@ -402,6 +431,26 @@ def _smoothness_errors(
             d_outputs_SO[b, a] = TWO * change * (ONE - mean * mean)
             d_outputs_SO[num_rows + b, a] = -TWO * change * (ONE - next_mean * next_mean)
     return d_outputs_SO, loss
+
+
+@compiled
+def _count(x_BR: Floats, statistics: Statistics) -> None:
+    """Add a batch to the running means, and write the scale and shift that they give; see
+    `RunningNorm`.
+    """
+    which_U, count, mean_U, mean_square_U, scale_R, shift_R = statistics
+    count[()] += 1.0
+    weight = 1.0 / min(float(count[()]), HORIZON)
+    for u in range(len(which_U)):
+        r, total, total_square = which_U[u], 0.0, 0.0
+        for b in range(len(x_BR)):
+            x = np.float64(x_BR[b, r])
+            total += x
+            total_square += x * x
+        mean_U[u] += weight * (total / len(x_BR) - mean_U[u])
+        mean_square_U[u] += weight * (total_square / len(x_BR) - mean_square_U[u])
+        scale = 1.0 / math.sqrt(max(mean_square_U[u] - mean_U[u] * mean_U[u], SMALLEST_VAR))
+        scale_R[r], shift_R[r] = scale, -scale * mean_U[u]
 
 
 @compiled_part

@@ -330,7 +330,10 @@ class SACAgent(ShippedAgent):
         with its rewards scaled.
         """
         if self.obs_norm is not None:
-            self.obs_norm.update(batch.obs, self.ranks)
+            if self.compiled is not None and self.ranks is None:
+                self.compiled.count(batch.obs)
+            else:
+                self.obs_norm.update(batch.obs, self.ranks)
         if self.return_scale is None:
             return batch
         discount = self._gamma_of(batch) * (1.0 - batch.terminated)
@@ -595,7 +598,7 @@ class SACAgent(ShippedAgent):
         assert isinstance(self.actor, SquashedGaussianActor)
         networks = self.actor, self.critic, self.critic_target
         flats = self._flat_actor, self._flat_critic, self._flat_critic_target
-        return compiled_sac(networks, flats)
+        return compiled_sac(networks, flats, self.obs_norm)
 
 
 class REDQAgent(SACAgent):

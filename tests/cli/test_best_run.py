@@ -45,18 +45,13 @@ def kept(tmp_path):
     return lambda: Rollout.load(tmp_path / "rollout.npz")
 
 
-@pytest.fixture
-def said(caplog):
+def test_a_record_is_kept_and_neither_a_fault_nor_a_demonstration_is_one(keep, kept, caplog):
     caplog.set_level(logging.INFO, "tmrl_like")
-    return lambda: [record.message for record in caplog.records]
-
-
-def test_a_record_is_kept_and_neither_a_fault_nor_a_demonstration_is_one(keep, kept, said):
     fault, human = dataclasses.replace(drive(9), fault="it broke"), drive(9)
     human.sources[2] = ActionSource.EXPERT
     for rollout in (drive(3), fault, human, drive(2), drive(5), drive(5)):
         keep(rollout)
-    assert said() == [
+    assert caplog.messages == [
         "record: return 3 (policy 7)",
         "record: return 5, before: return 3 (policy 7)",
     ]

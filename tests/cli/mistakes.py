@@ -71,9 +71,6 @@ MISTAKES = {
         "there is no experiment and no run drnoe; did you mean drone?",
     ),
     "no such key to revoke": Mistake("keys revoke nobody", "no key is named 'nobody'"),
-    "keys that cannot be written": Mistake(
-        "keys invite robot", "cannot write keys to", given="home_is_a_file"
-    ),
     "no name for a key": Mistake("keys invite ../x", "'../x' is not a name for a key"),
     "engine of our own": Mistake(
         "engine init", "an earlier version had it: start nats-server yourself"

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import math
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -74,11 +74,8 @@ def test_of_workers_that_set_records_at_once_the_best_is_kept(kept, tmp_path):
         for n in range(20):
             keep(drive(100 * ((7 * n + number) % 20) + number))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(work, range(4)))
     assert kept().return_ == 1903
 
 

@@ -125,7 +125,7 @@ def test_version_and_configuration_are_printed(typed):
     assert "gain: 0.02" in out
 
 
-def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
+def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
     here, there = ("--keys-dir", tmp_path / "here"), ("--keys-dir", tmp_path / "there")
     invited = typed("keys invite robot1 --role both", *here)
     assert "keys join" in invited.err
@@ -140,6 +140,9 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
     assert listed.out.startswith("this machine connects as arm; ")
     assert listed.err == ""
     assert "no keys in " in typed("keys list", "--keys-dir", tmp_path / "nowhere").out
+    (tmp_path / "file").touch()
+    folder = ("--keys-dir", tmp_path / "file" / "keys")
+    assert "cannot write keys to " in refused("keys join", invited.out.strip(), *folder)
     typed("keys revoke robot1", *here)
     assert "robot1                 " not in typed("keys list", *here).out
     typed("keys revoke local", *here)

@@ -43,8 +43,9 @@ BLUEPRINTS = {
 }
 
 
-def open_drive(straight_m=100.0, radius_m=60.0):
+def open_drive():
     """Return a road of one lane as OpenDRIVE: straight along x, then a quarter turn to the left."""
+    straight_m, radius_m = 100.0, 60.0
     curve_m = radius_m * math.pi / 2
     mark = (
         '<roadMark sOffset="0" type="{}" weight="standard" color="standard" width="0.12" '

@@ -202,12 +202,10 @@ def write_tree(tree, root):
             target.chmod(0o600)  # keys must be private to their owner
 
 
-def age(root, by_s=100_000.0):
-    """Make all files look older by `by_s` seconds; the default puts them before any live
-    process.
-    """
+def age(root):
+    """Make all files look older than any live process."""
     for path in [root, *root.rglob("*")]:
-        then = path.stat().st_mtime - by_s
+        then = path.stat().st_mtime - 100_000.0
         os.utime(path, (then, then))
 
 
@@ -351,20 +349,14 @@ class Ended(BaseException):
     """Raised in the work where the power fails or the process is killed."""
 
 
-def end_at_each_operation(
-    folder,
-    work,
-    check,
-    is_cut,
-    seed=7,
-):
+def end_at_each_operation(folder, work, check, is_cut):
     """Run `work(root, promise)` again and again, ended before each of its operations in turn, at
     last not at all; call `check(root, promised)` after each.
 
     Returns:
         How many operations the work has.
     """
-    rng = random.Random(seed)
+    rng = random.Random(7)
     at, is_over = 0, False
     while not is_over:
         root, promised = folder / str(at), []

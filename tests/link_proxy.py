@@ -48,11 +48,6 @@ class LinkProxy:
         """The host and port it listens on."""
         return "127.0.0.1", self.port
 
-    @property
-    def corrupted(self):
-        """Number of bits flipped since the last `corrupt`."""
-        return self._noise.flips
-
     def cut(self):
         """Break all connections; continue to accept new ones."""
         self._order(self._cut())
@@ -169,7 +164,6 @@ class _Noise:
     """Flips single bits, on average one in `every_bytes` bytes."""
 
     def __init__(self, every_bytes=math.inf, seed=None):
-        self.flips = 0
         self._every_bytes = every_bytes
         self._random = random.Random(seed)
         self._to_go = self._distance()
@@ -184,7 +178,6 @@ class _Noise:
         at = self._to_go
         while at <= len(data):
             noisy[int(at) - 1] ^= 1 << self._random.randrange(8)
-            self.flips += 1
             at += self._distance()
         self._to_go = at - len(data)
         return bytes(noisy)

@@ -55,8 +55,8 @@ def proofs():
         if "mark.fault(" not in text:
             continue
         module = ast.parse(text)
-        of_all = [ast.unparse(node) for node in module.body if isinstance(node, ast.Assign)]
-        of_all = [line for line in of_all if line.startswith("pytestmark")]
+        lines = map(ast.unparse, module.body)
+        of_all = [line for line in lines if line.startswith("pytestmark")]
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef):
                 marks = "\n".join([*of_all, *map(ast.unparse, node.decorator_list)])
@@ -64,7 +64,7 @@ def proofs():
                     (command for mark, command in COMMANDS.items() if mark in marks), "make test"
                 )
                 for mark in node.decorator_list:
-                    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
+                    if ast.unparse(mark).startswith("pytest.mark.fault("):
                         said = [ast.literal_eval(argument) for argument in mark.args]
                         yield Proof(
                             *said, f"{path.relative_to(TESTS).as_posix()}::{node.name}", command

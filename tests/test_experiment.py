@@ -106,11 +106,6 @@ def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_r
     ):
         flight = threading.Thread(target=worker.run)
         flight.start()
-        with (
-            pytest.raises(ConfigError, match="the run mine is in use by process"),
-            experiment.make_trainer(),
-        ):
-            raise AssertionError("two trainers own one run")
         trainer.run()
         worker.stop()
         flight.join()

@@ -179,11 +179,6 @@ def test_each_environment_has_a_seed_for_its_first_reset(tmp_path):
     assert len(set(given)) == len(given) == 6 < len(Seeds.seeds)
 
 
-def test_an_environment_that_raises_is_made_again_and_counted(tmp_path):
-    assert run(tmp_path, partial(CountingEnv, raise_at=15)).total_updates == 40
-    assert rounds_in(tmp_path)[-1]["env_faults_total"] > 0
-
-
 def test_samples_that_cannot_be_learnt_from_end_it(tmp_path, monkeypatch):
     monkeypatch.setattr(CountingEnv, "_obs", lambda self: np.full(2, 1e30, np.float32))
     with pytest.raises(MemoryContractError, match=r"obs holds 1\.0.* not finite"):

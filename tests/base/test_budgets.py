@@ -76,24 +76,19 @@ def test_work_ends_when_its_time_is_over_and_goes_on_in_order(work):
     assert work.served == list(range(8))
 
 
-def test_a_peer_that_leaves_for_a_moment_does_not_get_ahead(work):
-    work.add("bad", ["bad"] * 5, 1.0)
-    work.go_on(10.0)
-    work.served.clear()
-    work.add("good", ["good"] * 20, 0.1)
-    work.add("bad", ["bad"] * 5, 1.0)
-    work.go_on(0.5)
-    assert set(work.served) == {"good"}
-
-
-def test_a_peer_that_comes_while_nothing_waits_has_no_more_turns_than_those_that_were_there(work):
-    work.add("old", ["old"] * 50, 1.0)
+@pytest.mark.parametrize(
+    ("before", "takes_s", "for_s", "turns"), [(5, 0.1, 0.5, 0), (50, 1.0, 8.0, 3)]
+)
+def test_a_peer_that_pauses_does_not_get_ahead_of_a_new_one_nor_fall_behind_it(
+    work, before, takes_s, for_s, turns
+):
+    work.add("old", ["old"] * before, 1.0)
     work.go_on(100.0)
     work.served.clear()
-    work.add("new", ["new"] * 50, 1.0)
+    work.add("new", ["new"] * 50, takes_s)
     work.add("old", ["old"] * 3, 1.0)
-    work.go_on(8.0)
-    assert work.served.count("old") == 3
+    work.go_on(for_s)
+    assert work.served.count("old") == turns
 
 
 def test_what_waits_of_one_peer_and_of_all_is_bounded():

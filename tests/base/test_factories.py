@@ -25,7 +25,7 @@ class Game:
 
 
 class Env:
-    def __init__(self, game=Game, act_buf_len=2, ticks=1): ...
+    def __init__(self, game=Game, act_buf_len=2): ...
 
     @staticmethod
     def memory_arguments(arguments):

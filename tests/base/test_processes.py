@@ -1,5 +1,6 @@
 """Processes end with the process that started them."""
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -88,6 +89,15 @@ sys.stdin.read()
 """
 
 
+@contextlib.contextmanager
+def begun(code, *arguments, **how):
+    """Run Python code that prints the numbers of processes; yield its process and those."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, **how) as parent:
+        yield parent, [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+
+
 @pytest.fixture
 def stubborn():
     """A process that ignores requests to end."""
@@ -101,11 +111,7 @@ def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it
     tmp_path, until
 ):
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-c", PARENT, str(tmp_path / "script.py")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": PYTHONPATH}
-    ) as parent:
-        started = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+    with begun(PARENT, tmp_path / "script.py") as (parent, started):
         assert len(started) == 3
         assert all(map(is_alive, started))
         parent.kill()
@@ -117,12 +123,7 @@ def test_a_call_of_the_guard_is_made_even_if_its_parent_dies_first_and_said_if_i
 ):
     """The parent dies while the guard imports the function. What it guards ends all the same."""
     (tmp_path / "stop.py").write_text(STOP)
-    command = [sys.executable, "-c", STOPPED]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": PYTHONPATH}, **pipes
-    ) as parent:
-        started = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+    with begun(STOPPED, cwd=tmp_path, stderr=subprocess.PIPE) as (parent, started):
         parent.kill()
         said = parent.stderr.read().decode()
     until(lambda: not any(map(is_alive, started)))
@@ -205,10 +206,8 @@ def test_a_process_that_does_not_end_when_asked_is_killed(stubborn):
 
 
 def test_a_process_has_ended_although_its_parent_takes_no_note_of_it():
-    command = [sys.executable, "-S", "-c", CARELESS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as careless:
-        child = psutil.Process(int(careless.stdout.readline()))
-        assert end_processes([child], 5.0, 0.1) == []
+    with begun(CARELESS) as (careless, children):
+        assert end_processes(children, 5.0, 0.1) == []
         careless.kill()
 
 

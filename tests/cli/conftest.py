@@ -2,11 +2,12 @@ import itertools
 
 import msgspec
 import pytest
-from cli_commands import Command, words
+from cli_commands import PORT, Command, words
 from kit import ports
 
 from tmrl_like.config.settings import Settings
 from tmrl_like.policies.policy_store import PolicyStore
+from tmrl_like.server.server import Server
 
 
 @pytest.fixture
@@ -72,6 +73,12 @@ def fail_in_step(monkeypatch):
         monkeypatch.setattr(TinyEnv, "step", step)
 
     return fail
+
+
+@pytest.fixture
+def port_is_taken():
+    with Server(PORT, host="127.0.0.1"):
+        yield
 
 
 @pytest.fixture

@@ -47,8 +47,8 @@ class Circle(Filmed):
 
     lap_drivers: ClassVar = {"script": Left}
 
-    def __init__(self, radius=10.0, step_s=0.001):
-        super().__init__(step_s)
+    def __init__(self, radius=10.0):
+        super().__init__(step_s=0.001)
         self.radius, self.turned = radius, 0
 
     def reset(self, **options):

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import math
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -18,7 +18,8 @@ from tmrl_like.rollouts import Rollout
 from tmrl_like.types import ActionSource
 
 
-def drive(return_=0.0, progress=None, took_s=2.0, steps=4):
+def drive(return_=0.0, progress=None):
+    steps = 4
     info = {}
     if progress is not None:
         info["progress"] = np.linspace(0, progress, steps, dtype=np.float32)
@@ -28,7 +29,7 @@ def drive(return_=0.0, progress=None, took_s=2.0, steps=4):
         info=info,
         policy_versions=np.full(steps, 7),
         sources=np.zeros(steps, np.int64),
-        times_s=np.linspace(0.1, took_s, steps),
+        times_s=np.linspace(0.1, 2.0, steps),
         time_step_s=0.05,
     )
 
@@ -44,48 +45,21 @@ def kept(tmp_path):
     return lambda: Rollout.load(tmp_path / "rollout.npz")
 
 
-@pytest.fixture
-def said(caplog):
+def test_a_record_is_kept_and_neither_a_fault_nor_a_demonstration_is_one(keep, kept, caplog):
     caplog.set_level(logging.INFO, "tmrl_like")
-    return lambda: [record.message for record in caplog.records]
-
-
-def test_a_record_is_kept(keep, kept, said):
-    for progress in (0.5, 0.3, 0.75):
-        keep(drive(progress=progress))
-    for took_s in (39.5, 38.2, 38.2):
-        keep(drive(progress=1.0, took_s=took_s))
-    assert said() == [
-        "record: 50.0% of the way (policy 7)",
-        "record: 75.0% of the way, before: 50.0% of the way (policy 7)",
-        "record: 39.50 s, before: 75.0% of the way (policy 7)",
-        "record: 38.20 s, before: 39.50 s (policy 7)",
-    ]
-    assert kept().took == 38.2
-    assert kept().experiment == "run_name: mine"
-
-
-def test_without_progress_the_return_counts_and_neither_a_fault_nor_a_demonstration_is_a_record(
-    keep, said
-):
-    human = drive(9)
+    fault, human = dataclasses.replace(drive(9), fault="it broke"), drive(9)
     human.sources[2] = ActionSource.EXPERT
-    for rollout in (
-        drive(3),
-        dataclasses.replace(drive(9), fault="it broke"),
-        human,
-        drive(2),
-        drive(5),
-    ):
+    for rollout in (drive(3), fault, human, drive(2), drive(5), drive(5)):
         keep(rollout)
-    assert said() == [
+    assert caplog.messages == [
         "record: return 3 (policy 7)",
         "record: return 5, before: return 3 (policy 7)",
     ]
+    assert (kept().return_, kept().experiment) == (5, "run_name: mine")
 
 
 def test_an_episode_whose_progress_is_not_a_number_is_no_record(keep, kept):
-    unknown = drive(progress=1.0, took_s=0.2)
+    unknown = drive(progress=1.0)
     unknown.info["progress"][1] = np.nan
     for progress in (0.5, 0.3):
         with pytest.raises(ValueError, match="not a number"):
@@ -100,11 +74,8 @@ def test_of_workers_that_set_records_at_once_the_best_is_kept(kept, tmp_path):
         for n in range(20):
             keep(drive(100 * ((7 * n + number) % 20) + number))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(work, range(4)))
     assert kept().return_ == 1903
 
 

@@ -55,21 +55,6 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
     typed("trainer", task, *where, "--trainer.init_policy", policy, "--trainer.steps 5")
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("DATA --out a.safetensors --actor tiny.TinyActor --agent tiny.TinyAgent", "log_prob"),
-        ("ONE --out a.safetensors", "expected 2 or more, one of them to be held out"),
-    ],
-)
-def test_what_cannot_be_is_one_line(task, tmp_path, typed, refused, monkeypatch, more, said):
-    monkeypatch.chdir(tmp_path)
-    for name, episodes in (("DATA", 2), ("ONE", 1)):
-        typed("record TINY --random --episodes", episodes, "--out", name)
-    assert said in refused("clone", task, more, "--steps 2")
-    assert not [*tmp_path.glob("*.safetensors")]
-
-
 def test_a_data_set_of_another_environment_is_refused(task, tmp_path, typed, refused):
     typed("record pendulum --random --episodes 2 --out", tmp_path / "data")
     out = tmp_path / "a.safetensors"

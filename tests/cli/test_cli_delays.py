@@ -2,11 +2,11 @@
 
 import contextlib
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 from kit.boxes import box
+from kit.environments import Recording, calling
 
 from tmrl_like.cli.measured_delays import describe_response, drive_at_random, measure, random_action
 from tmrl_like.envs.delays import Response
@@ -27,23 +27,6 @@ def drive_of_a_cart(delay, held, steps=300):
         for t in range(5, len(orders) + 1)
     ]
     return list(orders[5:]), observations
-
-
-class Game(gymnasium.Env):
-    """A game with three buttons, whose second one may stop the drive."""
-
-    observation_space = box(1.0, 1)
-    action_space = spaces.Discrete(3)
-    stops = staticmethod(lambda: None)
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        self.pressed = int(action)
-        if action == 2:
-            self.stops()
-        return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
 @pytest.mark.parametrize(
@@ -102,11 +85,16 @@ def test_random_actions_stay_near_the_default_one_and_in_their_space():
 
 
 def test_the_last_order_is_the_default_action_also_of_a_drive_that_is_to_stop():
-    random = np.random.default_rng(1)
-    with contextlib.closing(SupervisedEnv(Game)) as env:
-        env.run(lambda: drive_at_random(env, 50, 1.0, random))
-        assert env.env.pressed == 0
-        env.env.stops = env.stopping.set
+    def drive(steps):
+        supervised.run(lambda: drive_at_random(supervised, steps, 1.0, np.random.default_rng(1)))
+
+    def stop(env):
+        if env.total_steps == 60:
+            supervised.stopping.set()
+
+    with contextlib.closing(SupervisedEnv(calling(stop, Recording))) as supervised:
+        drive(45)
+        assert supervised.env.sent[-2] != supervised.env.sent[-1] == 0.0
         with pytest.raises(StoppedError):
-            env.run(lambda: drive_at_random(env, 10**9, 0.3, random))
-        assert env.env.pressed == 0
+            drive(10**9)
+        assert supervised.env.sent[-2] != supervised.env.sent[-1] == 0.0

@@ -131,8 +131,7 @@ def test_a_server_of_another_wire_version():
         [*doctor.talk(Link(wire_version=m.WIRE_VERSION + 1), doctor.Load())]
 
 
-def test_an_environment_that_raises_or_is_late(look, free_port, monkeypatch):
-    assert "problem  environment: " in look(QUICK, free_port, "--env tiny.NoSuchEnv")
+def test_an_environment_that_is_late(look, free_port, monkeypatch):
     monkeypatch.setattr(doctor, "LATE_SHARE", -1.0)
     assert "warning  environment: " in look(QUICK, free_port, code=0)
 

@@ -94,11 +94,6 @@ def test_a_recording_is_trained_on_and_the_policy_tested(
     assert mean_return(*given, "--episodes", "2") > untrained + 5
 
 
-def test_a_run_without_samples_is_one_line(refused):
-    error = refused("trainer TINY --offline")
-    assert "the memory holds no transition, and offline no worker sends any" in error
-
-
 @pytest.mark.learn
 def test_the_pendulum_is_learnt_from_what_a_random_policy_did(recorded, typed, mean_return):
     steps = ("--trainer.epochs=1", "--trainer.rounds=6", "--trainer.steps=500")
@@ -119,13 +114,5 @@ def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
     assert f"{file}: from 24 samples; it keeps " in said
     assert said.endswith(f"start a run with it: --agent.picture_encoder {to_type(file)}\n")
     typed("trainer", seen, "--offline", given, "--agent.picture_encoder", file)
-    for words, problem in (
-        ((seen, "--encoder", tmp_path / "lights", given), "a name that ends in .safetensors"),
-        ((seen, "--encoder", file), "the memory holds no transition"),
-        (("pendulum", "--encoder", file), "SACAgent has no encoder of pictures"),
-        (
-            (seen, "--run_name=other", "--offline", given, "--agent.picture_encoder", tmp_path),
-            "picture_encoder",
-        ),
-    ):
-        assert problem in refused("trainer", *words)
+    wrong = ("--encoder", tmp_path / "lights", given)
+    assert "a name that ends in .safetensors" in refused("trainer", seen, *wrong)

@@ -109,12 +109,6 @@ def test_a_test_says_how_the_environment_failed_and_goes_on(typed, fail_in_step)
     assert row[0] == "2", "what a fault cut short does not count"
 
 
-def test_a_test_that_always_fails_is_an_error(refused, monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision.FIRST_BACKOFF_S", 0.01)
-    error = refused("test TINY --untrained --episodes 2 --env.returns no_reward", code=1)
-    assert "the environment's reward is None; expected a number (5 faults in a row" in error
-
-
 def test_a_check_passes_where_the_pipeline_keeps_everything(typed):
     out = typed("check TINY --episodes 2").out
     assert "delays: driving 400 steps with random actions, up to 30% of half their range" in out

@@ -19,7 +19,6 @@ from tmrl_like.config.loading import settings_of
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import Settings
 from tmrl_like.metrics.starts import Start, read_starts, write_starts
-from tmrl_like.server.server import Server
 
 ENDLESS = "--trainer.epochs .inf"
 
@@ -143,17 +142,6 @@ def test_a_person_hears_the_bell_and_reads_what_to_do(start):
     assert "waits for a person: put it back" in run.wait_for("\a")
 
 
-@pytest.mark.long  # the test of a part that dies covers it by default
-@pytest.mark.usefixtures("checkpoint_in_the_way")
-def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start):
-    run = start("run TINY", ENDLESS)
-    run.wait_for("epoch 0 round 0")
-    run.process.send_signal(signal.SIGINT)
-    assert run.ends() == 1, run.output
-    assert run.output.count("Traceback") == 0
-    assert "the last checkpoint of this training is missing" in run.output.splitlines()[-1]
-
-
 @pytest.mark.usefixtures("checkpoint_in_the_way")
 @pytest.mark.parametrize(
     ("changes", "code", "cause"),
@@ -203,20 +191,19 @@ def test_a_run_keeps_its_folder_for_itself_until_it_is_killed_and_its_parts_have
         assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
 
 
-@pytest.mark.parametrize("mistake", ["--agent tiny.NoSuchAgent", "--takeover tiny.NoSuchDriver"])
-def test_a_run_whose_code_cannot_be_imported_leaves_the_earlier_run_where_it_is(
-    mistake, folder, refused
+@pytest.mark.usefixtures("port_is_taken")
+@pytest.mark.parametrize(
+    ("mistake", "said", "code"),
+    [
+        ("--agent tiny.NoSuchAgent", "NoSuchAgent", 2),
+        ("--takeover tiny.NoSuchDriver", "NoSuchDriver", 2),
+        ("--server.port PORT", "is taken", 1),
+    ],
+)
+def test_a_run_that_cannot_begin_leaves_the_earlier_run_where_it_is(
+    mistake, said, code, folder, refused
 ):
     folder.mkdir(parents=True)
     (folder / "notes.txt").touch()
-    assert "NoSuch" in refused("run TINY --fresh", mistake)
-    assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
-    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
-
-
-def test_a_run_on_a_taken_port_touches_nothing(folder, refused):
-    folder.mkdir(parents=True)
-    with Server(0, host="127.0.0.1") as server:
-        port = str(server.address[1])
-        assert port in refused("run TINY --fresh --server.port", port, code=1)
-    assert [p.name for p in folder.parent.iterdir()] == ["tiny"]
+    assert said in refused("run TINY --fresh", mistake, code=code)
+    assert [path.name for path in folder.parent.rglob("*")] == ["tiny", "notes.txt"]

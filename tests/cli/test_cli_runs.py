@@ -18,37 +18,30 @@ from tmrl_like.metrics.starts import Start, write_starts
 ONE = "--interval --env.step_s 0 --episodes"
 
 
-@pytest.fixture
-def trained():
-    """Return a function that makes a run of two minutes, with four test episodes that return 0 to
-    3.
-    """
-
-    def make(name, ended="done"):
-        paths = Settings(run_name=name).paths
-        start = Start(
-            time=f"2026-11-23T11:0{len(name)}:00+01:00",
-            task="TinyEnv",
-            ended=ended,
-            experiment=as_yaml(load_experiment(TINY).as_data()),
-            experiment_file=TINY,
-        )
-        write_starts(paths.folder, [Start(time="before"), start])
-        sink = JsonLinesSink(paths.metrics)
-        for number in range(4):
-            counts = {"time_s": 30.0 * (number + 1), "env_steps_total": 100 * number}
-            sink.write({"kind": "episode", "test": True, "return": float(number)} | counts)
-        sink.close()
-        return paths.folder
-
-    return make
+def trained(name, ended="done"):
+    """Make a run of two minutes, with four test episodes that return 0 to 3; return its folder."""
+    paths = Settings(run_name=name).paths
+    start = Start(
+        time=f"2026-11-23T11:0{len(name)}:00+01:00",
+        task="TinyEnv",
+        ended=ended,
+        experiment=as_yaml(load_experiment(TINY).as_data()),
+        experiment_file=TINY,
+    )
+    write_starts(paths.folder, [Start(time="before"), start])
+    sink = JsonLinesSink(paths.metrics)
+    for number in range(4):
+        counts = {"time_s": 30.0 * (number + 1), "env_steps_total": 100 * number}
+        sink.write({"kind": "episode", "test": True, "return": float(number)} | counts)
+    sink.close()
+    return paths.folder
 
 
 def rows_of(out):
     return {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.split()}
 
 
-def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, trained, store, monkeypatch):
+def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, store, monkeypatch):
     assert "no runs in" in typed("runs").out
     trained("killed1", ended="")
     trained("tiny")
@@ -64,7 +57,7 @@ def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, trained, 
     assert "empty" not in rows
 
 
-def test_a_damaged_policy_hides_no_run(typed, trained, store):
+def test_a_damaged_policy_hides_no_run(typed, store):
     trained("other")
     trained("tiny")
     store.add_return(2, 5.0)
@@ -73,7 +66,7 @@ def test_a_damaged_policy_hides_no_run(typed, trained, store):
     assert (rows["tiny"][-2:], rows["other"][-2:]) == (["unreadable", "done"], ["-", "done"])
 
 
-def test_the_runs_that_are_named_are_drawn_in_a_picture(typed, trained, tmp_path, monkeypatch):
+def test_the_runs_that_are_named_are_drawn_in_a_picture(typed, tmp_path, monkeypatch):
     drawn = []
 
     def note(picture, runs):
@@ -90,9 +83,7 @@ def test_the_runs_that_are_named_are_drawn_in_a_picture(typed, trained, tmp_path
     assert drawn == folders
 
 
-def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interval(
-    typed, trained, store
-):
+def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interval(typed, store):
     trained("tiny")
     store.add_return(1, 5.0)
     for place, policy, shares in (
@@ -109,7 +100,7 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
     assert "confidence" not in typed("test tiny", ONE, 1).out
 
 
-def test_a_run_that_was_put_aside_is_tested_with_its_own_policy(typed, trained, store):
+def test_a_run_that_was_put_aside_is_tested_with_its_own_policy(typed, store):
     folder = trained("tiny")
     actor_that_presses(1.0).save(Settings(run_name="tiny").paths.trainer_model)
     aside = folder.rename(folder.with_name("tiny-until-now"))
@@ -143,7 +134,7 @@ def test_the_confidence_interval_is_that_of_a_mean():
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_a_mistake_is_one_line(words, message, refused, trained):
+def test_a_mistake_is_one_line(words, message, refused):
     trained("tiny")
     Settings(run_name="silent").paths.folder.mkdir()
     assert message in refused(words)

@@ -41,8 +41,7 @@ def test_two_trainers_train_as_one_and_go_on_as_one_alone(start, port, own_home)
     assert again.ends() == 0, again.output
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_rank_that_is_gone_ends_the_other(how, start, port, own_home, monkeypatch):
+def test_a_rank_that_stands_still_ends_the_other(start, port, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(ports.free_port()))
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
@@ -56,10 +55,9 @@ def test_a_rank_that_is_gone_ends_the_other(how, start, port, own_home, monkeypa
     first, second = ranks
     first.wait_for("training return")
     started = time.monotonic()
-    second.process.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    second.process.send_signal(signal.SIGSTOP)
     assert first.ends() == 1, first.output
-    # including the wait of 5 s
-    assert time.monotonic() - started < (15 if how == "killed" else 30)
+    assert time.monotonic() - started < 30  # including the wait of 5 s
     assert "another one is gone, or took too" in first.output.splitlines()[-1]
     assert "Traceback" not in first.output
 

@@ -8,14 +8,13 @@ import re
 import sys
 
 import pytest
-from cli_commands import PORT, TINY
+from cli_commands import TINY
 from mistakes import MISTAKES
 from tiny import actor_that_presses
 
 from tmrl_like.cli.arguments import parsers
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.config.settings import Settings
-from tmrl_like.server.server import Server
 from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
 
@@ -45,12 +44,6 @@ def with_weights_of_another_network(typed):
 @pytest.fixture
 def with_a_run_of_another_network(typed):
     typed("run TINY --in-process --trainer.rounds 1 --trainer.steps 1 --actor.width 3")
-
-
-@pytest.fixture
-def port_is_taken():
-    with Server(PORT, host="127.0.0.1"):
-        yield
 
 
 @pytest.fixture
@@ -154,15 +147,6 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
     assert "robot1                 " not in typed("keys list", *here).out
     typed("keys revoke local", *here)
     assert "nobody may connect" in typed("keys list", *here).out
-    (tmp_path / "there" / "peer.json").write_text("{")
-    assert "peer.json is damaged" in refused("keys list", *there)
-
-
-def test_a_server_that_joins_itself_says_which_rights_it_has_lost(typed, tmp_path):
-    folder = ("--keys-dir", tmp_path)
-    invited = typed("keys invite robot1", *folder).out.strip()
-    joined = typed("keys join", invited, *folder).out
-    assert "its key before, local (worker, trainer), is gone" in joined
 
 
 def test_a_command_may_be_interrupted_while_it_is_loaded(typed, monkeypatch):

@@ -74,19 +74,6 @@ def in_time(figure):
     return check
 
 
-def stop_while_seen(env):
-    """Have the interface stopped in the middle of its next observation; return it."""
-    arm = env.env.unwrapped.interface
-
-    def stop():
-        arm.when_seen = int
-        env.stopping.set()
-        until(lambda: "stopped" in arm.said)
-
-    arm.when_seen = stop
-    return arm
-
-
 @pytest.fixture
 def gives_up(monkeypatch):
     """Make workers give up at the first fault."""
@@ -284,34 +271,41 @@ class Arm(Interface):
         self.said.append("stopped")
 
 
-def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more():
-    env = SupervisedEnv(partial(RealTimeEnv, Arm, time_step_duration=0.01))
-    env.run(env.reset)
-    arm = stop_while_seen(env)
-    env.run(lambda: env.step(env.default_action))  # the step still ends normally
-    assert arm.said == ["moves home", "sent", "stopped"]
-    env.stopping.clear()
-    env.run(env.reset)
-    env.run(lambda: env.step(env.default_action))
-    env.close()
-    assert arm.said[3:] == ["moves home", "sent", "sent", "stopped"]
-
-
-@pytest.mark.parametrize("wait_on_done", [True, False])
-def test_a_stop_before_a_reset_has_ended_the_last_time_step_lets_nothing_move_home(
-    wait_on_done, monkeypatch
-):
-    """A reset of an episode that was cut waits for the end of its time-step first."""
+@pytest.fixture(params=[True, False], ids=["waits", "does not wait"])
+def arm_env(request, monkeypatch):
+    """An arm behind a manual clock, after a reset; `wait_on_done` or not."""
     monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: Manual())
-    env = SupervisedEnv(partial(RealTimeEnv, Arm, wait_on_done=wait_on_done))
-    env.run(env.reset)
-    arm = stop_while_seen(env)
-    with pytest.raises(StoppedError):
+    with contextlib.closing(
+        SupervisedEnv(partial(RealTimeEnv, Arm, wait_on_done=request.param))
+    ) as env:
         env.run(env.reset)
+        yield env
+
+
+@pytest.mark.parametrize(
+    ("call", "ends"),
+    [
+        (lambda env: env.step(env.default_action), contextlib.nullcontext()),
+        # of an episode that was cut: it waits for the end of its time-step first
+        (lambda env: env.reset(), pytest.raises(StoppedError)),
+    ],
+    ids=["step", "reset"],
+)
+def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more(arm_env, call, ends):
+    arm = arm_env.env.unwrapped.interface
+
+    def stop():
+        arm.when_seen = int
+        arm_env.stopping.set()
+        until(lambda: "stopped" in arm.said)
+
+    arm.when_seen = stop
+    with ends:
+        arm_env.run(lambda: call(arm_env))
     assert arm.said == ["moves home", "sent", "stopped"]
-    env.stopping.clear()
-    env.run(env.reset)
-    env.close()
+    arm_env.stopping.clear()
+    arm_env.run(arm_env.reset)
+    arm_env.close()
     assert arm.said[3:] == ["moves home", "sent", "stopped"]
 
 

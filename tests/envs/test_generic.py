@@ -111,16 +111,6 @@ def test_an_environment_without_default_action_gets_a_neutral_one_of_its_space(s
     assert action in space
 
 
-def test_float64_becomes_float32_even_where_the_space_says_float32_and_a_reset_keeps_to_it():
-    env = Device()
-    env.observation_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)))
-    env.reset = lambda **options: ((np.zeros(2, np.float32), np.int64(1)), {})
-    env.step = lambda action: ((np.ones(2), np.int64(2)), 1.0, False, False, {})
-    wrapped = Float32Env(env)
-    for obs in (wrapped.reset()[0], wrapped.step(0)[0]):
-        assert [part.dtype for part in obs] == [np.float32, np.int64]
-
-
 @pytest.mark.parametrize(
     ("id", "arguments"),
     [("real-time-gym-ts-v1", {"config": {"interface": lambda: None + 1}}), ("Buggy-v0", {})],

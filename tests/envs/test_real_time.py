@@ -20,19 +20,6 @@ from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
 ZERO = np.zeros(1, np.float32)
 
 
-@pytest.mark.parametrize("wait_on_done", [True, False])
-def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_length(
-    wait_on_done,
-):
-    env = RealTimeEnv(Interface, 0.02, ep_max_length=3, act_buf_len=2, wait_on_done=wait_on_done)
-    assert env.time_step_s == 0.02
-    env.reset()
-    steps = [env.step(np.array([value], np.float32)) for value in (0.25, 0.5, 0.75)]
-    assert [truncated for *_, truncated, _ in steps] == [False, False, True]
-    assert steps[-1][0][1:] == (0.5, 0.75)
-    assert ("wait" in env.unwrapped.interface.calls) == wait_on_done
-
-
 class Manual:
     """A clock that only advances by waits, and by hand."""
 

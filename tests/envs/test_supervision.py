@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from house import alone, buffers_of, collect
-from kit.environments import calling
+from kit.environments import calling, returning
 from kit.fakes import CountingEnv
 from kit.pythons import stubborn_child
 from kit.refusals import one_line
@@ -295,13 +295,6 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
     assert len(trouble.made) == environments
 
 
-def changed(method, change):
-    """Return a class of environments whose method returns `change(*result)`."""
-    real = getattr(CountingEnv, method)
-    how = {method: lambda *given, **options: change(*real(*given, **options))}
-    return type("Changed", (CountingEnv,), how)
-
-
 @pytest.mark.parametrize(
     ("method", "of_old_gym"),
     [
@@ -314,7 +307,7 @@ def changed(method, change):
 )
 def test_what_the_old_gym_returned_is_one_line(method, of_old_gym):
     told = rf"{method}\(\) returned .*; expected \(observation, "
-    with make_worker(changed(method, of_old_gym)) as worker, one_line(told):
+    with make_worker(returning(of_old_gym, method=method)) as worker, one_line(told):
         worker.run_episode()
 
 
@@ -427,7 +420,7 @@ def paying(reward):
     ],
 )
 def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(method, change, told):
-    with make_worker(changed(method, change)) as worker:
+    with make_worker(returning(change, method=method)) as worker:
         (stats,), samples = collect(worker)
     assert re.search(told, stats.fault)
     assert (stats.terminated, stats.truncated, samples) == (False, True, [])
@@ -435,7 +428,7 @@ def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(method, change, tol
 
 def test_a_preprocessor_may_know_what_to_do_about_infinity():
     """A range finder that sees nothing may report infinity."""
-    env_cls = changed("step", filled_with(np.inf))
+    env_cls = returning(filled_with(np.inf))
     with make_worker(env_cls, obs_preprocessor=np.nan_to_num) as worker:
         assert not worker.run_episode().fault
 

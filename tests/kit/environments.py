@@ -20,14 +20,11 @@ class Recording(CountingEnv):
         return super().step(action)
 
 
-def returning(change, env_cls=CountingEnv):
-    """Return a class of environments whose steps return `change(*result)`."""
-
-    class Changed(env_cls):
-        def step(self, action):
-            return change(*super().step(action))
-
-    return Changed
+def returning(change, env_cls=CountingEnv, method="step"):
+    """Return a class of environments whose method returns `change(*result)`."""
+    real = getattr(env_cls, method)
+    how = {method: lambda *given, **options: change(*real(*given, **options))}
+    return type("Changed", (env_cls,), how)
 
 
 def calling(before_step, env_cls=CountingEnv):

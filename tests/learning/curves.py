@@ -35,8 +35,7 @@ from tmrl_like.envs.robot import RobotEnv
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.envs.robot.driver import state_of
 from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, Arm, ArmOptions
-from tmrl_like.metrics.curves import averaged, new_figure
-from tmrl_like.metrics.reading import read_records
+from tmrl_like.metrics.curves import averaged, curve_of, new_figure
 
 sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import TIME_STEP_S, SimulatedDroneEnv
@@ -263,24 +262,13 @@ def train(name, seed, home):
 
 
 def draw(folders, step_s, file):
-    """Draw episodes as dots, paler for training, and the moving mean of test episodes as a line for
-    each seed.
-    """
+    """Draw test episodes as dots, and their moving mean as a line for each seed."""
     figure = new_figure(7, 3.2)
     axes = figure.subplots()
-    for number, folder in enumerate(folders):
-        episodes = [r for r in read_records(folder / "metrics.jsonl") if r["kind"] == "episode"]
-        for is_test, alpha in ((False, 0.15), (True, 0.6)):
-            chosen = [r for r in episodes if r["test"] == is_test and r["return"] is not None]
-            seconds = step_s * np.array([r["env_steps_total"] or 0 for r in chosen])
-            returns = np.array([r["return"] for r in chosen])
-            axes.plot(seconds, returns, ".", color=f"C{number}", alpha=alpha)
-        axes.plot(
-            seconds,
-            averaged(returns),
-            color=f"C{number}",
-            label=f"seed {folder.name.rpartition('_')[2]}",
-        )
+    for folder in folders:
+        _, samples, returns = curve_of(folder)
+        (line,) = axes.plot(step_s * samples, averaged(returns), label=folder.name)
+        axes.plot(step_s * samples, returns, ".", color=line.get_color(), alpha=0.5)
     axes.set(xlabel="seconds of experience", ylabel="return of an episode")
     axes.legend()
     figure.savefig(file, dpi=110)

@@ -66,19 +66,6 @@ def test_the_newest_whole_record_is_handed_out_until_it_is_too_old(game, chunk_b
         assert telemetry.newest() == (99.0, 1.0, 0.0)
 
 
-def connects_and_gets(game, telemetry, data, number):
-    """Send data in a connection of its own, until the newest record has this number."""
-    with game.accept()[0] as link:
-        link.sendall(data)
-        until(lambda: number_of(telemetry) == number)
-
-
-def test_a_record_that_was_cut_off_is_not_joined_with_the_next_connection(game):
-    with receiving(game, record(1) + record(2)[:7]) as (telemetry, link):
-        link.close()
-        connects_and_gets(game, telemetry, record(3), 3.0)
-
-
 def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole_again(
     game, caplog
 ):
@@ -86,7 +73,9 @@ def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole
         link.sendall(record(1)[:-1] + record(2) + record(3))
         assert link.recv(1) == b""
         until(lambda: "what it sends are not records of 12 bytes" in caplog.text)
-        connects_and_gets(game, telemetry, record(4), 4.0)
+        with game.accept()[0] as again:
+            again.sendall(record(4))
+            until(lambda: number_of(telemetry) == 4.0)
 
 
 def test_a_record_that_came_before_a_suspension_is_followed_by_a_new_one(game, monkeypatch):

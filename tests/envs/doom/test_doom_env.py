@@ -4,7 +4,6 @@ import contextlib
 import time
 
 import numpy as np
-import psutil
 import pytest
 from kit.refusals import one_line
 
@@ -13,11 +12,6 @@ from tmrl_like.envs.doom.doom_env import TIC_S, VizDoomEnv, VizDoomInterface
 pytest.importorskip("vizdoom")
 
 STILL, LEFT, RIGHT, SHOOT = range(4)
-
-
-def engines():
-    children = psutil.Process().children(recursive=True)
-    return [process for process in children if process.name() == "vizdoom"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +26,6 @@ def doom():
     interface.reset()
     yield interface
     interface.close()
-    assert not engines()
 
 
 def angle(doom):

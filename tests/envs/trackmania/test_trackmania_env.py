@@ -108,17 +108,16 @@ def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, ru
         assert (info["progress"], info["distance"]) == (1.0, pytest.approx(10.0, abs=1e-4))
 
 
-def test_no_game_and_no_plugin_are_one_line_each(screen, track, running_game, monkeypatch):
+@pytest.mark.usefixtures("screen", "running_game")
+def test_without_its_plugin_the_game_is_away(track, monkeypatch):
     hasty = partial(Telemetry, first_within_s=0.3)
     monkeypatch.setattr(trackmania_env, "Telemetry", hasty)
-    find_window("Trackmania", within_s=20.0).close()
-    for title, told in (
-        ("Trackmania 2", "no window with 'Trackmania 2' in its title; is the game running"),
-        ("Trackmania", r"within 0\.3 s .*\(connection refused\): is a race on, and .*plugin"),
+    told = r"within 0\.3 s .*\(connection refused\): is a race on, and .*plugin"
+    with (
+        playing(free_port(), trajectory=track) as env,
+        pytest.raises(EnvironmentAwayError, match=told),
     ):
-        env = TrackManiaEnv(trajectory=track, port=free_port(), gamepad=Mock, title=title)
-        with contextlib.closing(env), pytest.raises(EnvironmentAwayError, match=told):
-            env.reset()
+        env.reset()
 
 
 def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(tmp_path):

@@ -25,10 +25,8 @@ class Trainer:
 
     def store(self, count=None):
         """Store what has arrived, or its first `count` deliveries."""
-        stored, self.inbox = (
-            self.inbox[:count],
-            self.inbox[len(self.inbox) if count is None else count :],
-        )
+        stored = self.inbox[:count]
+        del self.inbox[:count]
         self.receiver.confirm([delivery.receipt for delivery in stored])
         self.receiver.write(self.now)
 

@@ -57,18 +57,15 @@ def test_agents_stay_equal_that_each_rank_normalises_by_its_own_batches_or_quant
     assert said[own] == ""
 
 
-def test_an_agent_that_does_not_average_is_refused(said):
-    assert (
-        "call self.average_gradients(optimizer) between loss.backward() and optimizer.step()"
-        in said["lonely"]
-    )
-
-
-def test_parameters_that_differ_end_the_training(said):
-    assert (
-        "after 10 training steps the parameters of rank 1 differ from those of rank 0"
-        in said["differing"]
-    )
+@pytest.mark.parametrize(
+    ("agent", "line"),
+    [
+        ("lonely", "call self.average_gradients(optimizer) between loss.backward() and optimizer."),
+        ("differing", "after 10 training steps the parameters of rank 1 differ from those of rank"),
+    ],
+)
+def test_an_agent_that_does_not_average_or_whose_parameters_differ_is_refused(said, agent, line):
+    assert line in said[agent]
 
 
 def test_a_vote_goes_with_the_gradients_and_is_heard_by_all_before_the_next_step(said):

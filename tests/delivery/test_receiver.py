@@ -162,14 +162,6 @@ def test_what_is_not_admitted_is_dropped_acknowledged_and_a_break(keeper):
 # -- the next process ------------------------------------------------------------------------------
 
 
-def test_of_a_repeat_the_next_process_finds_what_was_new(keeper, store, opened):
-    keeper.receiver.note_stored([Receipt("w", 7, 3)])  # by another rank
-    keeper.give(2, 5)
-    keeper.store()
-    store.close()
-    assert replayed(opened()) == [("w/7/0/4", [4, 5])]
-
-
 def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened):
     def begin():
         store = opened(small_bytes=1)

@@ -10,7 +10,7 @@ import torch
 from house import linear_actor
 from kit.failing import failing
 from kit.fakes import CountingAgent, CountingEnv, ListMemory
-from kit.trainings import Run, message, taken
+from kit.trainings import HoldingBack, Run, message, taken
 
 from tmrl_like.base.files import disk, write_atomically
 from tmrl_like.base.functional import partial
@@ -20,7 +20,6 @@ from tmrl_like.errors import (
     CheckpointError,
     ConfigError,
     DivergedError,
-    MemoryContractError,
 )
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.trainer import checkpoint_file
@@ -285,18 +284,9 @@ def test_what_is_restored_without_what_says_which_samples_it_has_has_none_twice(
     assert second.training.total_samples == 40
 
 
-class OfTwoNumbers(ListMemory):
-    """A user's memory that requires observations of two numbers."""
-
-    def append_buffer(self, buffer):
-        if any(len(sample.obs) != 2 for sample in buffer.memory):
-            raise MemoryContractError("obs has another shape")
-        super().append_buffer(buffer)
-
-
 def test_samples_that_were_held_back_are_in_a_dump_or_do_not_fit_and_end_no_training(tmp_path):
     own, path = OwnFormat(), tmp_path / "own"
-    run = Run(path, memory_cls=OfTwoNumbers, **own.functions)
+    run = Run(path, memory_cls=HoldingBack, **own.functions)
     run.take(1)
     misfits = [Sample(0, np.zeros(3, np.float32), 0.0, False, False, Info())] * 9
     for stream in ("a", "b"):

@@ -206,7 +206,7 @@ def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_
     before = names_in(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", fails)
-        with one_line("", type(error)):
+        with one_line("^(.*No space left.*)?$", type(error)):
             take_snapshot(one, "run").write(tmp_path)
     assert isinstance(error, KeyboardInterrupt) or names_in(tmp_path) == before
     assert steps_of(loaded(tmp_path)) == (2, 2)
@@ -223,7 +223,7 @@ def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(tmp_path
     (tmp_path / "checkpoint-3").write_bytes(damaged)
     two = loaded(tmp_path)
     assert (steps_of(two), two.total_samples) == ((2, 2), 20)
-    (logged,) = [r.getMessage() for r in caplog.records]
+    (logged,) = caplog.messages
     assert "going on from checkpoint 2" in logged
     take_snapshot(two).write(tmp_path)
     kept = {"checkpoint-2", "checkpoint-3"}

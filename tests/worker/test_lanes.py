@@ -2,7 +2,6 @@
 training.
 """
 
-import random
 import signal
 import threading
 import time
@@ -16,7 +15,6 @@ from kit.fakes import CountingAgent, CountingEnv
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import ConfigError, RefusedError
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
@@ -219,20 +217,3 @@ def test_a_trainer_that_is_started_again_lets_the_lanes_go_on(
     running.join(60)
     assert not running.is_alive()
     assert trainer.training.total_updates == pacer.tasked_steps
-
-
-@pytest.mark.parametrize(("lost", "gathers"), [(0.5, 1), (0.0, 50)])
-def test_words_that_are_lost_and_a_server_that_gathers_samples_hold_nobody_up(
-    zmq_house, monkeypatch, lost, gathers
-):
-    dice, due = random.Random(0), Receiver.due
-    monkeypatch.setattr(
-        Receiver, "due", lambda self: [word for word in due(self) if dice.random() >= lost]
-    )
-    zmq_house.server(min_samples_per_server_packet=gathers)
-    trainer = zmq_house.trainer(training=ENDLESS)
-    worker = zmq_house.worker(partial(CountingEnv, 4), envs=2)
-    zmq_house.start(trainer.run)
-    running = zmq_house.start(worker.run_synchronous, nb_steps=8, end_episodes=False)
-    running.join(60)
-    assert not running.is_alive()

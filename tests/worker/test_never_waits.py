@@ -136,11 +136,8 @@ def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [
-        pytest.param(Source, "packet_after", id="the link stands still"),
-        pytest.param(Relay, "handle", id="the server stands still"),
-        pytest.param(TrainerLink, "on_message", id="the trainer stands still"),
-    ],
+    [(Source, "packet_after"), (Relay, "handle"), (TrainerLink, "on_message")],
+    ids=["the link stands still", "the server stands still", "the trainer stands still"],
 )
 def test_steps_go_on_while(owner, name, start, clock, gate, until, monkeypatch):
     monkeypatch.setattr(owner, name, gate.around(getattr(owner, name)))

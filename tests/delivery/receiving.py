@@ -6,6 +6,11 @@ from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.wire import messages as m
 
 
+def trainer_of(store):
+    """Return a trainer with a sample store."""
+    return Trainer(store=store, run="run", keep_samples=100)
+
+
 class Trainer:
     """A receiver whose training thread is played by the test."""
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from kit.episodes import episode
 from kit.packets import numbered, packet_of
-from receiving import Trainer
+from receiving import Trainer, trainer_of
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.types import Receipt
@@ -27,8 +27,7 @@ def store(opened):
 
 @pytest.fixture
 def keeper(store):
-    """A trainer with a sample store."""
-    return Trainer(store=store, run="run", keep_samples=100)
+    return trainer_of(store)
 
 
 def replayed(store):

@@ -237,3 +237,7 @@ class Run:
     @property
     def counts(self):
         return self.training.total_samples, self.training.total_updates
+
+    @property
+    def held(self):
+        return self.numbers, self.counts

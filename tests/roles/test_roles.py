@@ -234,7 +234,6 @@ def test_a_limit_of_a_call_goes_before_that_of_the_worker():
         ({"min_samples_per_worker_packet": 0}, "min_samples is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"realtime_priority": 100}, "realtime_priority is 100"),
-        ({"max_policy_age_s": 0}, "max_policy_age_s is 0"),
     ],
 )
 def test_arguments_out_of_range_are_named(options, message):

@@ -441,10 +441,6 @@ class WithGamma(CountingAgent):
         ({"env_cls": CountingEnv()}, "env_cls is an instance of CountingEnv; expected a class, a"),
         ({"training_agent_cls": ()}, "training_agent_cls is an instance of tuple; expected a cl"),
         ({"steps": 0}, "steps is 0; expected 1 or more"),
-        (
-            {"max_training_steps_per_env_step": "fast"},
-            "_per_env_step is 'fast'; expected a number, more than 0",
-        ),
         ({"env_cls": (1, 2, 3)}, "env_cls as a tuple is .* it has 3 items"),
         (
             {"memory_cls": partial(ReplayMemory, gamma=0.5)},

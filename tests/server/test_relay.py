@@ -157,11 +157,12 @@ def test_a_second_trainer_is_refused_with_cause_and_cure_until_the_first_is_sile
     assert is_taken or "(t1): stop it" in second.refusal.reason
 
 
-def test_a_killed_trainers_seat_is_at_once_that_of_who_goes_on_with_its_run(scene):
-    worker, _, successor = scene.worker(), resumed(scene, 1), resumed(scene, 2)
-    assert scene.ranks == {0: successor}
-    assert successor.refusal is None
-    assert worker.feed == successor.feed != 0
+@pytest.mark.parametrize("sessions", [(1, 2), (2, 1)], ids=["in order", "the dead one's is late"])
+def test_a_killed_trainers_seat_is_at_once_that_of_who_goes_on_with_its_run(scene, sessions):
+    worker, trainers = scene.worker(), {n: resumed(scene, n) for n in sessions}
+    assert scene.ranks == {0: trainers[2]}
+    assert trainers[2].refusal is None
+    assert worker.feed == trainers[2].feed != 0
 
 
 @pytest.mark.parametrize(
@@ -174,12 +175,6 @@ def test_nobody_else_gets_the_seat_of_a_living_trainer(scene, run, key):
     assert resumed(scene, 2, run, key).refusal.retry_after_s > 0
     assert scene.ranks == {0: living}
     assert living.refusal is None
-
-
-def test_what_a_dead_trainer_said_may_arrive_behind_its_successor(scene):
-    successor, _ = resumed(scene, 2), resumed(scene, 1)
-    assert scene.ranks == {0: successor}
-    assert successor.refusal is None
 
 
 def test_a_frozen_trainer_that_wakes_up_is_told_that_it_has_a_successor_and_changes_nothing(scene):

@@ -108,7 +108,8 @@ class Taker:
     Attributes:
         receiver: the receiver.
         packets: the packets, in order.
-        numbers: for each packet, the first observations of its samples, which are their numbers.
+        blocks: the samples of each packet that has any; the first observation of a sample is its
+            number.
         rows: by process, the numbers of the samples in the memory.
         stretches: the first entry of each stretch without a gap.
     """
@@ -116,16 +117,15 @@ class Taker:
     def __init__(self, room=10**9):
         self.room = room
         self.receiver = Receiver()
-        self.packets, self.numbers = [], []
+        self.packets, self.blocks = [], []
         self.rows, self.stretches = {}, []
 
     def send(self, data):
         if len(self.packets) >= self.room:
             return False
         packet, body = m.decode(data)
-        block = decode_body(packet, columns_in(data, body)) if packet.samples else None
         self.packets.append(packet)
-        self.numbers.append(numbers_of(block.samples()) if block else [])
+        self.blocks += [decode_body(packet, columns_in(data, body))] if packet.samples else []
         for delivery in self.receiver.take(packet, body, data, 0.0, lambda packet: True):
             self.rows.setdefault(packet.incarnation, []).extend(numbers_of(delivery.buffer))
             first = int(delivery.buffer.stream.rpartition("/")[2])
@@ -140,8 +140,12 @@ class Taker:
         return [(packet.first, packet.last) for packet in self.packets]
 
     @property
+    def samples(self):
+        return [sample for block in self.blocks for sample in block.samples()]
+
+    @property
     def all_numbers(self):
-        return [number for numbers in self.numbers for number in numbers]
+        return numbers_of(self.samples)
 
     def acknowledge(self, box, stored=True):
         for worker, process, entry in self.receiver.receipts:
@@ -149,7 +153,7 @@ class Taker:
 
 
 def numbers_of(samples):
-    return [int(np.ravel(sample.obs)[0]) for sample in samples]
+    return [int(np.ravel(sample.obs)[:1].sum()) for sample in samples]
 
 
 def nothing(data):

@@ -6,6 +6,11 @@ from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.wire import messages as m
 
 
+def trainer_of(store):
+    """Return a trainer with a sample store."""
+    return Trainer(store=store, run="run", keep_samples=100)
+
+
 class Trainer:
     """A receiver whose training thread is played by the test."""
 
@@ -25,10 +30,8 @@ class Trainer:
 
     def store(self, count=None):
         """Store what has arrived, or its first `count` deliveries."""
-        stored, self.inbox = (
-            self.inbox[:count],
-            self.inbox[len(self.inbox) if count is None else count :],
-        )
+        stored = self.inbox[:count]
+        del self.inbox[:count]
         self.receiver.confirm([delivery.receipt for delivery in stored])
         self.receiver.write(self.now)
 

@@ -130,18 +130,16 @@ def test_private_folders_that_nobody_uses_are_removed_when_they_are_not_just_bei
 def test_what_is_not_stored_stays_in_a_spool_when_both_have_left_and_nothing_else(spool, is_stored):
     box = spool()
     box.fill(1)
-    box.pump(lambda data: True, True, awaits=True)
+    box.emptied()
     box.ack(int(is_stored), 1)
-    box.log.close()
-    box.folder.close()
-    box.outbox.close()
+    box.close()
     assert len(list(box.path.glob("*.entries"))) == (0 if is_stored else 1)
 
 
 def test_a_link_that_leaves_before_its_robot_leaves_everything_to_it(spool):
     box = spool()
     box.fill(1)
-    box.pump(lambda data: True, True, awaits=True)
+    box.emptied()
     box.ack(1, 1)
     box.outbox.close()
     box.fill(2)

@@ -11,12 +11,11 @@ from kit.failing import failing
 
 from tmrl_like.delivery import segments
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import columns_in, decode_body
 
 # -- when a packet leaves, and what it holds -------------------------------------------------------
 
-# options; then pairs: how many samples are appended (or "end": an episode ends), and the entries of
-# the packets that leave
+# options; then pairs: how many samples are appended (or "end" of an episode, or "break"), and the
+# entries of the packets that leave
 LEAVES = {
     "when it is full": ({"max_samples": 10}, [(9, []), (1, [(1, 10)])]),
     "with twenty times as much where it has piled up": (
@@ -33,6 +32,10 @@ LEAVES = {
         {"min_samples": 5, "max_packet_bytes": 1},
         [(12, [(1, 5), (6, 10)])],
     ),
+    "below the minimum, when a break follows": (
+        {"min_samples": 100},
+        [(3, []), ("break", []), (1, [(1, 3)])],
+    ),
     "at a minimum above the usual size": (
         {"min_samples": 250, "max_samples": 100, "max_age_s": 0.0},
         [(249, []), (1, [(1, 250)])],
@@ -46,6 +49,8 @@ def test_a_packet_leaves(ends, options, steps):
     for what, spans in steps:
         if what == "end":
             box.end_episode()
+        elif what == "break":
+            box.log.add_break()
         else:
             box.fill(*range(what))
         assert box.pumped().spans == spans
@@ -76,7 +81,8 @@ def test_a_packet_leaves_when_it_is_large(ends):
         box.append((0, picture + i, 0.0, False, False, {}))
         box.append((0, picture + i, 0.0, False, False, {"jpeg": bytes(30_000)}))
     wire = box.pumped()
-    assert wire.numbers == [[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]
+    assert wire.all_numbers == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert wire.spans == [(1, 4), (5, 8), (9, 12)]
     assert all(100_000 <= packet.body_bytes < 150_000 for packet in wire.packets)
 
 
@@ -87,25 +93,10 @@ def test_a_packet_leaves_below_the_minimum_when_it_is_too_large_to_wait(ends):
 
 
 def test_a_packet_of_any_size_takes_no_more_memory_than_a_trainer_allows(ends):
-    box, blocks = ends(max_packet_bytes=32 << 20, max_samples=10_000), []
-
-    def send(data):
-        packet, body = m.decode(data)
-        blocks.append(decode_body(packet, columns_in(data, body)))
-        return True
-
+    box = ends(max_packet_bytes=32 << 20, max_samples=10_000)
     for _ in range(3000):
         box.append((None, ((),) * 1000, 0.0, False, False, {}))
-    box.pump(send, True, awaits=True)
-    assert sum(map(len, blocks)) == 3000
-
-
-def test_a_packet_leaves_below_the_minimum_when_a_break_follows(ends):
-    box = ends(min_samples=100)
-    box.fill(*range(3))
-    box.log.add_break()
-    box.fill(0)
-    assert box.pumped().spans == [(1, 3)]
+    assert len(box.emptied().samples) == 3000
 
 
 def test_what_is_asked_to_leave_leaves_whatever_it_holds_and_what_comes_later_waits(ends):

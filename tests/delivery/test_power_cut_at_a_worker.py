@@ -18,8 +18,6 @@ from tmrl_like.delivery.segments import (
     incarnations_in,
 )
 
-PAGE = 4096
-
 
 def segments_of(box):
     """Return the segments in use, in order."""
@@ -60,25 +58,21 @@ def test_a_file_that_was_filled_again_does_not_follow_what_it_once_followed(spoo
 
 
 @pytest.mark.parametrize(
-    ("words", "rows", "stretches"),
+    ("word", "value", "rows", "stretches"),
     [
-        ({END: HEAD_BYTES}, [0, 1, 3, 4], [1, 4]),  # entries that it does not know of are lost
-        ({NEXT: 0}, [0, 1, 2, 3, 4], [1]),
-        ({FREED: 0}, [0, 1, 2, 3, 4], [1]),
-        (None, [0, 1, 3, 4], [1, 4]),  # the page with the sample was not written
+        (END, HEAD_BYTES, [0, 1, 3, 4], [1, 4]),  # entries that it does not know of are lost
+        (NEXT, 0, [0, 1, 2, 3, 4], [1]),
+        (FREED, 0, [0, 1, 2, 3, 4], [1]),
     ],
 )
 def test_a_head_of_an_earlier_moment_costs_what_it_does_not_know_and_no_more(
-    spool, words, rows, stretches
+    spool, word, value, rows, stretches
 ):
     box = spool(log_bytes=1 << 19)
     filled(box, 5)
     box.kill()
     third = segments_of(box)[2]
-    if words is None:
-        third.map[HEAD_BYTES:PAGE] = bytes(PAGE - HEAD_BYTES)
-    for word, value in (words or {}).items():
-        third.words[word] = value
+    third.words[word] = value
     taker = found(spool(2))
     assert taker.rows == {1: rows}
     assert taker.stretches == stretches

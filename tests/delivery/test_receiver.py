@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from kit.episodes import episode
 from kit.packets import numbered, packet_of
-from receiving import Trainer
+from receiving import Trainer, trainer_of
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.types import Receipt
@@ -27,8 +27,7 @@ def store(opened):
 
 @pytest.fixture
 def keeper(store):
-    """A trainer with a sample store."""
-    return Trainer(store=store, run="run", keep_samples=100)
+    return trainer_of(store)
 
 
 def replayed(store):
@@ -160,14 +159,6 @@ def test_what_is_not_admitted_is_dropped_acknowledged_and_a_break(keeper):
 
 
 # -- the next process ------------------------------------------------------------------------------
-
-
-def test_of_a_repeat_the_next_process_finds_what_was_new(keeper, store, opened):
-    keeper.receiver.note_stored([Receipt("w", 7, 3)])  # by another rank
-    keeper.give(2, 5)
-    keeper.store()
-    store.close()
-    assert replayed(opened()) == [("w/7/0/4", [4, 5])]
 
 
 def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened):

@@ -11,7 +11,7 @@ from disk import PowerDisk, end_at_each_operation
 from kit.executors import Beside
 from kit.failing import failing
 from kit.packets import Stores, entries, head_of, noise, numbered, packet_of
-from receiving import Trainer
+from receiving import trainer_of
 
 from tmrl_like.base.files import disk, write_whole
 from tmrl_like.delivery.receiver import Receiver
@@ -311,10 +311,6 @@ def test_a_disk_that_takes_seconds_is_one_line(opened, later, caplog):
 
 
 # -- with a receiver -------------------------------------------------------------------------------
-
-
-def trainer_of(store):
-    return Trainer(store=store, run="run", keep_samples=100)
 
 
 def test_a_packet_is_acknowledged_as_received_at_once_and_as_stored_when_it_is_on_the_disk(

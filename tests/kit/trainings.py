@@ -8,6 +8,7 @@ from kit.fakes import CountingAgent, CountingEnv, ListMemory
 from kit.packets import packet_of
 
 from tmrl_like.base.functional import partial
+from tmrl_like.errors import MemoryContractError
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.schedule import TrainingOffline
@@ -58,6 +59,25 @@ def delivery(worker, entry, length=2, session=1, resets=True, n=3):
     )
 
 
+class OfOneShape(ListMemory):
+    """A user's memory that requires samples of one shape."""
+
+    min_run = 1
+    error = MemoryContractError
+
+    def append_buffer(self, buffer):
+        shapes = {sample.obs.shape for sample in (*self.data, *buffer)}
+        if shapes != {(2,)}:
+            raise self.error(f"obs has the shapes {shapes}")
+        super().append_buffer(buffer)
+
+
+class HoldingBack(OfOneShape):
+    """Such a memory, which gets short runs of samples late."""
+
+    min_run = ListMemory.min_run
+
+
 class Network(TrainerInterface):
     """Hands over given deliveries, all at once or one by one, and records the trainer's calls.
 
@@ -97,6 +117,11 @@ class Network(TrainerInterface):
 
     def who_is_missing(self):
         return "nobody has come"
+
+
+def coming(worker, entries):
+    """Return a network on which these packets of a worker arrive one by one."""
+    return Network(*(delivery(worker, entry) for entry in entries), one_by_one=True)
 
 
 def feed(to, network):
@@ -210,3 +235,7 @@ class Run:
     @property
     def counts(self):
         return self.training.total_samples, self.training.total_updates
+
+    @property
+    def held(self):
+        return self.numbers, self.counts

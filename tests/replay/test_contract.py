@@ -139,7 +139,7 @@ def test_collate_can_be_replaced_and_may_return_a_plain_tuple():
 
 def test_crc_debugging_needs_the_worker_to_take_part_and_says_that_it_passed(caplog):
     caplog.set_level(logging.INFO)
-    with pytest.raises(MemoryContractError, match="worker too"):
+    with pytest.raises(MemoryContractError, match="crc_debug on in the worker too"):
         filled(crc_debug=True).sample()
     memory, last = ListMemory(crc_debug=True, batch_size=200), None
     for act, obs, rew, terminated, truncated, info in (found := samples(50)):

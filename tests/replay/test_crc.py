@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tmrl_like.errors import MemoryContractError, PipelineMismatchError
+from tmrl_like.errors import PipelineMismatchError
 from tmrl_like.replay.crc import check_transition
 
 ACT = np.zeros(2, np.float32)
 
 
-def transition(obs=(), rew=0.0, act=ACT, terminated=False):
-    return (obs, act, rew, obs, terminated, False)
+def transition(obs):
+    return (obs, ACT, 0.0, obs, False, False)
 
 
 def nan_with_payload(payload):
@@ -28,14 +28,9 @@ def test_arrays_that_differ_only_in_the_middle_are_found_and_the_message_says_al
         check_transition(transition((1, big)), transition((1, other)))
     for said in (
         *("last_obs[1] at element (50, 100)", "1 of 20000 elements", "0.25"),
-        "sample_compressor",
+        *("sample_compressor", "samples that it made (run --fresh"),
     ):
         assert said in str(error.value)
-
-
-def test_a_difference_says_how_to_begin_without_the_samples_of_a_compressor_that_was_wrong():
-    with pytest.raises(PipelineMismatchError, match=r"samples that it made \(run --fresh"):
-        check_transition(transition(rew=1.0), transition(rew=2.0))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +58,7 @@ def test_equal_nans_are_equal():
     check_transition(transition(obs), transition(obs))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0)), st.data())
 def test_every_array_equals_its_copy_and_differs_when_one_byte_does(array, data):
     check_transition(transition(array), transition(array.copy()))
@@ -76,9 +71,4 @@ def test_every_array_equals_its_copy_and_differs_when_one_byte_does(array, data)
 
 
 def test_the_older_observation_of_a_reset_is_not_compared():
-    check_transition((None, *transition()[1:]), transition())
-
-
-def test_a_sample_without_original_says_where_to_switch_it_on():
-    with pytest.raises(MemoryContractError, match="crc_debug on in the worker"):
-        check_transition(None, transition())
+    check_transition((None, *transition(1)[1:]), transition(1))

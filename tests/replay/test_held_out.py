@@ -14,9 +14,9 @@ HISTORY = {"act_buf_len": 2, "frame_stack": {1: 3}}
 
 
 @cache
-def packets_of(workers=3, steps=400):
+def packets_of_three():
     """Return (stream, packet) pairs of workers that take turns."""
-    packets = arriving(workers, (7, 30), 1, steps, act_buf_len=2, frame_stack=3)
+    packets = arriving(3, (7, 30), 1, 400, act_buf_len=2, frame_stack=3)
     return [(f"w{number}", steps) for number, steps in packets]
 
 
@@ -46,7 +46,7 @@ def trained_and_held_out(memory):
     ("share", "numbers"), [(0.05, {9, 29, 49}), (0.25, {1, 5, 9, 13, 17}), (0.0, set())]
 )
 def test_which_episodes_are_held_out_is_a_matter_of_their_numbers(share, numbers):
-    packets = packets_of()
+    packets = packets_of_three()
     trained, held_out = trained_and_held_out(filled(packets, held_out=share))
     whole, _ = trained_and_held_out(filled(packets, held_out=0.0))
     assert trained | held_out == whole
@@ -60,7 +60,7 @@ def test_which_episodes_are_held_out_is_a_matter_of_their_numbers(share, numbers
 
 @pytest.mark.parametrize("memory_size", [60, 333])
 def test_a_ring_that_forgets_and_a_log_that_has_lost_its_beginning_change_nothing(memory_size):
-    packets = packets_of()
+    packets = packets_of_three()
     first, first_held_out = trained_and_held_out(filled(packets))
     memory = filled(packets, memory_size=memory_size, n_steps=3, gamma=0.9)
     for later in (memory, filled(packets[len(packets) // 3 :])):
@@ -76,7 +76,7 @@ def test_a_ring_that_forgets_and_a_log_that_has_lost_its_beginning_change_nothin
     [{}, {"n_steps": 3, "gamma": 1.0, "mini_races": 0.25, "time_step_duration": 0.05}],
 )
 def test_batches_of_both_kinds_are_drawn_beside_each_other(arguments):
-    packets = packets_of()
+    packets = packets_of_three()
     memory, other = filled(packets, **arguments), filled(packets, **arguments)
     for one in (memory, other):
         one.seed(3)
@@ -99,7 +99,7 @@ def test_data_sets_have_numbers_whoever_wrote_them(tmp_path):
 def test_of_demonstrations_nothing_is_held_out(inner, outer):
     memory = WithDemonstrations(partial(ReplayMemory, batch_size=12, **HISTORY, **inner), **outer)
     for one in (memory.own, memory.demonstrations):
-        for stream, steps in packets_of():
+        for stream, steps in packets_of_three():
             one.append(packed(steps, stream, DropHistory(**HISTORY)))
     assert memory.demonstrations.sample_held_out() is None
     assert len(memory.sample_held_out().rew) == 12

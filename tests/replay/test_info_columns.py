@@ -11,11 +11,11 @@ from tmrl_like.types import Buffer, Info, Sample
 NAMES = ("progress", "values")
 
 
-def samples(count=30, progress=np.float32, name="progress"):
+def samples(progress=np.float32, name="progress"):
     """Yield the samples of two episodes; those of resets have none of the items."""
-    for k in range(count):
+    for k in range(30):
         info = Info({name: progress(k), "values": np.arange(k, k + 3.0), "text": "left out"})
-        if k in (0, count // 2):
+        if k in (0, 15):
             info = Info(is_reset=True)
         yield Sample(0, np.float32(k), 0.0, False, False, info)
 

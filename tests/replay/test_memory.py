@@ -88,7 +88,7 @@ def n_step_returns(arrived, n_steps, greedy_only):
     return expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
     workers=st.integers(1, 3),

@@ -31,12 +31,10 @@ def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_on
     assert "worker arm: policy 2 is refused" in caplog.text
     assert "not finite" in caplog.text
     until(lambda: trainer.worker_versions == {"arm": 1})
-    assert fleet()["policy_lag_versions"] == 1
     policy.layer.bias.data.fill_(0.5)
     trainer.link.broadcast_model(policy)
     until(lambda: trainer.worker_versions == {"arm": 3})
     until(lambda: fleet()["workers_with_alarm"] == 0)
-    assert fleet()["policy_lag_versions"] == 0
     assert "worker arm: all is well again" in caplog.text
 
 

@@ -8,7 +8,6 @@ from kit.fakes import CountingEnv
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.delivery.source import Source
 from tmrl_like.errors import RefusedError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.transport import TransportOptions
@@ -38,11 +37,9 @@ class Memory(ReplayMemory):
     "a worker's samples do not fit",
     "that worker is refused in one line; the others and the trainer go on",
 )
-def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(
-    inproc_house, tmp_path, own_home, until, caplog
-):
+def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(inproc_house, until, caplog):
     server = inproc_house.server(limits=TransportOptions(silent_after_s=0.5))
-    trainer = inproc_house.trainer(Memory, EPOCHS, checkpoint_path=tmp_path)
+    trainer = inproc_house.trainer(Memory, EPOCHS)
     training = trainer.training
     inproc_house.start(trainer.run)
     good = inproc_house.worker(ENV, name="good", outbox=SOON)
@@ -58,7 +55,6 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(
         bad.run()
     until(lambda: server.workers() == ["good"])
     bad.close()
-    log = bad.loop.samples
 
     successor = inproc_house.worker(ENV, **spool)
     inproc_house.start(successor.run)
@@ -66,13 +62,6 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(
     until(lambda: training.memory.processes == processes)
     until(lambda: "an earlier process of this worker left on disk do not fit" in caplog.text)
     assert trainer.link.fleet()["rejected_workers_total"] == 1
-    assert len([r for r in caplog.records if "worker bad is rejected" in r.message]) == 1
-    successor.close()
-    left = Source(own_home / "spool" / "bad", "bad", log.incarnation)
-    assert (left.stored, left.newest) == (0, log.entries)
-    left.close()
+    assert sum("worker bad is rejected" in line for line in caplog.messages) == 1
     updates = training.total_updates
     until(lambda: training.total_updates > updates)
-    trainer.close()
-    resumed = inproc_house.trainer(Memory, EPOCHS, checkpoint_path=tmp_path)
-    assert resumed.training.memory.processes == processes

@@ -40,9 +40,9 @@ SOON = OutboxOptions(max_age_s=0.0)
 STEADY = partial(CountingEnv, step_s=0.001)
 
 
-def retrieve(trainer, n, within_s=60.0):
+def retrieve(trainer, n):
     """Return the next samples that arrive at a trainer, at least n."""
-    return take(trainer, lambda taken: len(taken.samples) >= n, within_s).samples
+    return take(trainer, lambda taken: len(taken.samples) >= n).samples
 
 
 def bias_of(path):
@@ -108,7 +108,7 @@ def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loo
             without_server = worker.condition().env_steps
             until(lambda steps=without_server + 50: worker.condition().env_steps > steps)
             proxy.allow()
-            samples += retrieve(trainer, 50 * (cut + 2), 15)
+            samples += retrieve(trainer, 50 * (cut + 2))
     assert is_gapless(samples)
 
 
@@ -234,7 +234,6 @@ def test_a_limit_of_a_call_goes_before_that_of_the_worker():
         ({"min_samples_per_worker_packet": 0}, "min_samples is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"realtime_priority": 100}, "realtime_priority is 100"),
-        ({"max_policy_age_s": 0}, "max_policy_age_s is 0"),
     ],
 )
 def test_arguments_out_of_range_are_named(options, message):
@@ -454,20 +453,10 @@ def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_o
         assert bias_of(second.path(newest + 1)) == begins
 
 
-@pytest.mark.parametrize(
-    ("named", "problem"),
-    [
-        ("broken", "broken: layer.bias holds values that are not finite"),
-        ("nobody@best", "there are no policies at nobody@best"),
-    ],
-)
-def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(
-    inproc_house, tmp_path, monkeypatch, named, problem
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(inproc_house, tmp_path):
     linear_actor(bias=float("nan")).save(tmp_path / "broken")
-    with one_line(f"init_policy is {named}: {problem}"):
-        inproc_house.trainer(options=TrainerOptions(init_policy=named))
+    with one_line("init_policy is .*broken: .*broken: layer.bias holds values that are not finite"):
+        inproc_house.trainer(options=TrainerOptions(init_policy=f"{tmp_path}/broken"))
 
 
 # -- runs ------------------------------------------------------------------------------------------

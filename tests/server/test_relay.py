@@ -36,31 +36,25 @@ def test_a_probe_comes_back_to_any_key_with_what_the_server_knows_and_not_withou
     assert answer.time_s > 1e9
 
 
-def test_the_trainer_receives_nothing_until_enough_samples_wait():
-    scene = Scene(min_samples_per_server_packet=10)
-    trainer, worker = scene.trainer(), scene.worker()
-    for first, samples, arrived in ((1, 6, 0), (2, 6, 2), (3, 9, 2), (4, 1, 4)):
-        worker.send(first, samples=samples)
-        assert trainer.entries == list(range(1, arrived + 1))
-
-
-def test_large_samples_do_not_wait_for_more_than_a_worker_has_on_the_way():
-    scene = Scene(min_samples_per_server_packet=100)
-    trainer, worker = scene.trainer(), scene.worker()
-    worker.send(1, 2, 3, body=bytes(1 << 20))
-    assert trainer.entries == []
-    worker.send(4, body=bytes(1 << 20))
-    assert trainer.entries == [1, 2, 3, 4]
+LARGE = {"body": bytes(1 << 20)}
 
 
 @pytest.mark.parametrize(
-    "urgent", [{"samples": 0}, {"awaits": True}], ids=["an episode's report", "lockstep"]
+    ("minimum", "packets"),  # each with the number of packets that have arrived then
+    [
+        (10, [({"samples": 6}, 0), ({"samples": 6}, 2), ({"samples": 9}, 2), ({}, 4)]),
+        (100, [(LARGE, 0), (LARGE, 0), (LARGE, 0), (LARGE, 4)]),
+        (10, [({"samples": 0}, 1)]),
+        (10, [({"awaits": True}, 1)]),
+    ],
+    ids=["few samples", "all that is on the way", "an episode's report", "lockstep"],
 )
-def test_what_somebody_waits_for_does_not_wait_for_more_samples(urgent):
-    scene = Scene(min_samples_per_server_packet=10)
+def test_the_trainer_receives_nothing_until_enough_wait_or_somebody_waits(minimum, packets):
+    scene = Scene(min_samples_per_server_packet=minimum)
     trainer, worker = scene.trainer(), scene.worker()
-    worker.send(1, **urgent)
-    assert trainer.entries == [1]
+    for first, (fields, arrived) in enumerate(packets, start=1):
+        worker.send(first, **fields)
+        assert trainer.entries == list(range(1, arrived + 1))
 
 
 def test_without_a_trainer_nothing_is_held(scene):
@@ -163,11 +157,12 @@ def test_a_second_trainer_is_refused_with_cause_and_cure_until_the_first_is_sile
     assert is_taken or "(t1): stop it" in second.refusal.reason
 
 
-def test_a_killed_trainers_seat_is_at_once_that_of_who_goes_on_with_its_run(scene):
-    worker, _, successor = scene.worker(), resumed(scene, 1), resumed(scene, 2)
-    assert scene.ranks == {0: successor}
-    assert successor.refusal is None
-    assert worker.feed == successor.feed != 0
+@pytest.mark.parametrize("sessions", [(1, 2), (2, 1)], ids=["in order", "the dead one's is late"])
+def test_a_killed_trainers_seat_is_at_once_that_of_who_goes_on_with_its_run(scene, sessions):
+    worker, trainers = scene.worker(), {n: resumed(scene, n) for n in sessions}
+    assert scene.ranks == {0: trainers[2]}
+    assert trainers[2].refusal is None
+    assert worker.feed == trainers[2].feed != 0
 
 
 @pytest.mark.parametrize(
@@ -180,12 +175,6 @@ def test_nobody_else_gets_the_seat_of_a_living_trainer(scene, run, key):
     assert resumed(scene, 2, run, key).refusal.retry_after_s > 0
     assert scene.ranks == {0: living}
     assert living.refusal is None
-
-
-def test_what_a_dead_trainer_said_may_arrive_behind_its_successor(scene):
-    successor, _ = resumed(scene, 2), resumed(scene, 1)
-    assert scene.ranks == {0: successor}
-    assert successor.refusal is None
 
 
 def test_a_frozen_trainer_that_wakes_up_is_told_that_it_has_a_successor_and_changes_nothing(scene):
@@ -257,23 +246,14 @@ def test_samples_in_the_name_of_another_worker_cost_a_worker_its_seat(scene, tra
     assert scene.workers == [other]
 
 
-def test_a_key_that_lost_its_role_loses_its_seat(scene, trainer):
-    trainer.key = Identity(BOTH.name, ("worker",))
+@pytest.mark.parametrize("key", [Identity(BOTH.name, ("worker",)), Identity("b", ("trainer",))])
+def test_every_message_is_checked_against_the_key_that_its_connection_has_now(
+    scene, trainer, worker, key
+):
+    """A key may lose its role, and a connection's id can be used again with another key."""
+    trainer.key = key
     assert trainer.say(frame()).heard()[-1] == m.HelloWanted()
-    assert scene.ranks == {}
-    assert "not for a trainer" in trainer.introduce("trainer", "t1").refusal.reason
-
-
-def test_every_message_is_checked_against_the_key_that_its_connection_has_proved(scene, worker):
-    """A connection's id can be used again by a connection with another key; the seat stays with the
-    first.
-    """
-    (trainer,) = scene.ranks.values()
-    trainer.key = Identity("another", ("trainer",))
-    assert trainer.say(frame()).heard()[-1] == m.HelloWanted()
-    assert scene.ranks == {}
-    assert worker.policies == []
-    assert worker.feed == 0
+    assert (scene.ranks, worker.policies, worker.feed) == ({}, [], 0)
 
 
 def test_a_connection_that_introduces_itself_as_another_leaves_its_first_seat(scene, trainer):

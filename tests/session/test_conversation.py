@@ -4,7 +4,7 @@ import pytest
 from kit.clocks import Clock
 from kit.links import DeadLink, IdleRole
 
-from tmrl_like.errors import CredentialsError, RefusedError
+from tmrl_like.errors import CredentialsError
 from tmrl_like.session import conversation as module
 from tmrl_like.session.conversation import Conversation
 from tmrl_like.wire import messages as m
@@ -106,11 +106,6 @@ def test_a_server_that_refuses_is_not_missed_until_it_is_gone(scene, caplog):
         "no server answers at a:1: is `tmrl-like server` running there, with its keys unchanged? "
         "Still trying"
     ]
-
-
-def test_a_refusal_for_good_ends_it(scene):
-    with pytest.raises(RefusedError, match="a key for another role"):
-        scene.say(m.Refusal("a key for another role"))
 
 
 def test_a_key_that_the_server_refuses_ends_it(scene):

@@ -151,7 +151,6 @@ def test_what_an_expert_drove_is_no_first_return():
 def test_a_training_that_begins_well_need_not_rise(training_steps, line):
     diagnosis = Diagnosis()
     diagnosis.returns.begin(training_steps)
-    diagnosis.returns.begin(10_000)  # samples after the first have no effect
     diagnosis.add(episodes(FLAT * 4))
     assert diagnosis.judge(WELL | OLD).startswith(line)
     diagnosis.add(episodes([-150.0] * 10))

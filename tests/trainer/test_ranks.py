@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from kit.ports import free_port
+from kit.pythons import PYTHONPATH
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import RankOptions
-from tmrl_like.trainer.ranks import Alone, meet
+from tmrl_like.trainer.ranks import meet
 
 SCRIPT = Path(__file__).with_name("rank_work.py")
 
@@ -21,25 +22,23 @@ def said():
     """The results that rank 0 prints of its work with rank 1, which disappears at the end: one
     record, one line.
     """
-    path = os.pathsep.join((str(SCRIPT.parents[1]), str(SCRIPT.parents[2])))
     both = {
-        "PYTHONPATH": path,
+        "PYTHONPATH": PYTHONPATH,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
     }
     parts = [
         subprocess.Popen(
             [sys.executable, SCRIPT, "kill"],
-            env=os.environ
-            | both
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            env=os.environ | both | {"RANK": rank, "LOCAL_RANK": rank},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(2)
+        for rank in ("0", "1")
     ]
     (out, errors), _ = [part.communicate(timeout=240) for part in parts]
     assert [part.returncode for part in parts] == [0, 9], errors
@@ -57,18 +56,15 @@ def test_agents_stay_equal_that_each_rank_normalises_by_its_own_batches_or_quant
     assert said[own] == ""
 
 
-def test_an_agent_that_does_not_average_is_refused(said):
-    assert (
-        "call self.average_gradients(optimizer) between loss.backward() and optimizer.step()"
-        in said["lonely"]
-    )
-
-
-def test_parameters_that_differ_end_the_training(said):
-    assert (
-        "after 10 training steps the parameters of rank 1 differ from those of rank 0"
-        in said["differing"]
-    )
+@pytest.mark.parametrize(
+    ("agent", "line"),
+    [
+        ("lonely", "call self.average_gradients(optimizer) between loss.backward() and optimizer."),
+        ("differing", "after 10 training steps the parameters of rank 1 differ from those of rank"),
+    ],
+)
+def test_an_agent_that_does_not_average_or_whose_parameters_differ_is_refused(said, agent, line):
+    assert line in said[agent]
 
 
 def test_a_vote_goes_with_the_gradients_and_is_heard_by_all_before_the_next_step(said):
@@ -86,11 +82,6 @@ def test_a_rank_that_is_gone_ends_the_other_with_one_line(said):
     assert said["gone"].startswith("rank 0 of 2 ends: another one is gone")
     assert "/" not in said["gone"]
     assert "\n" not in said["gone"]
-
-
-def test_a_trainer_without_others_meets_nobody(monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert type(meet(RankOptions())) is Alone
 
 
 def test_ranks_without_numbers_are_refused(monkeypatch):

@@ -192,27 +192,23 @@ def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path):
     "processes", "the trainer is killed while it writes a checkpoint", "the one before is whole"
 )
 @pytest.mark.parametrize(
-    ("ends_with", "error"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), OSError),
-        (KeyboardInterrupt(), KeyboardInterrupt),
-    ],
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()],
     ids=["full", "killed"],
 )
 def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_error_no_draft(
-    tmp_path, monkeypatch, ends_with, error
+    tmp_path, monkeypatch, error
 ):
     def fails(source, target):
-        raise ends_with
+        raise error
 
     one = saved(tmp_path, 2)
     before = names_in(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", fails)
-        with pytest.raises(error) as caught:
+        with one_line("^(.*No space left.*)?$", type(error)):
             take_snapshot(one, "run").write(tmp_path)
-    assert "\n" not in str(caught.value)
-    assert error is KeyboardInterrupt or names_in(tmp_path) == before
+    assert isinstance(error, KeyboardInterrupt) or names_in(tmp_path) == before
     assert steps_of(loaded(tmp_path)) == (2, 2)
 
 
@@ -227,18 +223,11 @@ def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(tmp_path
     (tmp_path / "checkpoint-3").write_bytes(damaged)
     two = loaded(tmp_path)
     assert (steps_of(two), two.total_samples) == ((2, 2), 20)
-    (logged,) = [r.getMessage() for r in caplog.records]
+    (logged,) = caplog.messages
     assert "going on from checkpoint 2" in logged
     take_snapshot(two).write(tmp_path)
     kept = {"checkpoint-2", "checkpoint-3"}
     assert names_in(tmp_path) == kept | {"damaged-checkpoint-3", "checkpoint-of-mine"}
-
-
-def test_where_both_checkpoints_are_damaged_nothing_is_taken(tmp_path):
-    saved(tmp_path)
-    for number in (1, 2):
-        (tmp_path / f"checkpoint-{number}").write_bytes(b"{}\n")
-    refuse(tmp_path, rf"checkpoint 2 in {tmp_path} is damaged .* there is no other one")
 
 
 def test_a_checkpoint_of_another_format_is_one_clear_line_and_can_be_given_up(tmp_path):

@@ -5,7 +5,7 @@ their size: tests/simulation.
 import pytest
 import torch
 from in_threads import LateRanks, ThreadRanks, all_at_once, epochs_of
-from kit.trainings import FREE, Network, Run, Ticking, delivery, message, taken, training
+from kit.trainings import FREE, Network, Run, Ticking, coming, delivery, message, taken, training
 
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, ConfigError
@@ -19,19 +19,15 @@ from tmrl_like.wire.messages import share_of
 RANKS = pytest.mark.parametrize("kind", [ThreadRanks, LateRanks])
 
 
-def coming(worker, *entries):
-    return Network(*(delivery(worker, entry) for entry in entries), one_by_one=True)
-
-
 @RANKS
 def test_all_train_as_many_steps_as_the_samples_of_all_allow(kind):
-    networks = [coming("v", 1, 2), coming("w", *range(1, 6))]
+    networks = [coming("v", (1, 2)), coming("w", range(1, 6))]
     trainings = epochs_of(kind.of(2), networks, max_training_steps_per_env_step=1.0)
     assert [(one.total_updates, one.total_samples) for one in trainings] == [(20, 21)] * 2
 
 
 def test_no_rank_trains_before_all_have_samples_and_the_one_without_says_so(caplog):
-    networks = [coming("v", *range(1, 100)), Network()]
+    networks = [coming("v", range(1, 100)), Network()]
 
     def train(rank):
         one = training(cls=Ticking, max_training_steps_per_env_step=9.0)
@@ -71,7 +67,7 @@ def test_rank_0_shows_the_rounds_and_episodes_of_all():
 def test_the_diagnosis_counts_the_batches_of_all(monkeypatch):
     judged = []
     monkeypatch.setattr(Diagnosis, "judge", lambda self, record: judged.append(record))
-    networks = [coming("v", 1), coming("w", 1)]
+    networks = [coming("v", [1]), coming("w", [1])]
     epochs_of(ThreadRanks.of(2), networks, rounds=1, steps=500, **FREE)
     assert [record["batch_size"] for record in judged] == [2 * 4, 2 * 4]
 

@@ -18,4 +18,9 @@ def rows():
             rows = self.arrived.setdefault(buffer.stream, [])
             rows += [tuple(map(int, sample.obs)) for sample in buffer.memory]
 
+        @classmethod
+        def count(cls):
+            """Return how many samples have arrived."""
+            return sum(map(len, cls.arrived.values()))
+
     return Rows

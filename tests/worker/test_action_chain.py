@@ -34,9 +34,9 @@ BOX = box(1.0, 2)
 REST = np.array([0.0, -0.5], np.float32)
 
 
-def chain_of(*parts, space=BOX, rest=REST, step_s=STEP_S):
+def chain_of(*parts, space=BOX, rest=REST):
     chain = ActionChain(parts)
-    chain.connect(space, rest, step_s)
+    chain.connect(space, rest, STEP_S)
     return chain
 
 

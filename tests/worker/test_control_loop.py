@@ -94,17 +94,8 @@ def test_timing_of_a_sample_is_that_of_the_decision_and_what_the_period_missed_t
     assert stats.duration_s == pytest.approx(sum(PERIODS_S))
 
 
-def test_the_return_of_an_episode_that_a_fault_cut_short_is_not_reported(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision.FIRST_BACKOFF_S", 0.01)
-    left = iter([True] * 4)
-
-    class Env(CountingEnv):
-        def step(self, action):
-            if not next(left, False):
-                raise ConnectionError("the arm is gone")
-            return super().step(action)
-
-    with alone(Env, max_samples_per_episode=3) as worker:
+def test_the_return_of_an_episode_that_a_fault_cut_short_is_not_reported():
+    with alone(partial(CountingEnv, raise_at=5), max_samples_per_episode=3) as worker:
         whole, broken = worker.collect_train_episode(), worker.collect_train_episode()
         assert (whole.fault, broken.steps, worker.condition().returns) == ("", 1, (whole.return_,))
 

@@ -61,7 +61,7 @@ def test_an_action_that_is_not_finite_is_never_sent_and_an_incident_is_logged_on
         worker.loop.driver.choose(np.zeros(2, np.float32), False, time.perf_counter() + 2.0)
         assert (worker.condition().alarm, worker.condition().safe_steps) == ("", 60)
         worker.run_in_control_thread(lambda: None)
-    assert [r.message for r in caplog.records if "drives" in r.message] == [
+    assert [line for line in caplog.messages if "drives" in line] == [
         INCIDENT,
         "the policy drives again; the safe action drove 60 steps",
     ]

@@ -23,11 +23,6 @@ from tmrl_like.worker.link_messages import Leave
 ENDLESS = {"epochs": 10**6, "rounds": 10**6}
 
 
-def count(rows):
-    """Return how many samples have arrived."""
-    return sum(map(len, rows.arrived.values()))
-
-
 def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_order(
     zmq_house, rows, until, caplog
 ):
@@ -38,8 +33,8 @@ def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_
     zmq_house.start(trainer.run)
     running = zmq_house.start(worker.run, verbose=False)
     for _ in range(2):
-        link, steps, seen = worker.link.process, worker.condition().env_steps, count(rows)
-        until(lambda seen=seen: count(rows) > seen + 50)
+        link, steps, seen = worker.link.process, worker.condition().env_steps, rows.count()
+        until(lambda seen=seen: rows.count() > seen + 50)
         link.kill()
         until(lambda link=link: worker.link.process is not link and worker.link.connected.is_set())
         assert worker.condition().env_steps > steps
@@ -50,7 +45,7 @@ def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_
     running.join()
     expected = sorted(of_episodes(lane.loop.counts.env_steps, 10) for lane in worker.lanes)
     worker.close()
-    until(lambda: count(rows) >= sum(map(len, expected)))
+    until(lambda: rows.count() >= sum(map(len, expected)))
     assert sorted(rows.arrived.values()) == expected
 
 
@@ -72,7 +67,7 @@ def test_a_worker_that_is_closed_after_its_link_was_killed_sends_what_is_left(
         until(lambda: not worker.link.connected.is_set())
         worker.run(nb_episodes=3, verbose=False)
     worker.link.close(30.0)
-    until(lambda: count(rows) >= 33)
+    until(lambda: rows.count() >= 33)
     assert [*rows.arrived.values()] == [of_episodes(30, 10)]
 
 
@@ -131,7 +126,7 @@ def test_without_its_robot_a_link_sends_what_is_left_and_ends(
         robot.communicate(b"now\n")
     assert robot.returncode == -signal.SIGKILL
     expected = [*of_episodes(230, 10), (24, 0)]
-    until(lambda: count(rows) >= len(expected))
+    until(lambda: rows.count() >= len(expected))
     assert [*rows.arrived.values()] == [expected]
     until(lambda: not link.is_running())
 

@@ -13,7 +13,6 @@ from tmrl_like.delivery.source import Source
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.server.relay import Relay
 from tmrl_like.trainer.trainer_link import TrainerLink
-from tmrl_like.worker import policy_gate
 
 STEPS = 30  # three episodes
 FAR_S = 30.0  # a time-out that correct code never reaches
@@ -86,7 +85,6 @@ def start(zmq_house, clock, gate, until, tmp_path):
         worker = zmq_house.worker(
             calling(lambda env: clock.wait_for_tick()),
             outbox=OutboxOptions(max_age_s=0.0),
-            model_path=tmp_path / "policy",
             spool=tmp_path / "spool",
         )
         workers.append(worker)
@@ -136,27 +134,10 @@ def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(
     until(lambda: clock.step() and worker.policy_version == 3)
 
 
-def test_steps_go_on_while_weights_are_written_to_the_disk(
-    start, clock, gate, until, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(policy_gate, "write_weights", gate.around(policy_gate.write_weights))
-    trainer, worker = start()
-    until((tmp_path / "policy").exists)  # so policy 1 does not wait in the gate
-    gate.is_open.clear()
-    offer(trainer, worker, until)
-    assert gate.entered.wait(FAR_S)
-    assert clock.step(2)
-    assert worker.policy_version == 2
-    steps_while_held(clock, gate)
-
-
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [
-        pytest.param(Source, "packet_after", id="the link stands still"),
-        pytest.param(Relay, "handle", id="the server stands still"),
-        pytest.param(TrainerLink, "on_message", id="the trainer stands still"),
-    ],
+    [(Source, "packet_after"), (Relay, "handle"), (TrainerLink, "on_message")],
+    ids=["the link stands still", "the server stands still", "the trainer stands still"],
 )
 def test_steps_go_on_while(owner, name, start, clock, gate, until, monkeypatch):
     monkeypatch.setattr(owner, name, gate.around(getattr(owner, name)))

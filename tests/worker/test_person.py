@@ -129,22 +129,20 @@ def test_a_success_right_after_the_end_of_an_episode_counts_for_its_last_moments
     assert stats.steps == 9
 
 
-def test_several_things_may_be_said_and_what_follows_the_end_is_about_no_other_episode(make):
-    worker = make(
-        {2: [(0.01, 0.5), (0.02, 0.25)], 5: [(0.05, "failure"), (0.06, "success")]},
-        failure_reward=-1.0,
-    )
-    stats, samples = collect(worker, episodes=2)
-    assert [float(s.rew) for s in samples] == [1, 2.75, 3, 4, 4, *range(1, 11)]
-    assert [s.steps for s in stats] == [5, 10]
+SEVERAL = {2: [(0.01, 0.5), (0.02, 0.25)], 5: [(0.05, "failure"), (0.06, "success")]}
+TOO_LATE = {13: [(0.05, "success")]}  # what was seen 0.3 s before, when no episode had begun
 
 
-def test_what_was_seen_before_an_episode_began_is_about_none_of_its_steps(make):
-    """The person was slower than `reaction_s`, and the reset is over by now."""
-    worker = make({13: [(0.05, "success")]}, reaction_s=0.3)
+@pytest.mark.parametrize(
+    ("says", "reaction_s", "first", "steps"),
+    [(SEVERAL, 0.0, [1, 2.75, 3, 4, 4], 5), (TOO_LATE, 0.3, [*range(1, 11)], 10)],
+    ids=["several things, also after the end", "what was seen before an episode"],
+)
+def test_what_is_said_is_about_the_steps_of_one_episode(make, says, reaction_s, first, steps):
+    worker = make(says, reaction_s, failure_reward=-1.0)
     stats, samples = collect(worker, episodes=2)
-    assert [float(s.rew) for s in samples] == [*range(1, 11)] * 2
-    assert [s.steps for s in stats] == [10, 10]
+    assert [float(s.rew) for s in samples] == [*first, *range(1, 11)]
+    assert [s.steps for s in stats] == [steps, 10]
 
 
 @pytest.mark.parametrize(

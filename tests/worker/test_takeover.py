@@ -5,6 +5,7 @@ who drove.
 import contextlib
 import logging
 import threading
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -59,14 +60,9 @@ class Hand:
 
 
 class Zero(LinearActor):
-    """An actor with extras."""
+    """An actor with extras, whose action is 0."""
 
-    def __init__(self, observation_space, action_space):
-        super().__init__(observation_space, action_space)
-        self.extras = {"greedy": np.bool_(True)}
-
-    def act(self, obs, test=False):
-        return np.zeros(1, np.float32)
+    extras: ClassVar = {"greedy": np.bool_(True)}
 
 
 @pytest.fixture

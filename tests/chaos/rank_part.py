@@ -1,4 +1,4 @@
-"""One of several trainers, as torchrun starts it: `rank_part.py TRANSPORT FOLDER PORT KEYS`."""
+"""One of several trainers, as torchrun starts it: `rank_part.py TRANSPORT FOLDER PORT`."""
 
 import logging
 import sys
@@ -23,10 +23,10 @@ class AveragingAgent(CountingAgent):
 
 
 def main():
-    transport, folder, port, keys = sys.argv[1:]
+    transport, folder, port = sys.argv[1:]
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    place = Place(transport, Path(folder), int(port), Path(keys))
+    place = Place(transport, Path(folder), int(port))
     training = {"training_agent_cls": AveragingAgent}
     with place.make_trainer(
         checkpoint_path=place.checkpoint, name=None, training=training

@@ -4,7 +4,7 @@ import random
 import time
 
 import pytest
-from chaos_rig import MANY_S, wait_for_checkpoint
+from chaos_rig import MANY, wait_for_checkpoint
 from torchrun import Torchrun
 
 WORKERS = 4
@@ -35,7 +35,7 @@ def kill_ranks(rig, rng, count):
 @pytest.mark.parametrize(
     "count",
     [
-        pytest.param(50, marks=[pytest.mark.chaos, pytest.mark.timeout(MANY_S)]),
+        pytest.param(50, marks=MANY),
         pytest.param(3, marks=[pytest.mark.long, pytest.mark.timeout(300)]),
     ],
 )

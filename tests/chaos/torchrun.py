@@ -18,7 +18,7 @@ class Torchrun:
     def __init__(self, place):
         self._log = (place.folder / "torchrun.log").open("ab")
         torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}")
-        about = (place.transport, place.folder, str(place.port), place.keys)
+        about = (place.transport, place.folder, str(place.port))
         self._process = subprocess.Popen(
             [sys.executable, "-m", *torchrun, "--max-restarts=1000", PART, *about],
             stdout=self._log,

@@ -95,11 +95,6 @@ class Place:
     def checkpoint(self):
         return self.folder / "checkpoint"
 
-    @property
-    def listening(self):
-        """A file to which each server adds a line with the time when it begins to listen."""
-        return self.folder / "listening"
-
     def make_worker(self, number, port=None, env=None, **options):
         env_cls = partial(
             NumberedEnv, tally=self.tally, worker=number, **{"period_s": PERIOD_S} | (env or {})
@@ -147,8 +142,6 @@ class Place:
 
 def serve(place):
     with place.make_server() as server:
-        with place.listening.open("a") as file:
-            file.write(f"{time.time()}\n")
         server.serve_forever()
 
 

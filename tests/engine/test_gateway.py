@@ -33,6 +33,12 @@ from tmrl_like.wire import messages as m
 NOBODY = EngineOptions(nodes=(f"nats://localhost:{free_ports(1)[0]}",), run=RUN)
 
 
+@pytest.fixture
+def inner(tmp_path):
+    """The link of a gateway to its workers."""
+    return listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
+
+
 def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
     first = rig.trainer()  # the trainer makes the stream
     until(lambda: first.link.session.connected)
@@ -130,13 +136,12 @@ def test_a_trainer_that_dials_the_server_reads_what_to_do(rig, caplog):
     assert not trainer.session.connected
 
 
-def test_without_a_node_workers_are_served_and_nothing_is_kept(tmp_path):
-    keys = KeyFolder(tmp_path / "keys")
-    gateway = Gateway(listen("inproc", "127.0.0.1", 0, keys, TransportOptions()), NOBODY)
+def test_without_a_node_workers_are_served_and_nothing_is_kept(inner, tmp_path):
+    gateway = Gateway(inner, NOBODY)
     assert not gateway.send(ENGINE, message(1)), "the relay keeps it, or the worker"
     assert gateway.send(ENGINE, m.encode(m.Beat("w")))
     assert isinstance(m.decode(gateway.receive(0.0).data)[0], m.Hello)
-    peer = connect("inproc", *gateway.address, keys)
+    peer = connect("inproc", *gateway.address, KeyFolder(tmp_path / "keys"))
     peer.send(b"hello")
     until(lambda: (incoming := gateway.receive(0.1)) and incoming.data == b"hello")
     started = time.monotonic()
@@ -144,8 +149,7 @@ def test_without_a_node_workers_are_served_and_nothing_is_kept(tmp_path):
     assert time.monotonic() - started < 20.0
 
 
-def test_packets_that_a_lost_connection_cancels_leave_room_for_others(node, tmp_path, monkeypatch):
-    inner = listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
+def test_packets_that_a_lost_connection_cancels_leave_room_for_others(node, inner, monkeypatch):
     call = EngineConnection.call
 
     def call_and_cancel(connection, function, *arguments):
@@ -172,8 +176,7 @@ def next_ack(gateway):
     return said if isinstance(said, m.Ack) else None
 
 
-def test_a_server_that_hung_seats_its_engine_once(node, tmp_path):
-    inner = listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
+def test_a_server_that_hung_seats_its_engine_once(node, inner):
     woken = threading.Event()
     inner.wake = woken.set
     with contextlib.closing(Gateway(inner, node.options(RUN, "arena"))) as gateway:

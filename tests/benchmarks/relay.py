@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 from _harness import Parts, benchmark, in_turns, link_to, over_two_hops, trainer_link
 from kit.boxes import box, picture
-from kit.light_worker import LightDelivery
+from kit.light_worker import LightWorker
 from kit.waiting import until
 
 KEPT_BYTES = 8 << 30
@@ -84,8 +84,8 @@ def run_trainer(port, keys, kind, pipe):
             pipe.send((received, ended_at))
 
 
-class Sending(LightDelivery):
-    """A delivery that sends only while `is_open`, and counts the bytes sent."""
+class Sending(LightWorker):
+    """A worker that sends only while `is_open`, and counts the bytes sent."""
 
     is_open = False
     sent_bytes = 0
@@ -104,14 +104,12 @@ def run_worker(port, keys, kind, count, pipe):
     from tmrl_like.base.processes import keep_freed_memory
     from tmrl_like.delivery.folder import open_folder
     from tmrl_like.delivery.options import OutboxOptions
-    from tmrl_like.session.session import Session
-    from tmrl_like.wire.messages import Hello, Spaces
+    from tmrl_like.wire.messages import Spaces
 
     keep_freed_memory(64 << 20)  # as the link's process
-    worker = Sending(open_folder(None, "bench"), OutboxOptions(max_bytes=KEPT_BYTES), KEPT_BYTES)
-    hello = Hello.of_this_process("worker", "bench", worker.log.incarnation, spaces=Spaces(*SPACES))
-    session = Session(link_to(port, keys), worker, hello)
-    session.wait_connected(10)
+    options, folder = OutboxOptions(max_bytes=KEPT_BYTES), open_folder(None, "bench")
+    worker = Sending(folder, link_to(port, keys), options, KEPT_BYTES, Spaces(*SPACES))
+    worker.session.wait_connected(10)
     samples = drone_samples(4000) if kind == "packets" else noise_samples(400)
     for i, sample in zip(range(count), itertools.cycle(samples), strict=False):
         worker.log.append(sample, 1e9 + i * 0.05, 1e-4 + i % 4000 * 1e-9, 1e-5, 3, 0)
@@ -121,10 +119,9 @@ def run_worker(port, keys, kind, count, pipe):
     pipe.recv()
     started_at = time.perf_counter()
     worker.is_open = True
-    session.wake()
+    worker.session.wake()
     pipe.recv()
     pipe.send((started_at, worker.sent_bytes, worker.log.lost_samples))
-    session.close()
     worker.close()
 
 

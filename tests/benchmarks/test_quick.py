@@ -1,15 +1,12 @@
-"""Each script of this folder runs to its end with `--quick`, and none hangs when one of its
-processes is gone.
-"""
+"""Each script of this folder runs to its end with `--quick`."""
 
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from _harness import Part, in_turns, keep, summary, text
+from _harness import in_turns, keep, summary, text
 
 SCRIPTS = sorted(
     p for p in Path(__file__).parent.glob("*.py") if not p.name.startswith(("_", "test_"))
@@ -49,21 +46,3 @@ def test_what_a_peer_did_stays_where_it_is_not_measured_again(tmp_path, monkeypa
     keep("x", {"rows": [{"what": "a", "ours": 2}, {"what": "b", "ours": 3}]})
     rows = json.loads((tmp_path / "x.json").read_text())["rows"]
     assert rows == [{"what": "a", "ours": 2, "tmrl 0.7.1": 9}, {"what": "b", "ours": 3}]
-
-
-def ends(pipe):
-    sys.exit(3)
-
-
-def says_nothing(pipe):
-    time.sleep(60)
-
-
-def test_a_part_that_ends_or_says_nothing_ends_the_run():
-    with Part(ends) as part, pytest.raises(SystemExit, match="ends ended with exit code 3"):
-        part.hear()
-    with (
-        Part(says_nothing) as part,
-        pytest.raises(SystemExit, match="says_nothing does not answer"),
-    ):
-        part.hear(0.1)

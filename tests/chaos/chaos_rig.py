@@ -18,6 +18,7 @@ import torch
 from house import with_worker_options
 from kit.fakes import CountingAgent, LinearActor, ListMemory
 from kit.ports import free_port
+from kit.waiting import until
 from link_proxy import LinkProxy
 from numbered_samples import NUMBERED_SPACES, Ledger, NumberedEnv, audit, counter, produced
 
@@ -39,21 +40,20 @@ IMPORTED_ONCE = [
 ]
 PERIOD_S = 0.01
 RUN = "chaos"
-MANY_S = 1800
+MANY = [pytest.mark.chaos, pytest.mark.timeout(1800)]  # repetitions, in `make chaos` alone
 
 
 def counts(short, zmq, tlspyo):
     """Parametrise a test: `short` repetitions by default (0: not run), many over each transport in
     `make chaos`.
     """
-    many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
     few = [pytest.param("zmq", short, id="zmq-short")] if short else []
     return pytest.mark.parametrize(
         ("transport", "count"),
         [
             *few,
-            pytest.param("zmq", zmq, id="zmq-full", marks=many),
-            pytest.param("tlspyo", tlspyo, id="tlspyo-full", marks=many),
+            pytest.param("zmq", zmq, id="zmq-full", marks=MANY),
+            pytest.param("tlspyo", tlspyo, id="tlspyo-full", marks=MANY),
         ],
     )
 
@@ -69,7 +69,6 @@ class Place:
     transport: str
     folder: Path
     port: int
-    keys: Path
     engine: EngineOptions | None = None
 
     def dial(self, port=None):
@@ -79,6 +78,10 @@ class Place:
             "transport": self.transport,
             "keys_dir": self.keys,
         }
+
+    @property
+    def keys(self):
+        return self.folder / "keys"
 
     @property
     def tally(self):
@@ -91,11 +94,6 @@ class Place:
     @property
     def checkpoint(self):
         return self.folder / "checkpoint"
-
-    @property
-    def listening(self):
-        """A file to which each server adds a line with the time when it begins to listen."""
-        return self.folder / "listening"
 
     def make_worker(self, number, port=None, env=None, **options):
         env_cls = partial(
@@ -144,8 +142,6 @@ class Place:
 
 def serve(place):
     with place.make_server() as server:
-        with place.listening.open("a") as file:
-            file.write(f"{time.time()}\n")
         server.serve_forever()
 
 
@@ -271,16 +267,9 @@ class Rig:
     `stack`.
     """
 
-    def __init__(
-        self,
-        transport,
-        folder,
-        stack,
-        keys=None,
-        engine=None,
-    ):
+    def __init__(self, transport, folder, stack, engine=None):
         folder.mkdir(exist_ok=True)
-        self.place = Place(transport, folder, free_port(), keys or folder / "keys", engine)
+        self.place = Place(transport, folder, free_port(), engine)
         self._stack = stack
         self.workers = []
         self._runs = []
@@ -388,16 +377,14 @@ def link_of(worker):
 def wait_until(condition, within_s, what):
     """Wait for a condition; return how long it took, in seconds."""
     started = time.monotonic()
-    while not condition():
-        assert time.monotonic() < started + within_s, f"not within {within_s} s: {what}"
-        time.sleep(0.01)
+    until(condition, what, within_s)
     return time.monotonic() - started
 
 
-def wait_for_checkpoint(place, within_s=60.0):
+def wait_for_checkpoint(place):
     """Wait until the trainer has written another checkpoint."""
     before = checkpoint_of(place)
-    wait_until(lambda: checkpoint_of(place) != before, within_s, "a checkpoint")
+    until(lambda: checkpoint_of(place) != before, "a checkpoint")
 
 
 def checkpoint_of(place):

@@ -31,12 +31,12 @@ def light_worker(number, ports, keys):
 
 
 class LightFleet:
-    """Workers that each make `hz` samples per second until `stop`. Use it as a context manager."""
+    """Workers that each make ten samples per second until `stop`. Use it as a context manager."""
 
-    def __init__(self, workers, ports, keys, hz=10.0, ballast_bytes=0):
+    def __init__(self, workers, ports, keys, ballast_bytes):
         self.workers = [light_worker(number, ports, keys) for number in range(workers)]
         self._ballast_bytes = ballast_bytes
-        self._pause_s = 1 / (hz * workers)
+        self._pause_s = 1 / (10.0 * workers)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._make, daemon=True)
         self._thread.start()

@@ -1,7 +1,7 @@
 """A killed worker or trainer soon leaves nothing behind at the server."""
 
 import pytest
-from chaos_rig import MANY_S, all_at_once, counts, wait_until
+from chaos_rig import all_at_once, counts, wait_until
 
 from tmrl_like.server.relay import Relay
 
@@ -68,18 +68,7 @@ def sitting(relays, role):
 
 
 @pytest.mark.fault("processes", "a worker with child processes is killed", "none of them is left")
-@pytest.mark.parametrize(
-    ("transport", "count"),
-    [
-        pytest.param("tlspyo", 1, id="tlspyo-short"),
-        *[
-            pytest.param(
-                name, 20, id=f"{name}-full", marks=[pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
-            )
-            for name in ("zmq", "tlspyo")
-        ],
-    ],
-)
+@counts(short=1, zmq=20, tlspyo=20)
 def test_a_killed_worker_leaves_no_process_behind(rigs, figure, transport, count):
     rig = rigs(transport)
     server = rig.server()

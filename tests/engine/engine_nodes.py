@@ -17,6 +17,7 @@ from pathlib import Path
 
 import nkeys
 from kit.ports import free_ports
+from kit.waiting import until
 
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.transport.credentials import tls_pair
@@ -149,11 +150,9 @@ class Nodes:
             **_UNLIMITED,
             **{kind: {"allow": subjects} for kind, subjects in allowed.items()},
         }
-        draft = path.with_suffix(".draft")  # an older version may be being read
-        draft.write_text(
-            _CREDENTIALS.format(jwt(self._account, user, name, claims), user.seed.decode())
-        )
-        return draft.replace(path)
+        token = jwt(self._account, user, name, claims)
+        path.write_text(_CREDENTIALS.format(token, user.seed.decode()))
+        return path
 
     def options(self, run, user=None, **more):
         """Return engine options for a user. A name makes that user; None means no credentials."""
@@ -191,10 +190,10 @@ class Nodes:
 
     def kill(self, i):
         """Kill a node."""
-        process, self.processes[i] = self.processes[i], None
-        if process is not None:
-            process.kill()
-            process.wait(_PATIENCE_S)
+        if self.processes[i] is not None:
+            self.processes[i].kill()
+            self.processes[i].wait(_PATIENCE_S)
+            self.processes[i] = None
 
     def streams(self, i=0):
         """Return a node's statistics of each stream, by name."""
@@ -232,16 +231,12 @@ class Nodes:
         return (self.home(i) / "log").read_text(errors="replace")
 
     def _wait_for(self, i):
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            process = self.processes[i]
-            assert process is not None
-            assert process.poll() is None, f"node {i} ended:\n{self.log(i)}"
+        def is_well():
+            assert self.processes[i].poll() is None, f"node {i} ended:\n{self.log(i)}"
             with contextlib.suppress(OSError):
-                if self.monitor(i, "healthz").get("status") == "ok":
-                    return
-            assert time.monotonic() < deadline, f"node {i} is not well:\n{self.log(i)}"
-            time.sleep(0.02)
+                return self.monitor(i, "healthz").get("status") == "ok"
+
+        until(is_well, f"the health of node {i}", _PATIENCE_S)
 
 
 def nats_server():

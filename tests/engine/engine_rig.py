@@ -2,7 +2,6 @@
 
 import threading
 
-from engine_trainer import trainer_link
 from kit.light_worker import LightWorker
 from kit.packets import numbered
 from kit.waiting import until
@@ -12,9 +11,16 @@ from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.reader import Reader
 from tmrl_like.engine.subjects import stream_name
 from tmrl_like.server.server import Server
+from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.transport import KeyFolder, connect
+from tmrl_like.wire import messages as m
 
 RUN = "run 1"
+
+
+def trainer_link(link, receiver=None):
+    """Return a trainer's link to an engine or to a server."""
+    return TrainerLink(link, "t", m.Spaces("o", "a"), receiver or Receiver())
 
 
 class Rig:
@@ -87,3 +93,9 @@ def make(worker, count):
     for _ in range(count):
         worker.append(numbered(worker.made + 1))
     worker.session.wake()
+
+
+def deliver(worker, count):
+    """Make samples, and wait until all are stored."""
+    make(worker, count)
+    until(lambda: worker.kept == 0, "the samples are stored")

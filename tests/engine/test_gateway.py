@@ -15,8 +15,7 @@ import pytest
 import torch
 from engine_nodes import GUIDE, Nodes, nats_server, rights
 from engine_packets import message
-from engine_rig import RUN, Rig, make
-from engine_trainer import trainer_link
+from engine_rig import RUN, Rig, deliver, make, trainer_link
 from kit.ports import free_ports
 from kit.waiting import until
 
@@ -32,6 +31,12 @@ from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 
 NOBODY = EngineOptions(nodes=(f"nats://localhost:{free_ports(1)[0]}",), run=RUN)
+
+
+@pytest.fixture
+def inner(tmp_path):
+    """The link of a gateway to its workers."""
+    return listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
 
 
 def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
@@ -64,8 +69,7 @@ def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
 def test_a_stream_that_is_lost_with_its_disk_is_filled_again(rig):
     trainer, server = rig.trainer(), rig.server()
     worker = rig.worker(server)
-    make(worker, 20)
-    until(lambda: worker.kept == 0)
+    deliver(worker, 20)
     trainer.close()
     make(worker, 20)
     until(lambda: worker.received == 40)
@@ -73,8 +77,7 @@ def test_a_stream_that_is_lost_with_its_disk_is_filled_again(rig):
     shutil.rmtree(rig.nodes.home(0) / "streams")
     rig.nodes.start(0)
     trainer = rig.trainer(trainer.receiver)
-    make(worker, 1)
-    until(lambda: worker.kept == 0)
+    deliver(worker, 1)
     assert trainer.memory == {"w1": list(range(21, 42))}
     assert len(set(worker.feeds) - {0}) == 1
 
@@ -87,15 +90,13 @@ def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
     until(lambda: worker.policies == [version])
     later = rig.worker(rig.server(), "w2")
     until(lambda: later.policies == [version])
-    make(worker, 1)
-    until(lambda: worker.kept == 0)
+    deliver(worker, 1)
     assert worker.policies == [version], "though it went out again"
 
 
 def test_a_worker_hears_that_its_samples_do_not_fit(rig):
     trainer, worker = rig.trainer(), rig.worker(rig.server())
-    make(worker, 1)
-    until(lambda: worker.kept == 0)
+    deliver(worker, 1)
     trainer.link.reject(Receipt("w1", worker.log.incarnation, 1), "they are too long")
     make(worker, 1)
     until(lambda: worker.dismissed == "they are too long")
@@ -119,13 +120,11 @@ def test_a_worker_hears_that_its_packet_is_too_large_for_the_nodes_and_what_to_d
 
 def test_workers_hear_of_another_training_once(rig):
     first, worker = rig.trainer(), rig.worker(rig.server())
-    make(worker, 5)
-    until(lambda: worker.kept == 0)
+    deliver(worker, 5)
     first.close()
     rig.trainer()
     until(lambda: len(set(worker.feeds) - {0}) == 2)
-    make(worker, 5)
-    until(lambda: worker.kept == 0)
+    deliver(worker, 5)
     assert len(set(worker.feeds) - {0}) == 2
 
 
@@ -137,13 +136,12 @@ def test_a_trainer_that_dials_the_server_reads_what_to_do(rig, caplog):
     assert not trainer.session.connected
 
 
-def test_without_a_node_workers_are_served_and_nothing_is_kept(tmp_path):
-    keys = KeyFolder(tmp_path / "keys")
-    gateway = Gateway(listen("inproc", "127.0.0.1", 0, keys, TransportOptions()), NOBODY)
+def test_without_a_node_workers_are_served_and_nothing_is_kept(inner, tmp_path):
+    gateway = Gateway(inner, NOBODY)
     assert not gateway.send(ENGINE, message(1)), "the relay keeps it, or the worker"
     assert gateway.send(ENGINE, m.encode(m.Beat("w")))
     assert isinstance(m.decode(gateway.receive(0.0).data)[0], m.Hello)
-    peer = connect("inproc", *gateway.address, keys)
+    peer = connect("inproc", *gateway.address, KeyFolder(tmp_path / "keys"))
     peer.send(b"hello")
     until(lambda: (incoming := gateway.receive(0.1)) and incoming.data == b"hello")
     started = time.monotonic()
@@ -151,8 +149,7 @@ def test_without_a_node_workers_are_served_and_nothing_is_kept(tmp_path):
     assert time.monotonic() - started < 20.0
 
 
-def test_packets_that_a_lost_connection_cancels_leave_room_for_others(node, tmp_path, monkeypatch):
-    inner = listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
+def test_packets_that_a_lost_connection_cancels_leave_room_for_others(node, inner, monkeypatch):
     call = EngineConnection.call
 
     def call_and_cancel(connection, function, *arguments):
@@ -179,8 +176,7 @@ def next_ack(gateway):
     return said if isinstance(said, m.Ack) else None
 
 
-def test_a_server_that_hung_seats_its_engine_once(node, tmp_path):
-    inner = listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
+def test_a_server_that_hung_seats_its_engine_once(node, inner):
     woken = threading.Event()
     inner.wake = woken.set
     with contextlib.closing(Gateway(inner, node.options(RUN, "arena"))) as gateway:
@@ -250,6 +246,5 @@ def test_a_site_is_served_through_a_node_of_its_own(tmp_path):
         rig.arena = replace(rig.arena, nodes=(f"nats://localhost:{port}",))
         stack.callback(rig.close)
         trainer, worker = rig.trainer(), rig.worker(rig.server())
-        make(worker, 20)
-        until(lambda: worker.kept == 0)
+        deliver(worker, 20)
         assert trainer.memory == {"w1": list(range(1, 21))}

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from engine_nodes import Nodes
-from engine_rig import RUN, Rig, make
+from engine_rig import RUN, Rig, deliver
 from kit.packets import numbered, packet_of
 from kit.waiting import until
 from nats.errors import OutboundBufferLimitError
@@ -47,8 +47,7 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
     EngineConnection(rig.arena, forge).close()
     time.sleep(0.5)  # enough for several looks at the seat
     worker = rig.worker(rig.server())
-    make(worker, 1)
-    until(lambda: not worker.kept)
+    deliver(worker, 1)
     assert trainer.memory == {"w1": [1]}
     assert trainer.connected
     until(lambda: rig.in_stream() == 0)
@@ -76,8 +75,8 @@ def test_what_the_stream_does_not_keep_is_heard_on_its_way(rig, monkeypatch):
     monkeypatch.setattr(JetStreamContext, "add_stream", add_elsewhere)
     trainer, worker = rig.trainer(), rig.worker(rig.server())
     until(lambda: trainer.connected)
-    make(worker, 1)
-    until(lambda: trainer.memory == {"w1": [1]})
+    deliver(worker, 1)
+    assert trainer.memory == {"w1": [1]}
 
 
 def test_what_is_stored_is_purged_although_a_purge_has_failed(rig, monkeypatch):
@@ -91,8 +90,7 @@ def test_what_is_stored_is_purged_although_a_purge_has_failed(rig, monkeypatch):
     monkeypatch.setattr(JetStreamContext, "purge_stream", purge_later)
     rig.trainer()
     worker = rig.worker(rig.server())
-    make(worker, 1)
-    until(lambda: worker.kept == 0)
+    deliver(worker, 1)
     until(lambda: rig.in_stream() == 0, within_s=20.0)
     assert next(failures, None) is None
 
@@ -120,8 +118,7 @@ def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on
     until(lambda: directly in heard)
     errors.append(OutboundBufferLimitError())
     until(lambda: heard.count(beats) == 2)
-    make(worker, 1)
-    until(lambda: worker.kept == 0)
+    deliver(worker, 1)
     said.clear()
     until(lambda: any("CONSUMER.MSG.NEXT" in subject for subject in said), "it asks for more")
     assert trainer.memory == {"w1": [1]}

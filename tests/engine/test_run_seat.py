@@ -56,11 +56,21 @@ def trainer(node):
         yield start
 
 
-def test_a_successor_of_the_same_run_takes_the_seat_at_once_and_its_predecessor_hears_so(trainer):
-    first = trainer("first", run="training", began_up_s=10.0)
-    until(first.is_seated)
-    second = trainer("second", run="training", began_up_s=20.0)
-    until(second.is_seated, within_s=4.0)
+@pytest.fixture
+def seated(trainer):
+    """Return a function that starts a trainer and waits until it has the seat."""
+
+    def start(*arguments, within_s=60.0, **hello):
+        started = trainer(*arguments, **hello)
+        until(started.is_seated, within_s=within_s)
+        return started
+
+    return start
+
+
+def test_a_successor_of_the_same_run_takes_the_seat_at_once_and_its_predecessor_hears_so(seated):
+    first = seated("first", run="training", began_up_s=10.0)
+    second = seated("second", run="training", began_up_s=20.0, within_s=4.0)
     until(lambda: not first.is_seated())
     (refusal,) = [answer for answer in first.answers if isinstance(answer, m.Refusal)]
     assert refusal.reason == "another trainer (second) has taken this one's seat: stop one of them"
@@ -70,9 +80,8 @@ def test_a_successor_of_the_same_run_takes_the_seat_at_once_and_its_predecessor_
     assert len(second.answers) == 1
 
 
-def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer):
-    first = trainer("first", run="training", began_up_s=10.0)
-    until(first.is_seated)
+def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer, seated):
+    first = seated("first", run="training", began_up_s=10.0)
     others = [
         trainer("of another run", run="another", began_up_s=20.0),
         trainer("of no run"),
@@ -87,10 +96,9 @@ def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer):
     assert len(first.answers) == 1
 
 
-def test_the_seat_of_a_dead_trainer_is_free_after_a_moment(trainer, node):
+def test_the_seat_of_a_dead_trainer_is_free_after_a_moment(node, trainer, seated):
     with LinkProxy(*address_of(node.urls[0])) as link:
-        first = trainer("first", f"nats://localhost:{link.port}")
-        until(first.is_seated)
+        seated("first", f"nats://localhost:{link.port}")
         second = trainer("second")
         until(second.heard)
         assert isinstance(second.answers[0], m.Refusal)
@@ -102,19 +110,16 @@ def test_the_seat_of_a_dead_trainer_is_free_after_a_moment(trainer, node):
     until(ask)
 
 
-def test_the_seat_of_a_trainer_that_ends_is_free_at_once(trainer):
-    first = trainer("first")
-    until(first.is_seated)
+def test_the_seat_of_a_trainer_that_ends_is_free_at_once(seated):
+    first = seated("first")
     first.reader.close()
-    second = trainer("second")
-    until(second.is_seated, within_s=4.0)
+    second = seated("second", within_s=4.0)
     assert len(second.answers) == 1
 
 
 @pytest.mark.parametrize("content", [b"garbage", m.encode(m.Beat())])
-def test_a_seat_that_holds_no_hello_is_free(content, trainer, node):
-    first = trainer("first")
-    until(first.is_seated)
+def test_a_seat_that_holds_no_hello_is_free(content, node, seated):
+    first = seated("first")
     first.reader.close()
     written = threading.Event()
 
@@ -124,5 +129,4 @@ def test_a_seat_that_holds_no_hello_is_free(content, trainer, node):
 
     EngineConnection(node.options("run", "gpu"), write).close(flush_s=10.0)
     assert written.is_set()
-    second = trainer("second")
-    until(second.is_seated, within_s=4.0)
+    seated("second", within_s=4.0)

@@ -13,8 +13,9 @@ from functools import partial
 import pytest
 from kit.allocations import peak_of
 from kit.packets import write
+from kit.trainings import taken
 from test_server_budgets import MESSAGES, ROLES, Siege, encoded
-from test_trainer_budgets import SHAPES, body_of, message_of, taken
+from test_trainer_budgets import SHAPES, body_of, message_of
 
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sample_store import read_file

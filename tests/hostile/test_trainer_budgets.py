@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from kit.allocations import peak_of
 from kit.episodes import episode
+from kit.trainings import taken
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.wire import messages as m
@@ -78,13 +79,6 @@ def message_of(shape, is_compressed, first=1):
     last = first + rows - 1
     packet = m.SamplePacket("w", 1, first, last, 1, 0, rows, len(body), is_compressed)
     return encode_packet(packet, data)
-
-
-def taken(receiver, message):
-    """Return what the trainer keeps of a message."""
-    packet, body = m.decode(message)
-    assert isinstance(packet, m.SamplePacket)
-    return list(receiver.take(packet, body, message, 0.0, lambda packet: True))
 
 
 @pytest.mark.parametrize(

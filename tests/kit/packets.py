@@ -47,9 +47,9 @@ def packet_of(
     return writer.message(Compressor(), **header)
 
 
-def noise(entry, size=50, samples=3):
+def noise(entry, size=50):
     """Return the message of a packet that begins with `entry` and has random bytes as columns."""
-    packet = m.SamplePacket("w", 7, entry, entry + samples - 1, 1, 0, samples, size, False)
+    packet = m.SamplePacket("w", 7, entry, entry + 2, 1, 0, 3, size, False)
     return encode_packet(packet, Random(entry).randbytes(size))
 
 
@@ -74,13 +74,13 @@ class Stores:
         return store
 
 
-def head_of(*messages, before=0, run="run"):
+def head_of(*messages, before=0):
     """Return the head of a file with these messages, after `before` earlier samples."""
     packets = [header_of(message) for message in messages]
     held = sum(packet.samples for packet in packets)
     progress = {packet.receipt[:2]: packet.receipt for packet in packets}
     parts = tuple((len(message), 0) for message in messages)
-    return StoreHead(run, before + held, held, tuple(progress.values()), parts)
+    return StoreHead("run", before + held, held, tuple(progress.values()), parts)
 
 
 def write(folder, *groups):

@@ -8,8 +8,8 @@ from tmrl_like.policies.network import GaussianOptions
 from tmrl_like.policies.noise import ColouredNoise
 
 
-def drawn(beta, size, count, seed=0, steps=1024):
-    noise = ColouredNoise(beta, steps, size, np.random.default_rng(seed))
+def drawn(beta, size, count, steps=1024):
+    noise = ColouredNoise(beta, steps, size, np.random.default_rng(0))
     return np.array([noise.standard_normal() for _ in range(count)])
 
 

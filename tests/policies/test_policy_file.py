@@ -102,8 +102,3 @@ def test_a_file_that_says_something_else_is_refused(card, message, tmp_path):
     write_weights(tmp_path / "p", LinearActor(*SPACES).weights(), card)
     with pytest.raises(PolicyError, match=message):
         read_card(tmp_path / "p")
-
-
-def test_weights_alone_have_no_card(tmp_path):
-    LinearActor(*SPACES).save(tmp_path / "p")
-    assert read_card(tmp_path / "p") is None

@@ -1,32 +1,21 @@
 """Policies of Stable-Baselines3 as experts."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from house import alone
 from kit.boxes import box
+from kit.environments import Recording
+from kit.fakes import CountingEnv
 
-from tmrl_like import RolloutWorker, partial
+from tmrl_like import partial
 from tmrl_like.policies.stable_baselines import StableBaselinesActor
 
 WIDE = spaces.Box(np.float32([-3.0, 0.0]), np.float32([1.0, 9.0]))  # asymmetric bounds
-
-
-class Still(gymnasium.Env[Any, Any]):
-    """An environment that has spaces, and nothing else."""
-
-    def __init__(self, observation_space, action_space):
-        self.observation_space, self.action_space = observation_space, action_space
-
-    def reset(self, *, seed=None, options=None):
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), 0.0, False, False, {}
 
 
 BOX = box(1, 3)
@@ -37,7 +26,8 @@ def made(algorithm, policy, observed, actions):
     """Return a model made by Stable-Baselines3."""
     sb3 = pytest.importorskip("stable_baselines3")
     small = {"n_steps": 8} if algorithm == "A2C" else {"buffer_size": 10}
-    env, make = Still(observed, actions), getattr(sb3, algorithm)
+    env, make = gymnasium.Env(), getattr(sb3, algorithm)
+    env.observation_space, env.action_space = observed, actions
     model = make(policy, env, policy_kwargs={"net_arch": [8, 8]}, seed=1, device="cpu", **small)
     torch.manual_seed(0)
     for parameter in model.policy.parameters():
@@ -71,16 +61,15 @@ def test_an_expert_does_what_the_policy_does(algorithm, policy, observed, action
 
 def mean_of(obs, deterministic):
     assert deterministic
-    return np.full((1, 2), obs.mean(), np.float32), None
+    return np.full((1, 1), obs.mean() / 10, np.float32), None
 
 
 def test_a_model_drives_a_worker():
-    model = SimpleNamespace(observation_space=BOX, predict=mean_of)
-    env, actor = partial(Still, BOX, WIDE), partial(StableBaselinesActor, model=model)
-    with RolloutWorker(env, actor, standalone=True) as worker:
-        assert worker.run_episode(max_samples=1).steps == 1
-        obs = BOX.sample()
-        assert np.allclose(worker.loop.driver.act(obs, test=False), obs.mean())
+    model = SimpleNamespace(observation_space=CountingEnv().observation_space, predict=mean_of)
+    env = partial(Recording, episode_steps=3)
+    with alone(env, partial(StableBaselinesActor, model=model)) as worker:
+        worker.run_episode()
+        assert np.allclose(worker.env.sent, [0.05, 0.1, 0.15])
 
 
 MIXED = spaces.Dict(b=box(1, 2), a=spaces.Discrete(3, start=1), c=spaces.MultiDiscrete([2, 3]))

@@ -6,24 +6,20 @@ tests/simulation.
 """
 
 from contextlib import closing
-from functools import partial
 
 import msgspec
 import pytest
-import torch
 from disk import age, end_at_each_operation
+from house import linear_actor
 from kit.executors import AtOnce
-from kit.fakes import CountingAgent, CountingEnv, ListMemory
-from kit.packets import numbered, packet_of
+from kit.trainings import Run
 
 from tmrl_like.policies.policy_file import describe, read_policy
 from tmrl_like.policies.policy_store import PolicyStore
-from tmrl_like.trainer.checkpoints import Checkpoints
-from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
-from tmrl_like.wire import messages as m
 
 LATE = 100
+SAMPLES = 5  # of a packet
 
 
 class Keys:
@@ -61,13 +57,8 @@ class KeysInAMount(Keys):
 class Policies:
     """Adds four policy versions, of which two are kept, and one is tagged."""
 
-    def __init__(self):
-        self.agent = TrainingOffline(CountingEnv, ListMemory, CountingAgent).agent
-
     def _add(self, store, version):
-        actor = self.agent.get_actor()
-        with torch.no_grad():
-            actor.layer.bias.fill_(float(version))
+        actor = linear_actor(bias=float(version))
         store.add(actor.weights(), msgspec.structs.replace(describe(actor), version=version))
         store.collect(at_most=2)
 
@@ -96,39 +87,24 @@ class CheckpointsOfARun:
     """Takes three packets of samples, and writes a checkpoint after each."""
 
     def work(self, root, promise, packets=3):
-        with closing(
-            Checkpoints(root / "training", sync_every_s=0.25, beside=lambda name: AtOnce())
-        ) as kept:
-            training = kept.build(
-                partial(TrainingOffline, CountingEnv, ListMemory, CountingAgent), "all"
-            )
-            assert [int(sample.obs) for sample in training.memory.data] == [
-                *range(training.total_samples)
-            ]
-            promise((training.total_updates, training.total_samples))
-            for now in range(packets):
-                self._take(kept.receiver, training, float(now))
-                promise((training.total_updates, training.total_samples))
-                training.total_updates += 1
-                kept.save(training, 0, wait=True)
-                promise((training.total_updates, training.total_samples))
-
-    def _take(self, receiver, training, now_s):
-        first = training.total_samples
-        data = packet_of(first + 1, *map(numbered, range(first, first + 5)))
-        for delivery in receiver.take(*m.decode(data), data, now_s, lambda packet: True):
-            training.memory.append(delivery.buffer)
-            training.total_samples += len(delivery.buffer)
-            receiver.confirm([delivery.receipt])
-        receiver.write(now_s)
-        assert [ack.stored for ack in receiver.due()] == [training.total_samples]
+        run = Run(root / "training", sync_every_s=0.25, beside=lambda name: AtOnce())
+        with closing(run.checkpoints):
+            assert run.numbers == [*range(run.counts[0])]
+            promise(run.counts)
+            first = run.counts[0] // SAMPLES + 1
+            for number in range(first, first + packets):
+                assert run.take(number, n=SAMPLES) == {"w": number}
+                promise(run.counts)
+                run.training.total_updates += 1
+                run.save()
+                promise(run.counts)
 
     def check(self, root, promised):
         found = []
         self.work(root, found.append, packets=1)
-        for promised_updates, promised_samples in promised:
-            assert found[0][0] >= promised_updates
-            assert found[0][1] >= promised_samples
+        for samples, updates in promised:
+            assert found[0][0] >= samples
+            assert found[0][1] >= updates
 
 
 @pytest.mark.fault(

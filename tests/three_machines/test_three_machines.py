@@ -10,7 +10,6 @@ Needs root, `ip` and `nft`; elsewhere the tests are skipped with the reason.
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -80,85 +79,61 @@ def inside(name, words, text=None):
 
 def remove(name):
     """Remove a namespace, with all processes in it."""
-    with contextlib.suppress(subprocess.CalledProcessError):
+    with contextlib.suppress(subprocess.CalledProcessError, OSError):
         for pid in sh(f"ip netns pids {name}").split():
             os.kill(int(pid), signal.SIGKILL)
         sh(f"ip netns del {name}")
 
 
-def namespaces_are_possible():
-    if os.name != "posix" or os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("nft")):
-        return False
-    probe = f"tmrl-{os.getpid()}-probe"
-    try:
-        sh(f"ip netns add {probe}")
-        inside(probe, "nft -f -", NAT)
-    except (subprocess.CalledProcessError, OSError):
-        return False
-    finally:
-        remove(probe)
-    return True
-
-
 @pytest.fixture
 def network():
-    """Make three machines and a gateway; remove them afterwards, with all processes in them."""
+    """Make three machines and a gateway, or skip the test; return a list for their processes, which
+    end with them.
+    """
+    processes = []
     try:
-        for line in NETWORK.replace("PREFIX", PREFIX).strip().splitlines():
-            sh(line)
-        inside(GATE, "tee /proc/sys/net/ipv4/ip_forward", "1")
-        inside(GATE, "nft -f -", NAT)
-        yield
+        try:
+            for line in NETWORK.replace("PREFIX", PREFIX).strip().splitlines():
+                sh(line)
+            inside(GATE, "tee /proc/sys/net/ipv4/ip_forward", "1")
+            inside(GATE, "nft -f -", NAT)
+        except (subprocess.CalledProcessError, OSError) as error:
+            pytest.skip(f"needs root, ip and nft to make network namespaces: {error}")
+        yield processes
     finally:
         for name in (SERVER, TRAINER, GATE, WORKER):
             remove(name)
+        for process in processes:
+            process.wait(10)
 
 
 class Machine:
     """A namespace with its own home."""
 
-    def __init__(self, name, home):
+    def __init__(self, name, home, processes):
         self._program = f"ip netns exec {name} {sys.executable} -m tmrl_like"
         self._environment = os.environ | {"TMRL_LIKE_HOME": str(home), "OMP_NUM_THREADS": "1"}
-        self.home = home
-        self.processes = []
+        self.home, self._processes = home, processes
 
     def run(self, words):
         command = f"{self._program} {words}".split()
         return subprocess.check_output(command, env=self._environment, text=True, timeout=60)
 
     def start(self, words):
-        with self.home.with_suffix(".log").open("a") as log:
+        with self.home.with_suffix(".log").open("w") as log:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             command = f"{self._program} {words}".split()
-            self.processes.append(subprocess.Popen(command, env=self._environment, **streams))
-
-    def stop(self):
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            process.wait(10)
+            self.process = subprocess.Popen(command, env=self._environment, **streams)
+        self._processes.append(self.process)
 
     def log(self):
         return self.home.with_suffix(".log").read_text()
 
 
-@pytest.mark.skipif(
-    not namespaces_are_possible(), reason="needs root, ip and nft to make network namespaces"
-)
 @pytest.mark.timeout(180)
 def test_three_machines_with_the_worker_behind_nat(network, tmp_path):
-    machines = [Machine(name, tmp_path / name[-3:]) for name in (SERVER, TRAINER, WORKER)]
-    try:
-        run_on_three_machines(*machines)
-    finally:
-        for machine in machines:
-            machine.stop()
-            if machine.processes:
-                print(machine.log())
-
-
-def run_on_three_machines(server, trainer, worker):
+    names = (SERVER, TRAINER, WORKER)
+    server, trainer, worker = (Machine(name, tmp_path / name[-3:], network) for name in names)
     with pytest.raises(subprocess.CalledProcessError):  # nobody reaches the worker from outside
         inside(SERVER, "ping -c1 -W1 10.231.1.2")
 
@@ -170,19 +145,17 @@ def run_on_three_machines(server, trainer, worker):
     worker.start(f"worker {dial}")
     trainer.start(f"trainer {dial} --trainer.steps 20 --trainer.start_training 50")
 
+    def rounds():
+        lines = metrics.read_text().splitlines() if metrics.exists() else []
+        records = [json.loads(line) for line in lines if line.endswith("}")]
+        return [record for record in records if record["kind"] == "round"]
+
     metrics = trainer.home / "runs" / "pendulum" / "metrics.jsonl"
     weights = worker.home / "runs" / "pendulum" / "weights" / "worker.safetensors"
-    until(lambda: _rounds(metrics) and weights.exists(), "a round and a policy", 90.0)
-    assert _rounds(metrics)[0]["env_steps_total"] >= 50
+    until(lambda: rounds() and weights.exists(), "a round and a policy", 90.0)
+    assert rounds()[0]["env_steps_total"] >= 50
     assert "worker-1" in server.log()
 
     server.run("keys revoke worker-1")
-    until(lambda: worker.processes[0].poll() is not None, "an end of the revoked worker", 30.0)
+    until(lambda: worker.process.poll() is not None, "an end of the revoked worker", 30.0)
     assert "refuse" in worker.log()
-
-
-def _rounds(path):
-    if not path.exists():
-        return []
-    records = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-    return [record for record in records if record["kind"] == "round"]

@@ -34,9 +34,9 @@ class Machines:
         folder.join(self.keys.invite(name, roles))
         return folder
 
-    def stranger(self, name="stranger"):
+    def stranger(self):
         """Return the keys of a machine with its own server."""
-        folder = KeyFolder(self.folder / name)
+        folder = KeyFolder(self.folder / "stranger")
         folder.server_keys()
         return folder
 

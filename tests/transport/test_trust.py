@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
 import random
-import re
 import socket
 import socketserver
 import threading
 from contextlib import ExitStack, closing, suppress
-from pathlib import Path
 
 import pytest
 from kit.allocations import memory_of
 from link_proxy import LinkProxy
 
-import tmrl_like
 from tmrl_like.errors import CredentialsError, DecodingError
 from tmrl_like.transport import Identity, TransportOptions
 from tmrl_like.transport.over_tlspyo import GROUP
@@ -223,7 +219,7 @@ def test_ten_thousand_malformed_envelopes_leave_the_server_as_it_was(rogue):
     assert memory_of() - before < 20 * MEGABYTE
 
 
-# nothing is unpickled
+# nothing is unpickled; the settings of ruff ban what would do so
 
 
 class Bomb:
@@ -256,20 +252,3 @@ def test_a_pickle_in_place_of_tlspyos_own_is_never_executed(rogue, service, bomb
         assert peer.closed()
     rogue().join().say("OBJ", None, bomb)
     assert receive_at(service.server).data == bomb
-
-
-UNPICKLERS = re.compile(
-    r"\b(c?pickle|_pickle|dill|cloudpickle|joblib|marshal|shelve|jsonpickle)\b", re.IGNORECASE
-)
-LOADERS = ("torch.load", "torch.jit.load")
-
-
-def test_the_package_has_nothing_that_unpickles():
-    for file in sorted(Path(tmrl_like.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                assert not UNPICKLERS.search(ast.unparse(node)), file
-            elif isinstance(node, ast.Call):
-                said = ast.unparse(node)
-                assert "allow_pickle=" not in said.replace("allow_pickle=False", ""), said
-                assert not said.startswith(LOADERS) or "weights_only=True" in said, said

@@ -72,7 +72,9 @@ def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
             `dimensions` coordinates (None allows 2 or 3).
     """
     try:
-        with np.load(io.BytesIO(Path(file).read_bytes()), allow_pickle=False) as content:
+        with np.load(  # noqa: TID251
+            io.BytesIO(Path(file).read_bytes()), allow_pickle=False
+        ) as content:
             points = content["points"]
     except FileNotFoundError:
         raise ConfigError(

@@ -152,7 +152,9 @@ class Rollout:
         as strings. Raise ConfigError if that fails.
         """
         try:
-            with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as file:
+            with np.load(  # noqa: TID251
+                io.BytesIO(Path(path).read_bytes()), allow_pickle=False
+            ) as file:
                 card = json.loads(str(file["card"]))
                 outline = card.pop("columns")
                 arrays = (file[name] for name in file.files if name != "card")

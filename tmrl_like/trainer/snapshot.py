@@ -258,7 +258,9 @@ def _from_bytes(data: bytes | memoryview) -> State:
     ValueError if the data is not valid.
     """
     try:
-        state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        state: State = torch.load(  # noqa: TID251
+            io.BytesIO(data), map_location="cpu", weights_only=True
+        )
     except Exception as error:
         # torch raises its own exceptions, some from a module that we do not import
         raise ValueError(one_line(error, 200)) from error

@@ -1,6 +1,5 @@
 """`tmrl-like policies`, and which policies `test` uses."""
 
-import errno
 import shutil
 from pathlib import Path
 
@@ -8,19 +7,17 @@ import pytest
 from cli_commands import TINY
 
 from tmrl_like import load_policy
-from tmrl_like.base.files import disk
 from tmrl_like.cli.arguments import to_type
 from tmrl_like.config.settings import Settings
 from tmrl_like.policies.policy_store import PolicyStore
 
 
-def test_policies_are_listed_tagged_exported_and_pruned(typed, store, tmp_path):
+def test_policies_are_listed_tagged_and_exported(typed, store, tmp_path):
     store.add_return(2, 5.0)
     tagged = typed("policies tag tiny@1 first").out
-    assert "until `tmrl-like policies prune tiny --untag first`" in tagged
+    assert f"{store.path('first')} is kept until you remove it" in tagged
     folder = store.folder.parent.rename(tmp_path / "else where")
-    tagged = typed("policies tag", Path(f"{folder}@1"), "first").out
-    assert f"until `tmrl-like policies prune {to_type(folder)} --untag first`" in tagged
+    typed("policies tag", Path(f"{folder}@1"), "first")
     folder.rename(store.folder.parent)
     rows = [line.split() for line in typed("policies list TINY").out.splitlines()]
     shown = [row for row in rows if row and row[0] in ("1", "2", "3")]
@@ -30,21 +27,6 @@ def test_policies_are_listed_tagged_exported_and_pruned(typed, store, tmp_path):
     exported = typed("policies export", f"{TINY}@best", file).out
     assert f"`tmrl-like test EXPERIMENT --policy {to_type(file)}`" in exported
     assert load_policy(file, allow=("tiny",)).version == 2
-    pruned = typed("policies prune", store.folder.parent, "--untag first")
-    assert "removed 2 versions and 1 tags" in pruned.out
-    assert (store.versions(), store.tags()) == ([3], ["best"])
-
-
-def test_policies_that_cannot_be_removed_are_not_said_to_be(refused, store, monkeypatch):
-    def remove(path):
-        if path == store.path(1):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        path.unlink()
-
-    monkeypatch.setattr(disk, "remove", remove)
-    said = refused("policies prune tiny --keep 1")
-    assert "cannot remove policies: PermissionError: [Errno 13] Permission denied: " in said
-    assert store.versions() == [1, 3]
 
 
 def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
@@ -75,8 +57,7 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
         ("export tiny@3 /dev/null/p.safetensors", "cannot write the policy to "),
         ("export tiny@3 p.onnx --onnx --allow tiny", "give it a method best_actions(obs)"),
         ("export tiny@3 p.safetensors --allow tiny", "--allow is ['tiny']; expected --onnx"),
-        ("prune tiny@2", "tiny@2: `policies prune` takes no version of a policy; leave out the @"),
-        ("prune tiny --keep 0", "--keep is 0; expected 1 or more"),
+        ("list tiny@2", "tiny@2: `policies list` takes no version of a policy; leave out the @"),
     ],
 )
 @pytest.mark.usefixtures("store")
@@ -96,14 +77,6 @@ def test_policies_are_listed_while_a_trainer_removes_old_ones(typed, store, monk
     monkeypatch.setattr(PolicyStore, "cards", removed_meanwhile)
     rows = [line.split() for line in typed("policies list tiny").out.splitlines()]
     assert [row[0] for row in rows if row and row[0].isdecimal()] == ["2", "3"]
-
-
-def test_of_tags_with_a_mistake_none_is_removed(refused, store):
-    store.tag("3", "good")
-    assert "--untag godo: there is no such tag" in refused(
-        "policies prune tiny --untag good --untag godo"
-    )
-    assert store.tags() == ["good"]
 
 
 def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(

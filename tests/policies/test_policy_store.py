@@ -59,10 +59,10 @@ def test_a_policy_that_is_not_there_is_refused_and_what_there_is_named(store):
 def test_the_newest_versions_stay_and_those_with_a_tag(store):
     add(store, *range(1, 11))
     store.tag("2", "good")
-    assert store.collect(at_most=3) == 7
+    store.collect(at_most=3)
     assert store.versions() == [8, 9, 10]
     assert version_of(store.find("good")) == version_of(store.find("2")) == 2
-    assert store.collect(at_most=0) == 2  # the newest is never removed
+    store.collect(at_most=0)  # the newest is never removed
     assert store.versions() == [10]
 
 

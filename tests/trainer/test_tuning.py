@@ -169,20 +169,33 @@ def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
+    ("learnt", "lr", "line"),
+    [(0.125, 0.125, ""), (-1.0, 0.5, "agent.lr stays 0.5: lr is -1.0; expected 0 or more")],
+)
+def test_a_resumption_goes_on_with_what_was_learnt_if_it_can(tmp_path, caplog, learnt, lr, line):
+    to = training()
+    to.agent_scheduler = lambda agent, epoch: setattr(agent, "lr", learnt)
+    to.run_epoch(to.network)
+    assert resumed(to, training(), tmp_path).agent.lr == lr
+    assert line in caplog.text
+
+
+@pytest.mark.parametrize(
     ("in_file", "lr", "line"),
     [
         (False, 0.125, "0.25 -> 0.125"),
         (True, 0.25, ""),  # the file has this value already
         (True, 0.5, "0.25 -> 0.5"),
-        (False, -1.0, ""),  # it cannot be set
     ],
 )
 def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(
     tmp_path, caplog, in_file, lr, line
 ):
     to = training(agent={"lr": 0.5})
-    to.tuning.ask({"agent.lr": 0.25}, given=in_file)
+    to.tune({"agent.lr": 0.25})
     to.run_epoch(to.network)
+    if in_file:
+        to.tuning.given["agent.lr"] = 0.25
     caplog.clear()
     assert resumed(to, training(agent={"lr": lr}), tmp_path).agent.lr == lr
     said = [line for line in caplog.messages if "->" in line]

@@ -40,9 +40,13 @@ class Alone(Connection):
     def __init__(self):
         super().__init__(TlspyoLink(TransportOptions(max_message_bytes=1000, queue_messages=10)))
         self.transport, self.sent = Network(), []
+        self.timeOut = 5.0
 
     def send_obj(self, obj):
         self.sent.append(obj)
+
+    def setTimeout(self, period):
+        self.timeOut = period
 
 
 @pytest.fixture
@@ -58,9 +62,11 @@ def test_nothing_is_read_while_too_much_waits_to_be_received(alone, size, room):
         assert alone.transport.reads
         alone.arrive(memoryview(bytes(size)))
     assert not alone.transport.reads
+    assert alone.timeOut is None, "what is not read is not silent"
     for received in range(1, room + 1):
         assert len(alone.receive()) == size
         assert alone.transport.reads == (received > room / 2)
+    assert alone.timeOut == 5.0
 
 
 @pytest.mark.parametrize(("size", "room"), [(1, 10), (1000, 4)])

@@ -465,7 +465,7 @@ def _add_runs(command: _NewCommand) -> None:
 def _add_policies(command: _NewCommand) -> None:
     policies = command(
         "policies",
-        "list, tag, export or prune the policies that runs keep on this machine",
+        "list, tag or export the policies that runs keep on this machine",
         reads=False,
     )
     actions = policies.add_subparsers(
@@ -476,8 +476,7 @@ def _add_policies(command: _NewCommand) -> None:
     export = actions.add_parser(
         "export", help="write a policy to one file, which is all that another machine needs"
     )
-    prune = actions.add_parser("prune", help="remove versions without a tag")
-    for action in (shown, tag, export, prune):
+    for action in (shown, tag, export):
         action.add_argument("place", metavar="RUN", nargs="?" if action is shown else None)
     tag.add_argument("tag", metavar="TAG", help="a letter, then letters, digits, '.', '_' and '-'")
     export.add_argument("file", metavar="FILE")
@@ -492,10 +491,6 @@ def _add_policies(command: _NewCommand) -> None:
         action="append",
         default=[],
         help="with --onnx: a package of yours that the policy may import code from",
-    )
-    prune.number("--keep", 1, "how many of the newest versions to keep")
-    prune.add_argument(
-        "--untag", metavar="TAG", action="append", default=[], help="remove a tag as well"
     )
 
 

@@ -6,9 +6,9 @@ import contextlib
 import datetime
 from pathlib import Path
 
-from tmrl_like.base.files import disk, write_atomically
+from tmrl_like.base.files import write_atomically
 from tmrl_like.base.folders import data_folder
-from tmrl_like.base.text import one_line, suggestion
+from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.tables import print_table
 from tmrl_like.errors import ConfigError, PolicyError, expect
@@ -32,18 +32,14 @@ def main(arguments: Arguments) -> int:
             _export(store, version, arguments)
         elif arguments.action == "list":
             _list(store)
-        elif arguments.action == "tag":
+        else:
             expect(
                 not AUTOMATIC.fullmatch(arguments.tag),
                 "the tag",
                 arguments.tag,
                 "a name of your own; newest, best, best-VERSION and step-STEPS are automatic",
             )
-            place = str(arguments.place).removesuffix(f"@{arguments.found.version}")
-            until = to_type("tmrl-like", "policies", "prune", place, "--untag", arguments.tag)
-            print(f"{store.tag(version, arguments.tag)} is kept until `{until}`")
-        else:
-            _prune(store, arguments)
+            print(f"{store.tag(version, arguments.tag)} is kept until you remove it")
     except PolicyError as error:
         raise ConfigError(str(error)) from None
     return 0
@@ -74,20 +70,6 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
         print(f"{file}: {source}; drive it with `{command}`, or load_policy in Python")
     else:
         print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
-
-
-def _prune(store: PolicyStore, arguments: Arguments) -> None:
-    """Remove tags, and versions without one."""
-    for tag in arguments.untag:
-        if tag not in (tags := store.tags()):
-            raise ConfigError(f"--untag {tag}: there is no such tag; {suggestion(tag, tags)}")
-    try:
-        for tag in arguments.untag:
-            disk.remove(store.path(tag))
-        removed = store.collect(arguments.keep)
-    except OSError as error:
-        raise ConfigError(f"cannot remove policies: {one_line(error)}") from None
-    print(f"{store.folder}: removed {removed} versions and {len(arguments.untag)} tags")
 
 
 def _list(*stores: PolicyStore) -> int:

@@ -47,6 +47,7 @@ class Reloading:
         self._written = flat(document.data)
         self._before = self._written  # what to go back to if the request is refused
         self._asked: Future[None] | None = None
+        self._values: dict[str, Any] = {}  # those asked for
         self._closing = threading.Event()
         self._tuning = tuning
 
@@ -80,6 +81,7 @@ class Reloading:
             if asked.exception() is not None:
                 self._written = self._before
             asked.result()
+            self._tuning.given |= self._values
         assert self._path is not None
         stamp = stamp_of(self._path)
         if stamp != self._stamp:
@@ -90,7 +92,7 @@ class Reloading:
 
     def _compare(self, document: Document) -> None:
         settings, (before, written) = settings_of(document), (self._written, flat(document.data))
-        values: dict[str, Any] = {}
+        values = self._values = {}
         for name in sorted(before.keys() | written.keys()):
             if before.get(name) == written.get(name):
                 continue
@@ -106,5 +108,5 @@ class Reloading:
                 where = document.where(written_out(document.data, name.split(".")))
                 log.warning("%s: %s has changed, which needs a restart", where, name)
         if values:
-            self._asked = self._tuning.ask(values, given=True)
+            self._asked = self._tuning.ask(values)
         self._before, self._written = before, written

@@ -167,27 +167,24 @@ class PolicyStore:
             link_atomically(self.path(names[best]), self.path(BEST))
         return BEST not in cards or best != before
 
-    def collect(self, at_most: int) -> int:
-        """Remove all versions but the newest `at_most`, one at least, and those tested last. Return
-        how many were removed.
+    def collect(self, at_most: int) -> None:
+        """Remove all versions but the newest `at_most`, one at least, and those tested last.
 
         Raises:
             OSError: some could not be removed, as on Windows while a process reads them; all others
                 are.
         """
-        removed, failures = 0, list[OSError]()
+        failures = list[OSError]()
         remove_drafts(self.folder)
         for version in self.versions()[: -max(1, at_most)]:
             if version in self._tested:
                 continue
             try:
                 disk.remove(self.path(version))
-                removed += 1
             except OSError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
-        return removed
 
     # -- any process -------------------------------------------------------------------------------
 

@@ -41,8 +41,7 @@ class Tuning(Listener):
     same two steps.
 
     Attributes:
-        given: the values from the script or the file that made the training.
-        wanted: the same, with all later changes.
+        given: the values in the script or the file.
     """
 
     def __init__(self, parts: Mapping[str, TunablePart], check: Callable[[], None]) -> None:
@@ -54,25 +53,20 @@ class Tuning(Listener):
         """
         self._parts = parts
         self._check = check
-        self._asked: deque[tuple[dict[str, float | None], bool, Future[None]]] = deque()
+        self._asked: deque[tuple[dict[str, float | None], Future[None]]] = deque()
         self._changed: set[str] = set()
         self.given = {
             f"{part}.{name}": getattr(holder, name)
             for part, (names, holder, _) in parts.items()
             for name in names
         }
-        self.wanted = dict(self.given)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle all but the requests, on which threads of this process wait."""
         return vars(self) | {"_asked": deque()}
 
-    def ask(self, values: Values, given: bool = False) -> Future[None]:
-        """Request changes, see `TrainingOffline.tune`.
-
-        `given` means that the experiment's file has these values, so that a resumption will have
-        them too.
-        """
+    def ask(self, values: Values) -> Future[None]:
+        """Request changes, see `TrainingOffline.tune`."""
         asked = {}
         for name, value in values.items():
             if name not in self.given:
@@ -86,7 +80,7 @@ class Tuning(Listener):
                 value = int(value) if is_whole else float(value)
             asked[name] = value
         done: Future[None] = Future()
-        self._asked.append((asked, given, done))
+        self._asked.append((asked, done))
         return done
 
     def begin_round(self, ranks: Alone) -> None:
@@ -95,31 +89,25 @@ class Tuning(Listener):
         """
         asked = [self._asked.popleft() for _ in range(len(self._asked))]
         asked = [one for one in asked if one[-1].set_running_or_notify_cancel()]
-        of_rank_0 = ranks.broadcast(
-            msgspec.msgpack.encode([(values, given) for values, given, _ in asked])
-        )
-        errors = [
-            self._change(values, given) for values, given in msgspec.msgpack.decode(of_rank_0)
-        ]
-        for (*_, done), error in zip(asked, errors, strict=False):
+        of_rank_0 = ranks.broadcast(msgspec.msgpack.encode([values for values, _ in asked]))
+        errors = [self._change(values) for values in msgspec.msgpack.decode(of_rank_0)]
+        for (_, done), error in zip(asked, errors, strict=False):
             if error is None:
                 done.set_result(None)
             else:
                 done.set_exception(error)
 
-    def _change(self, values: Values, given: bool) -> ConfigError | None:
+    def _change(self, values: Values) -> ConfigError | None:
         """Apply new values; return an error if that fails, in which case nothing has changed."""
+        before = {name: self._now(name) for name in values}
         try:
             self._set(values)
         except ConfigError as error:
             return error
         for name, value in values.items():
-            if value != self.wanted[name]:
-                log.info("%s changes: %s -> %s", name, self.wanted[name], value)
+            if value != before[name]:
+                log.info("%s changes: %s -> %s", name, before[name], value)
                 self._changed.add(name)
-        self.wanted |= values
-        if given:
-            self.given |= {name: self._now(name) for name in values}
         return None
 
     def on_round(self, record: Record) -> None:
@@ -127,26 +115,25 @@ class Tuning(Listener):
         record |= {name: self._now(name) for name in sorted(self._changed)}
 
     def state_dict(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return the `given` and `wanted` value of each name, for a checkpoint."""
-        return {name: (given, self.wanted[name]) for name, given in self.given.items()}
+        """Return the given and the current value of each name, for a checkpoint."""
+        return {name: (given, self._now(name)) for name, given in self.given.items()}
 
     def load_state_dict(self, state: Mapping[str, tuple[float | None, float | None]]) -> None:
-        """Restore the values that another process had. If this process was given another value than
-        that process, the new one is used.
-        """
-        for name, now in self.given.items():
-            given, wanted = state.get(name, (now, now))
-            if given == now:
-                self.wanted[name] = wanted
-            if not given == self.wanted[name] == now:
-                try:
-                    self._set({name: self.wanted[name]})
-                except ConfigError as error:
-                    log.warning("%s stays as the checkpoint has it: %s", name, error)
-                    continue
+        """Set what script or file have changed since the checkpoint, and all else to its values."""
+        for name, given in self.given.items():
+            given_before, value = state.get(name, (given, given))
+            wanted = value if given == given_before else given
+            now = self._now(name)
+            try:
+                if wanted != now:
+                    self._set({name: wanted})
+            except ConfigError as error:
+                log.warning("%s stays %s: %s", name, now, error)
+                continue
+            if wanted != value:
+                log.info("%s changes with this resumption: %s -> %s", name, value, wanted)
+            if wanted != given:
                 self._changed.add(name)
-            if self.wanted[name] != wanted:
-                log.info("%s changes with this resumption: %s -> %s", name, wanted, now)
 
     def _now(self, name: str) -> float | None:
         part, _, attribute = name.partition(".")

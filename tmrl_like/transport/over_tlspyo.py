@@ -23,7 +23,6 @@ import logging
 import os
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -34,9 +33,10 @@ import OpenSSL
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from tlspyo.client import Client, ClientProtocol, TLSClientFactory
 from tlspyo.server import Server, ServerProtocol
-from twisted.internet import error, ssl, task, threads
+from twisted.internet import defer, error, ssl, task, threads
 from twisted.internet import reactor as twisted_reactor
 from twisted.internet.protocol import Factory
+from twisted.protocols.policies import TimeoutMixin
 from zmq.utils import z85
 
 from tmrl_like.base.threads import start_thread
@@ -65,7 +65,6 @@ _BACKLOG = 1024
 _FAREWELL_S = 0.5  # for pending messages, when a link is closed
 _REDIAL_INITIAL_S = 0.2
 _REDIAL_MAX_S = 0.8
-_STRANGE_ANSWERS_BEFORE_GIVING_UP = 5
 
 _decode_at_server = msgspec.msgpack.Decoder(
     tuple[
@@ -139,38 +138,6 @@ class _Unremembered(dict[int, Any]):
         pass
 
 
-class _MessageQueue:
-    """A queue of messages that one thread adds and another takes. Each counter has one writer, so
-    no lock is needed.
-    """
-
-    def __init__(self, options: TransportOptions) -> None:
-        self._options = options
-        self._messages: deque[bytes | memoryview] = deque()
-        self._added_bytes = self._taken_bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._messages)
-
-    def add(self, message: bytes | memoryview) -> None:
-        self._added_bytes += len(message)
-        self._messages.append(message)
-
-    def take(self) -> Any:
-        message = self._messages.popleft()
-        self._taken_bytes += len(message)
-        return message
-
-    @property
-    def fill(self) -> float:
-        """How full the queue is: 1.0 is the limit of messages or of bytes, whichever is nearer."""
-        size_bytes = self._added_bytes - self._taken_bytes
-        return max(
-            len(self._messages) / self._options.queue_messages,
-            size_bytes / self._options.queue_bytes,
-        )
-
-
 class TlspyoLink:
     """Common part of both sides: a queue that holds the connection of each received message, in
     order; None in it is a wake-up.
@@ -184,23 +151,21 @@ class TlspyoLink:
         self.inbox.put(None)
 
     @staticmethod
-    def end(connections: Iterable[Connection]) -> None:
-        """End connections, from the user's thread, after a moment for pending messages to leave."""
+    def end(connections: Iterable[Connection]) -> defer.DeferredList:
+        """End connections after a moment for pending messages to leave; in the reactor."""
         leaving = list(connections)
         for connection in leaving:
-            running_reactor().callFromThread(connection.leave)
-        until = time.monotonic() + _FAREWELL_S
-        for connection in leaving:
-            if not connection.ended.wait(max(0.0, until - time.monotonic())):
-                running_reactor().callFromThread(connection.transport.abortConnection)
+            connection.setTimeout(_FAREWELL_S)
+            connection.leave()
+        return defer.DeferredList([connection.ended for connection in leaving])
 
 
-class Connection:
+class Connection(TimeoutMixin):  # type: ignore[misc]
     """Mixin for tlspyo's two protocols. `hand_over` and `receive` are for the user's thread.
 
     Attributes:
         proved: whether the other side has proved to hold its key.
-        ended: set when the connection has ended.
+        ended: called back when the connection has ended.
     """
 
     transport: Any
@@ -210,52 +175,57 @@ class Connection:
 
     def __init__(self, link: TlspyoLink) -> None:
         self.proved = False
-        self.ended = threading.Event()
+        self.ended: defer.Deferred[None] = defer.Deferred()
         self._link = link
         self._options = link.options
         # in place of tlspyo's buffer of bytes, which is copied whenever data arrives
         self._buffer = bytearray()
-        self._arrived, self._outgoing = _MessageQueue(self._options), _MessageQueue(self._options)
+        self._arrived: deque[memoryview] = deque()
+        self._outgoing: deque[bytes | memoryview] = deque()
         self._is_blocked = self._is_leaving = self._is_held = False
-        self._heard_at = time.monotonic()
-        self._timer: Any = task.LoopingCall(self._look_after)
 
     def connectionMade(self) -> None:  # noqa: N802 - Twisted's name, as others here
         self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
+        self.setTimeout(self._options.handshake_timeout_s)
+        super().connectionMade()
+
+    def prove(self) -> None:
+        """Note that the other side has proved its key: from now on, both sides show life."""
+        self.proved = True
         limits = self._options
-        every_s = min(limits.heartbeat_s, limits.silent_after_s / 4, limits.handshake_timeout_s)
-        self._timer.start(every_s, now=False)
-        super().connectionMade()  # type: ignore[misc]
+        self.setTimeout(limits.silent_after_s)
+        self._signs = task.LoopingCall(self.send_ack, 0)
+        self._signs.start(min(limits.heartbeat_s, limits.silent_after_s / 4), now=False)
 
     def connectionLost(self, reason: Any) -> None:  # noqa: N802
-        super().connectionLost(reason)  # type: ignore[misc]
+        super().connectionLost(reason)
         self.transport.unregisterProducer()
-        if self._timer.running:
-            self._timer.stop()
-        self._timer = None  # breaks a reference cycle
-        self.ended.set()
+        self.setTimeout(None)
+        if self.proved:
+            self._signs.stop()
+            del self._signs  # breaks a reference cycle
+        self.ended.callback(None)
         # a reference cycle with the error that ended it holds 150 kB of OpenSSL memory
         running_reactor().callLater(0, gc.collect, 0)
 
-    def _look_after(self) -> None:
-        """Send a sign of life; drop the connection if the other side is silent or proves no key."""
-        now = time.monotonic()
-        if self._is_held:
-            self._heard_at = now  # nothing is being read
-        limit_s = self._options.silent_after_s if self.proved else self._options.handshake_timeout_s
-        if now - self._heard_at > limit_s:
-            self.transport.abortConnection()
-        elif self.proved:
-            self.send_ack(0)
+    def timeoutConnection(self) -> None:  # noqa: N802
+        self.transport.abortConnection()
+
+    def _fill(self, messages: deque[Any]) -> float:
+        """How full a queue is: 1.0 is the limit of messages or of bytes, whichever is nearer."""
+        size_bytes = sum(map(len, messages.copy()))  # another thread may change the queue itself
+        return max(
+            len(messages) / self._options.queue_messages, size_bytes / self._options.queue_bytes
+        )
 
     # outgoing messages
 
     def hand_over(self, data: bytes | memoryview) -> bool:
         """Queue a message to send; return False if too much waits already."""
-        if self._outgoing.fill >= 1.0:
+        if self._fill(self._outgoing) >= 1.0:
             return False
-        self._outgoing.add(data)
+        self._outgoing.append(data)
         running_reactor().callFromThread(self._send)
         return True
 
@@ -266,7 +236,7 @@ class Connection:
 
     def _send(self) -> None:
         while self._outgoing and not self._is_blocked:
-            self.send_obj(obj=self._outgoing.take())
+            self.send_obj(obj=self._outgoing.popleft())
         if self._is_leaving and not self._outgoing:
             self.transport.unregisterProducer()
             self.transport.loseConnection()
@@ -289,13 +259,13 @@ class Connection:
         if self._is_leaving:
             return
         try:
-            super().dataReceived(data)  # type: ignore[misc]
+            super().dataReceived(data)
         except Exception as problem:
             if self.proved:
                 log.warning("cut the connection %s: %s", self, problem)
             self.transport.abortConnection()
         if self.proved:
-            self._heard_at = time.monotonic()
+            self.resetTimeout()
         if self._state == "CLOSED":  # by tlspyo, for data that it does not accept
             self.leave()
 
@@ -320,24 +290,26 @@ class Connection:
         side wait.
         """
         self._options.check_size(len(data))
-        self._arrived.add(data)
+        self._arrived.append(data)
         self._link.inbox.put(self)
-        if not self._is_held and self._arrived.fill >= 1.0:
+        if not self._is_held and self._fill(self._arrived) >= 1.0:
             self._is_held = True
+            self.setTimeout(None)
             self.transport.pauseProducing()
             # `receive` does not call this for messages taken before `_is_held` was set
             self._release()
 
     def receive(self) -> memoryview:
         """Return the oldest message that has arrived."""
-        data: memoryview = self._arrived.take()
-        if self._is_held and self._arrived.fill < 0.5:
+        data = self._arrived.popleft()
+        if self._is_held and self._fill(self._arrived) < 0.5:
             running_reactor().callFromThread(self._release)
         return data
 
     def _release(self) -> None:
-        if self._is_held and self._arrived.fill < 0.5:
+        if self._is_held and self._fill(self._arrived) < 0.5:
             self._is_held = False
+            self.setTimeout(self._options.silent_after_s)
             self.transport.resumeProducing()
 
 
@@ -390,10 +362,13 @@ class TlspyoServerLink(TlspyoLink):
 
     def close(self) -> None:
         with contextlib.suppress(TransportError):  # raised in a forked process
-            if self._reading_keys.running:
-                in_reactor(self._reading_keys.stop)
-                in_reactor(self._port.stopListening)
-                self.end([*self.connections.values(), *self.strangers])
+            in_reactor(self._close)
+
+    def _close(self) -> defer.DeferredList:
+        if self._reading_keys.running:
+            self._reading_keys.stop()
+        self._port.stopListening()
+        return self.end([*self.connections.values(), *self.strangers])
 
 
 class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
@@ -439,7 +414,7 @@ class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
                 self.send_obj(cmd="DENIED")
                 self._state = "CLOSED"
                 return 0, len(self._buffer) + 1, None
-            self.proved = True
+            self.prove()
             self._link.strangers.remove(self)
             self._link.connections[self.id] = self
         return *self.bounds(_ENVELOPE_START), None
@@ -465,23 +440,16 @@ class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
 
 
 class TlspyoPeerLink(TlspyoLink):
-    """Dials one server, and keeps dialling. See `PeerLink`.
-
-    Attributes:
-        connection: the current connection to the server, or None.
-    """
+    """Dials one server, and keeps dialling. See `PeerLink`."""
 
     logs_itself = False
 
     def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
         super().__init__(options)
         keys = folder.peer_keys()
-        self.is_lost = False
-        self.connection: PeerConnection | None = None
         self.where = f"{bracketed(host)}:{port}"
         self._error: CredentialsError | None = None
         self._ever_proved = False
-        self._strange_answers = 0
         self.client = Client(
             ip_server=host,
             port_server=port,
@@ -495,9 +463,8 @@ class TlspyoPeerLink(TlspyoLink):
         self.client.pending_acks = _Unremembered()
         self._dialler = TLSClientFactory(client=self.client)
         self._dialler.noisy = False
-        self._dialler.delay = _REDIAL_INITIAL_S
+        self._dialler.resetDelay()
         self._dialler.buildProtocol = lambda address: PeerConnection(self)
-        self._dialler.clientConnectionFailed = self.not_made
         authority = ssl.Certificate.loadPEM(keys.tls_certificate)
         trusted = ssl.optionsForClientTLS(hostname="default", trustRoot=authority)
         self._dialler.connector = in_reactor(
@@ -509,34 +476,28 @@ class TlspyoPeerLink(TlspyoLink):
             options.handshake_timeout_s,
         )
 
-    # in the reactor
+    @property
+    def is_lost(self) -> bool:
+        return bool(self._dialler.retries)
 
-    def not_made(self, connector: Any, reason: Any) -> None:
-        """Handle a connection that could not be made: dial again."""
-        self.is_lost = True
-        TLSClientFactory.clientConnectionFailed(self._dialler, connector, reason)
+    # in the reactor
 
     def heard(self, command: str) -> None:
         """Handle the server's first command: "DENIED" if it refuses the key, else "ACK"."""
         if command == "DENIED":
             self._give_up(key_refused(self.where))
         elif command == "ACK":
-            self._ever_proved, self.is_lost = True, False
-            self._dialler.delay = _REDIAL_INITIAL_S
+            self._ever_proved = True
+            self._dialler.resetDelay()
 
     def gone(self, reason: Any) -> None:
         """Handle the end of the connection, and give up if it was not the right server.
 
-        A wrong certificate proves that it was not; other TLS errors must occur several times.
-        Neither counts once the right server has answered. A server that is away causes no TLS
-        error, even if a forwarder in front of it accepts connections.
+        A TLS error proves that, unless the right server has answered before. A server that is away
+        causes no TLS error, even if a forwarder in front of it accepts connections.
         """
-        self.connection, self.is_lost = None, True
         if isinstance(reason.value, OpenSSL.SSL.Error) and not self._ever_proved:
-            self._strange_answers += 1
-            is_proof = "certificate verify failed" in str(reason.value)
-            if is_proof or self._strange_answers >= _STRANGE_ANSWERS_BEFORE_GIVING_UP:
-                self._give_up(other_server(self.where))
+            self._give_up(other_server(self.where))
 
     def _give_up(self, error: CredentialsError) -> None:
         self._dialler.stopTrying()
@@ -558,13 +519,16 @@ class TlspyoPeerLink(TlspyoLink):
         piles up.
         """
         self.options.check_size(len(data))
-        connection = self.connection
+        connection = self.client.to_server
         return connection is not None and connection.proved and connection.hand_over(data)
 
     def close(self) -> None:
         with contextlib.suppress(TransportError):  # raised in a forked process
-            in_reactor(self._dialler.stopTrying)
-            self.end([connection] if (connection := self.connection) else [])
+            in_reactor(self._close)
+
+    def _close(self) -> defer.DeferredList:
+        self._dialler.stopTrying()
+        return self.end(filter(None, [self.client.to_server]))
 
 
 class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
@@ -576,10 +540,6 @@ class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
         ClientProtocol.__init__(self, link.client, link.client.password, _HEADER_BYTES, (GROUP,))
         Connection.__init__(self, link)
         link.client.deserializer = self._read
-
-    def connectionMade(self) -> None:  # noqa: N802
-        super().connectionMade()
-        self._link.connection = self
 
     def connectionLost(self, reason: Any) -> None:  # noqa: N802
         super().connectionLost(reason)
@@ -595,7 +555,8 @@ class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
         if data is not None:
             self.arrive(data)
         elif not self.proved:
-            self.proved = command == "ACK"
+            if command == "ACK":
+                self.prove()
             self._link.heard(command)
         return stamp, command, None
 

@@ -49,7 +49,7 @@ def main(arguments: Arguments) -> int:
     tune_process()
     how: dict[str, Any] = {
         "supervised": arguments.supervised,
-        "sinks": _sinks(arguments, experiment),
+        "sinks": _sinks(experiment),
     }
     if in_process:
         made = experiment.make_in_process({"on_rollout": hooks_of(experiment)}, **how)
@@ -83,7 +83,7 @@ def _is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
+def _sinks(experiment: Experiment) -> list[Sink]:
     """Return the sinks for metrics besides the run's folder."""
     sinks: list[Sink] = [ConsoleSink()]
     if experiment.trainer.tensorboard and _is_first():

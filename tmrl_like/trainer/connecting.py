@@ -16,7 +16,6 @@ from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.checkpoints import flush_what_fits
 from tmrl_like.trainer.interface import TrainerInterface
-from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
@@ -37,14 +36,12 @@ class LinkParts:
         saver: keeps policies; None: they are not kept.
         newest_version: of the policy that an earlier process of this training published last; 0:
             none.
-        options: how the trainer runs the training.
     """
 
     training: TrainingOffline
     receiver: Receiver
     saver: Saver | None
     newest_version: int
-    options: TrainerOptions
 
     @property
     def freshness(self) -> FreshnessLimits:
@@ -56,7 +53,7 @@ class LinkParts:
     def over(self, link: PeerLink, name: str | None) -> TrainerLink:
         """Make the trainer's connection over `link`, which leads to a server or to an engine."""
         training = self.training
-        ranks = self.training.ranks
+        ranks = training.ranks
         try:
             return TrainerLink(
                 link,

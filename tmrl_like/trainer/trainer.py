@@ -178,7 +178,7 @@ class Trainer:
             if self._saver is not None:
                 parts.callback(self._saver.close)
             self.link = connect(
-                LinkParts(training, self._checkpoints.receiver, self._saver, newest, options)
+                LinkParts(training, self._checkpoints.receiver, self._saver, newest)
             )
             parts.callback(self.link.close)
             ranks.begin()

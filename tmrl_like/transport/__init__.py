@@ -11,10 +11,7 @@ from tmrl_like.base.options import Port, expect_in_range
 from tmrl_like.errors import ConfigError, MissingExtraError
 from tmrl_like.transport.addresses import host_and_port, server_address
 from tmrl_like.transport.base import (
-    DEFAULT_PORT,
-    LOCALHOST,
     Identity,
-    Incoming,
     PeerLink,
     ServerLink,
     TransportOptions,
@@ -23,11 +20,7 @@ from tmrl_like.transport.base import (
 from tmrl_like.transport.credentials import KeyFolder
 
 __all__ = [
-    "DEFAULT_PORT",
-    "LOCALHOST",
-    "TRANSPORTS",
     "Identity",
-    "Incoming",
     "KeyFolder",
     "PeerLink",
     "ServerLink",
@@ -37,8 +30,6 @@ __all__ = [
     "listen",
     "server_address",
 ]
-
-TRANSPORTS = ("zmq", "tlspyo", "inproc")
 
 
 def listen(
@@ -91,4 +82,4 @@ def _sides(transport: str) -> tuple[Callable[..., ServerLink], Callable[..., Pee
         from tmrl_like.transport.inproc import InprocPeerLink, InprocServerLink
 
         return InprocServerLink, InprocPeerLink
-    raise ConfigError(f"there is no transport {transport!r}; choose one of {', '.join(TRANSPORTS)}")
+    raise ConfigError(f"there is no transport {transport!r}; choose one of zmq, tlspyo, inproc")

@@ -36,7 +36,6 @@ from tmrl_like.errors import AddressInUseError, CredentialsError, OversizeError,
 T = TypeVar("T")
 _UpToADay = Annotated[float, Meta(gt=0, le=86_400)]  # seconds
 
-DEFAULT_PORT = 7790
 LOCALHOST = "127.0.0.1"
 MAX_UNPROVED_CONNECTIONS = 90
 """Maximum number of open connections that have not proved a key. With what each may send, and what

@@ -373,7 +373,8 @@ class RolloutWorker:
         except (KeyboardInterrupt, StoppedError):
             log.info("stopped")
         finally:
-            self.send_and_clear_buffer()
+            if self.link is not None:
+                self.link.send(Hasten())
 
     def _run_one(self, plan: Plan) -> EpisodeStats:
         stats: list[EpisodeStats] = []
@@ -527,12 +528,7 @@ class RolloutWorker:
         finally:
             self._forget_stop()
 
-    # -- weights and samples, by hand --------------------------------------------------------------
-
-    def send_and_clear_buffer(self) -> None:
-        """Have the samples collected so far sent now; does not wait."""
-        if self.link is not None:
-            self.link.send(Hasten())
+    # -- weights, by hand --------------------------------------------------------------------------
 
     def use_weights(self, weights: Weights, version: int) -> None:
         """Act with these weights from now on; they come from a trainer in this thread."""

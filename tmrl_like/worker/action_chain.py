@@ -202,14 +202,21 @@ class OneEuroFilter(ActionPart):
 
     def begin(self, actions: ActionRange) -> None:
         self._turn = 2.0 * math.pi * actions.step_s
+        at_rest = self._turn * self._min_cutoff_hz
+        self._share_at_rest = at_rest / (1.0 + at_rest)
         self._speed_share = 1.0 / (1.0 + 1.0 / (self._turn * self._speed_cutoff_hz))
         self._rate_hz = 1.0 / actions.step_s
         self._inputs, self._last = list(actions.rest), list(actions.rest)
         self._speeds = [0.0] * len(actions.rest)
 
     def __call__(self, action: Values) -> None:
+        last = self._last
+        if not self._beta:  # no speed is needed then
+            for i, x in enumerate(action):
+                action[i] = last[i] = last[i] + (x - last[i]) * self._share_at_rest
+            return
         rate_hz, share = self._rate_hz, self._speed_share
-        inputs, speeds, last = self._inputs, self._speeds, self._last
+        inputs, speeds = self._inputs, self._speeds
         for i, x in enumerate(action):
             speeds[i] += share * ((x - inputs[i]) * rate_hz - speeds[i])
             inputs[i] = x

@@ -51,7 +51,7 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     assert run.ends() == 0, run.output
     assert all_gone(family)
     assert "the earlier run of this name is now" in run.output
-    shown = ("waiting for the trainer", "epoch 0 round 2: ", "trained for ", "checkpoint written")
+    shown = ("waiting for the trainer", "epoch 0 round 0: ", "trained for ", "checkpoint written")
     assert all(words in run.output for words in shown)
     assert "proof passed: mean return" in run.output
     tests = re.findall(r"^proof: \d of 5 (\w+) tests$", run.output, re.MULTILINE)

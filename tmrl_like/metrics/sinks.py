@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import queue
 import sys
@@ -49,6 +50,7 @@ _GROUPS = {
     "in_force": "agent. memory. trainer.",
 }
 # episodes at the beginning of a run that are compared with those at its end
+_ROUND_EVERY_S = 5.0
 _COMPARED_EPISODES = 10
 
 
@@ -109,17 +111,22 @@ def as_json(record: Record) -> bytes:
 
 
 class ConsoleSink:
-    """Prints one line a round, and at the end a summary."""
+    """Prints one line a round, and at the end a summary. Of rounds shorter than 5 s it leaves out
+    some without test episodes.
+    """
 
     def __init__(self) -> None:
         # of test episodes, of training episodes
         self._returns = {True: array("d"), False: array("d")}
         self._time_s = 0.0
+        self._next_s = -math.inf  # of a round's line
 
     def write(self, record: Record) -> None:
         self._time_s = record.get("time_s") or self._time_s
         if record.get("kind") == "round":
-            self._print(describe_round(record))
+            if self._time_s >= self._next_s or record.get("return_test_mean") is not None:
+                self._next_s = self._time_s + _ROUND_EVERY_S
+                self._print(describe_round(record))
         elif record.get("kind") == "warm_up":
             self._print(describe_warm_up(record))
         elif (return_ := return_of(record)) is not None:

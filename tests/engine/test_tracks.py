@@ -18,7 +18,7 @@ def words(tracks):
 
 def publish(tracks, *packets, is_taken=True):
     for packet in packets:
-        tracks.note(packet, is_taken)
+        tracks.ends(packet, tracks.begins(packet) and is_taken)
 
 
 def test_what_the_stream_has_is_received(tracks):
@@ -28,14 +28,18 @@ def test_what_the_stream_has_is_received(tracks):
 
 
 def test_nothing_is_received_behind_what_the_stream_did_not_take(tracks):
-    publish(tracks, header(1, 3), is_taken=False)
-    publish(tracks, header(4, 6))
+    first, second = header(1, 3), header(4, 6)
+    assert tracks.begins(first)
+    assert tracks.begins(second)
+    tracks.ends(first, False)
+    tracks.ends(second, True)
     assert words(tracks) == [(0, 0, True)]
+    assert not tracks.begins(header(7))
     publish(tracks, header(1, 6))
     assert words(tracks) == [(0, 6, False)]
 
 
-def test_nothing_is_received_behind_a_hole_but_what_the_worker_has_no_more_is_none(tracks):
+def test_nothing_is_published_behind_a_hole_but_what_the_worker_has_no_more_is_none(tracks):
     publish(tracks, header(3))
     assert words(tracks) == [(0, 0, True)]
     publish(tracks, header(3, oldest=3))

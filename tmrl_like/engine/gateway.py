@@ -84,8 +84,7 @@ class Gateway:
         self._resumes_at = 0.0
         # the engine's thread
         self._client: Client | None = None
-        self._tasks: set[asyncio.Task[bool]] = set()  # one for each packet in flight
-        self._beats: dict[str, bytes] = {}  # the newest of each worker, not yet published
+        self._tasks: set[asyncio.Task[bool]] = set()  # one for each message in flight
         self._tracks = Tracks()
         # version and time of the newest complete policy, and of the one that is arriving
         self._policy = self._arriving = (0, 0.0)
@@ -127,7 +126,7 @@ class Gateway:
             self._taken_bytes += len(data) + _PACKET_BYTES
             self._connection.call(self._start, message, data)
         elif isinstance(message, m.Beat) and message.worker:
-            self._connection.call(self._on_beat, message.worker, bytes(data))
+            self._connection.call(self._start, message, data)
         elif isinstance(message, m.Refusal):
             self._say(
                 "server",
@@ -158,57 +157,67 @@ class Gateway:
         while self._tasks or not self._closing.is_set():
             await wait(self._awake, _TICK_S)
             if not client.is_connected:
-                await end(*self._tasks)  # packets without an answer may never have left
+                await end(*self._tasks)  # messages without an answer may never have left
             for ack in self._tracks.words():
                 self._deliver(m.encode(ack))
-            while client.is_connected and self._beats:
-                worker, beat = self._beats.popitem()
-                await client.publish(beats_subject(run, site, worker), beat)
             if client.is_connected and time.monotonic() - stated_at > _STATE_S:
                 stated_at = time.monotonic()
                 await client.publish(
                     gateway_subject(run, site), msgspec.msgpack.encode(GatewayState(*self._policy))
                 )
 
-    def _on_beat(self, worker: str, data: bytes) -> None:
-        self._beats[worker] = data
-        self._awake.set()
-
-    def _start(self, packet: m.SamplePacket, data: bytes | memoryview) -> None:
-        """Start to publish a packet; they are started in the order in which they came."""
-        task = asyncio.ensure_future(self._publish(packet, bytes(data)))
+    def _start(self, message: m.SamplePacket | m.Beat, data: bytes | memoryview) -> None:
+        """Start to pass a message on; messages are started in the order in which they came."""
+        task = asyncio.ensure_future(self._pass_up(message, bytes(data)))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._on_end, packet, len(data)))
+        task.add_done_callback(partial(self._on_passed_up, message, len(data)))
 
-    def _on_end(self, packet: m.SamplePacket, size_bytes: int, task: asyncio.Task[bool]) -> None:
-        """Note how publishing a packet has ended; it may have been cancelled before it began."""
+    async def _pass_up(self, message: m.SamplePacket | m.Beat, data: bytes) -> bool:
+        """Publish a message, a packet only if none before it is missing; return whether the nodes
+        have taken it.
+        """
+        is_next = isinstance(message, m.Beat) or self._tracks.begins(message)
+        return is_next and await self._publish(message, data)
+
+    def _on_passed_up(
+        self, message: m.SamplePacket | m.Beat, size_bytes: int, task: asyncio.Task[bool]
+    ) -> None:
+        """Note how passing a message on has ended; it may have been cancelled before it began."""
         self._tasks.discard(task)
+        if isinstance(message, m.Beat):
+            return
         is_taken = False
         try:
             is_taken = not task.cancelled() and task.result()
         finally:
             self._done_bytes += size_bytes + _PACKET_BYTES
-            self._tracks.note(packet, is_taken)
+            self._tracks.ends(message, is_taken)
             self._awake.set()
 
-    async def _publish(self, packet: m.SamplePacket, data: bytes) -> bool:
-        """Publish a packet, and return whether the nodes have taken it."""
+    async def _publish(self, message: m.SamplePacket | m.Beat, data: bytes) -> bool:
+        """Publish a message, and return whether the nodes have taken it."""
         import nats.errors
         from nats.js.errors import APIError
 
         client = self._client
         if client is None:
             return False
-        subject = samples_subject(self._run, client.options["name"], packet.worker)
+        run, site = self._run, client.options["name"]
         try:
-            await client.jetstream().publish(subject, data, timeout=_PATIENCE_S)
+            if isinstance(message, m.Beat):
+                await client.publish(beats_subject(run, site, message.worker), data)
+            else:
+                subject = samples_subject(run, site, message.worker)
+                await client.jetstream().publish(subject, data, timeout=_PATIENCE_S)
             return True
         except nats.errors.MaxPayloadError:
             reason = (
                 f"a packet takes {len(data):,} bytes, and the engine's nodes take "
                 f"{client.max_payload:,} at most: raise max_payload in their configuration"
             )
-            self._deliver(m.encode(m.Dismissal(packet.worker, packet.incarnation, reason)))
+            self._deliver(
+                m.encode(m.Dismissal(message.worker, getattr(message, "incarnation", 0), reason))
+            )
         except (nats.errors.Error, OSError) as error:
             why = (isinstance(error, APIError) and error.description) or _NOBODY
             self._resumes_at = time.monotonic() + _PAUSE_S

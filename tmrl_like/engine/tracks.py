@@ -21,12 +21,18 @@ class _Track:
     """
 
     process: tuple[str, int]  # worker, incarnation
-    confirmed: int = 0  # entries up to this one are in the stream, without a gap
+    sent: int = 0  # entries up to this one are in the stream or in flight to it, without a gap
+    confirmed: int = 0  # … are in the stream
     stored: int = 0  # … are stored by the trainer
     trained: int = 0
 
     def confirm(self, entry: int) -> None:
         self.confirmed = max(self.confirmed, entry)
+        self.sent = max(self.sent, entry)
+
+    def fall_back(self, entry: int) -> None:
+        """Count entries after this one as not sent, unless they are confirmed."""
+        self.sent = max(self.confirmed, min(self.sent, entry))
 
 
 class Tracks:
@@ -39,14 +45,24 @@ class Tracks:
         # tracks whose workers must get an acknowledgement; True: with a request to send again
         self._due: dict[_Track, bool] = {}
 
-    def note(self, packet: m.SamplePacket, is_taken: bool) -> None:
+    def begins(self, packet: m.SamplePacket) -> bool:
+        """Whether to publish a packet: only if no entry before it is missing."""
+        track = self._track_of(packet)
+        is_next = packet.first <= track.sent + 1
+        if is_next:
+            track.sent = max(track.sent, packet.last)
+        return is_next
+
+    def ends(self, packet: m.SamplePacket, is_taken: bool) -> None:
         """Note whether the stream has taken a packet; its entries are confirmed if all before them
-        are, and asked for again otherwise.
+        are.
         """
         track = self._track_of(packet)
         is_confirmed = is_taken and packet.first <= track.confirmed + 1
         if is_confirmed:
             track.confirm(packet.last)
+        else:
+            track.fall_back(packet.first - 1)
         self._tell(track, again=not is_confirmed)
 
     def _track_of(self, packet: m.SamplePacket) -> _Track:
@@ -66,6 +82,7 @@ class Tracks:
         track.trained = max(track.trained, ack.trained)
         if ack.again:
             track.confirmed = min(track.confirmed, ack.received)
+            track.fall_back(ack.received)
         track.confirm(track.stored)
         self._tell(track, ack.again)
 

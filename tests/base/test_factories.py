@@ -73,7 +73,7 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
         (VizDoomEnv, {"act_buf_len": 3, "frame_stack": {0: 4}, "time_step_duration": 4 * TIC_S}),
         (
             partial(DesktopGameEnv, partial(DesktopGameInterface, frames=2)),
-            {"act_buf_len": 2, "time_step_duration": 0.05, "frame_stack": {0: 2}},
+            {"act_buf_len": 2, "time_step_duration": 0.05, "inputs": None, "frame_stack": {0: 2}},
         ),
         (partial(ClockedGym, RTGYM), RTGYM_SAYS),
         (rtgym(), RTGYM_SAYS),

@@ -90,7 +90,10 @@ def test_what_may_change_changes_with_the_next_round_and_a_line_says_so(edited, 
         "trainer.rounds changes: 3",
     ):
         assert caplog.text.count(line) == 1
-    assert file.training.tuning.given["agent.gain"] == 0.25
+    file.write(text(gain="0.125"))
+    file.look_twice()
+    file.training.tuning.begin_round(file.training.ranks)
+    assert file.training.tuning.given["agent.gain"] == 0.125, "what a checkpoint would say now"
     file.edit(gain="1", trainer="")
     assert file.in_force() == (1.0, 8, 50)  # rounds is left out, so the default holds
 

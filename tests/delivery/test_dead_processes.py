@@ -117,6 +117,19 @@ def test_what_they_lost_is_counted_and_not_said_again(spool, small_files, caplog
     assert "new samples are dropped" not in caplog.text
 
 
+def test_what_nobody_takes_leaves_a_quarter_of_the_limit_to_the_living(spool, small_files):
+    box = spool(1)
+    box.fill(*range(5000), size=30)
+    box.kill()
+    box = spool(2, log_bytes=400_000)
+    box.emptied()
+    box.set_aside(1, "obs is float64")
+    box.fill(*range(5000), size=30)
+    kept = sum(path.stat().st_size for path in box.path.glob("*2-*.entries"))
+    assert box.log.lost_samples > 0
+    assert 70_000 < kept <= 110_000
+
+
 def test_what_they_left_counts_for_the_limit_until_it_is_stored(spool, small_files):
     for incarnation in (1, 2):
         left(spool, incarnation, *range(300))

@@ -247,8 +247,8 @@ def test_beyond_its_limit_new_samples_are_dropped_and_counted_once_and_a_break_f
 ):
     clock, taker = Clock(), Taker()
     box = spool(clock=clock, log_bytes=20_000)
-    for clock.now, lines in ((0.0, 1), (599.0, 1), (700.0, 2)):
-        box.fill(*range(500))
+    for clock.now, lost, lines in ((0.0, 500, 1), (599.0, 500, 1), (700.0, 0, 1), (701.0, 500, 2)):
+        box.fill(*range(lost))
         assert box.unacknowledged_samples()
         box.pump(nothing, False)
         assert caplog.text.count("new samples are dropped") == lines

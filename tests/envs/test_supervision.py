@@ -264,6 +264,12 @@ def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_tak
     assert faults == [True] * 8 + [False]
 
 
+def test_an_environment_whose_reset_takes_no_seed_is_given_none(monkeypatch):
+    monkeypatch.setattr(CountingEnv, "reset", lambda self: (0, {}))
+    with contextlib.closing(SupervisedEnv(CountingEnv, seed=5)) as env:
+        assert env.run(env.reset) == (0, {})
+
+
 def test_an_environment_that_is_made_again_begins_with_the_next_seed(monkeypatch):
     given = []
     monkeypatch.setattr(CountingEnv, "reset", lambda self, **how: given.append(how) or (0, {}))

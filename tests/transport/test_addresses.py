@@ -50,6 +50,7 @@ def test_a_host_that_this_machine_does_not_know_is_named(monkeypatch):
         "::1,::2",
         ":7790",
         "tcp://a.example:7790",
+        ["a.example", "b.example"],
     ],
 )
 def test_what_is_no_address_is_refused_in_one_line(host):

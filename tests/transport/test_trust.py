@@ -105,10 +105,11 @@ class WebServer(socketserver.ThreadingTCPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), None)
-        self.address = self.server_address
+        self.address, self.answers = self.server_address, 0
 
     def finish_request(self, request, client_address):
         request.settimeout(0.3)
+        self.answers += 1
         with suppress(OSError):
             request.recv(1000)
             request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -119,6 +120,16 @@ def test_something_else_that_answers_at_the_address_is_an_error(machines):
         threading.Thread(target=web.serve_forever, args=(0.01,)).start()
         try:
             assert "not the server" in refusal_of(machines.connect(web, options=HASTY))
+        finally:
+            web.shutdown()
+
+
+def test_one_strange_answer_may_be_a_forwarder_s_and_is_not_taken_for_another_server(machines):
+    with WebServer() as web:
+        threading.Thread(target=web.serve_forever, args=(0.01,)).start()
+        try:
+            peer = machines.connect(web, options=HASTY)
+            until(lambda: peer.receive(0.01) or web.answers >= 2)
         finally:
             web.shutdown()
 

@@ -127,9 +127,15 @@ class FlatAdam(torch.optim.Adam):
 
     _opt_called = True  # `adam_step` steps it: schedulers need not warn
 
-    def __init__(self, parameter: nn.Parameter, **options: Any) -> None:
-        """Make the state for a parameter; the options are `lr`, `betas` and `eps`."""
-        super().__init__([parameter], fused=True, **options)
+    def __init__(
+        self,
+        parameter: nn.Parameter,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        """Make the state for a parameter."""
+        super().__init__([parameter], lr, betas, eps, fused=True)
         self.state[parameter] = {
             "step": torch.zeros((), device=parameter.device),
             "exp_avg": torch.zeros_like(parameter.data),

@@ -28,8 +28,16 @@ class SaysToMemory(Protocol):
         """Return arguments of the memory; `arguments` are those of the environment."""
 
 
+@runtime_checkable
+class TakesInputs(Protocol):
+    """A `sample_preprocessor` that depends on the environment's argument `inputs`."""
+
+    def with_inputs(self, inputs: Any, /) -> Factory:
+        """Return the preprocessor for these inputs."""
+
+
 MISSING: Any = inspect.Parameter.empty
-_FOR_MEMORY = ("act_buf_len", "reset_act_buf", "time_step_duration")
+_FOR_MEMORY = ("act_buf_len", "reset_act_buf", "time_step_duration", "inputs")
 _FOR_COMPRESSOR = ("act_buf_len", "reset_act_buf", "frame_stack")
 
 
@@ -201,7 +209,8 @@ def fitted(memory_cls: Factory, env_cls: Any, agent_cls: Factory | None = None) 
 
     These are the arguments that `known_from_env` finds, and the agent's `gamma`; arguments already
     given stay. If the memory makes another memory from its argument `memory`, that one is completed
-    as well. Call this before `compressor_of(memory_cls)`.
+    as well. A `sample_preprocessor` with a method `with_inputs` is replaced by the result of this
+    method for the environment's `inputs`. Call this before `compressor_of(memory_cls)`.
 
     Raises:
         ConfigError: an argument contradicts the environment, or a required one is unknown because
@@ -225,7 +234,10 @@ def _knowing(memory_cls: Factory, known: dict[str, Any]) -> Factory:
         expect(
             is_same, f"memory.{name}", given.get(name), f"the environment's, {value}: leave it out"
         )
-    whole: Factory = completed(memory_cls, **known)
-    if given.get("memory") is None:
-        return whole
-    return replaced(whole, memory=_knowing(given["memory"], known))
+    told: dict[str, Any] = {}
+    if given.get("memory") is not None:
+        told["memory"] = _knowing(given["memory"], known)
+    preprocessor = given.get("sample_preprocessor")
+    if isinstance(preprocessor, TakesInputs) and "inputs" in known:
+        told["sample_preprocessor"] = preprocessor.with_inputs(known["inputs"])
+    return replaced(completed(memory_cls, **known), **told)

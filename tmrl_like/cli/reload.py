@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from tmrl_like.base.factories import argument_of
@@ -47,7 +48,6 @@ class Reloading:
         self._written = flat(document.data)
         self._before = self._written  # what to go back to if the request is refused
         self._asked: Future[None] | None = None
-        self._values: dict[str, Any] = {}  # those asked for
         self._closing = threading.Event()
         self._tuning = tuning
 
@@ -81,7 +81,6 @@ class Reloading:
             if asked.exception() is not None:
                 self._written = self._before
             asked.result()
-            self._tuning.given |= self._values
         assert self._path is not None
         stamp = stamp_of(self._path)
         if stamp != self._stamp:
@@ -92,7 +91,7 @@ class Reloading:
 
     def _compare(self, document: Document) -> None:
         settings, (before, written) = settings_of(document), (self._written, flat(document.data))
-        values = self._values = {}
+        values: dict[str, Any] = {}
         for name in sorted(before.keys() | written.keys()):
             if before.get(name) == written.get(name):
                 continue
@@ -109,4 +108,10 @@ class Reloading:
                 log.warning("%s: %s has changed, which needs a restart", where, name)
         if values:
             self._asked = self._tuning.ask(values)
+            self._asked.add_done_callback(partial(self._note, values))
         self._before, self._written = before, written
+
+    def _note(self, values: dict[str, Any], done: Future[None]) -> None:
+        """Note the values that are in force now, before a checkpoint can be written."""
+        if not done.cancelled() and done.exception() is None:
+            self._tuning.given |= values

@@ -24,6 +24,7 @@ from tmrl_like.base.threads import no_process, start_thread
 
 ERROR_PREFIX = "tmrl-like: error: "
 _FOR_PARENT = ("ready", 'episode {"')
+_PROGRESS = ("epoch ", "waiting for samples")  # of a trainer
 _KILL_WAIT_S = 2.0
 _READ_WITHIN_S = 1.0
 if sys.platform == "win32":
@@ -40,7 +41,7 @@ class Child:
         role: its name in log and messages.
         process: the child process.
         said: its lines on standard output that are for the parent: "ready …" or "episode {…}".
-        last_words: its newest line on standard error that is not blank.
+        last_words: its newest line on standard error, but for a trainer's progress.
         error: its error message, without the prefix.
         is_asked: whether it was asked to end; a part that is asked twice ends at once, without its
             last checkpoint.
@@ -165,7 +166,8 @@ class Family:
         with contextlib.suppress(ValueError, OSError), child.process.stderr as stream:
             for line in stream:
                 text = line.rstrip("\r\n")
-                child.last_words = text.strip() or child.last_words
+                if text.strip() and not text.startswith(_PROGRESS):
+                    child.last_words = text.strip()
                 if text.startswith(ERROR_PREFIX):
                     child.error = child.error or text.removeprefix(ERROR_PREFIX)
                 self._lines.put(text)

@@ -128,9 +128,9 @@ class Outbox:
         )
 
     def _say_what_is_lost(self) -> None:
-        lost = self._lost()
-        if lost > self._lost_said and self._full.take(1, self._clock()):
-            self._lost_said = lost
+        lost, before = self._lost(), self._lost_said
+        self._lost_said = lost
+        if lost > before and self._full.take(1, self._clock()):
             log.warning(
                 "what waits for the trainer leaves no room: new samples are dropped and counted"
             )
@@ -187,8 +187,8 @@ class Outbox:
             kept = sender.kept
         log.error(
             "%d samples that an earlier process of this worker left on disk do not fit those in "
-            "the trainer's memory: %s; they stay on disk, for another trainer: remove %s to give "
-            "them up",
+            "the trainer's memory: %s; they stay on disk, for another trainer, and take room in "
+            "the spool: remove %s to give them up",
             kept,
             reason,
             self._path / f"{incarnation:016x}-*",

@@ -326,11 +326,13 @@ class SampleLog:
             log.error("%s", self.alarm)
 
     def _make_room(self) -> None:
-        """Note how many bytes this log may keep beside what dead processes have left."""
+        """Note how many bytes this log may keep beside what dead processes have left: a quarter of
+        the whole at least.
+        """
         # without descriptors, or where an old link has just removed a file, it is noted later
         with contextlib.suppress(OSError):
             room_bytes = self._all_bytes - bytes_of(self._folder, self._dead)
-            self._max_bytes = max(0, room_bytes) // self._logs
+            self._max_bytes = max(self._all_bytes // 4, room_bytes) // self._logs
 
     def _is_full(self) -> bool:
         segments = [*self._used, *self._spare]

@@ -16,7 +16,6 @@ from tmrl_like.errors import EnvironmentFaultError
 Value = TypeVar("Value")
 
 _CLOSES_WITHIN_S = 0.2
-_AFTER_A_PAUSE_S = 0.25
 
 
 class _Reading(NamedTuple, Generic[Value]):
@@ -37,9 +36,11 @@ class Sensor(Generic[Value]):
     Attributes:
         name: what error messages call it: "the wrist camera".
         why: what they say of the reason, after that it is silent.
+        resumes_within_s: how long `newest` waits before the sensor counts as silent.
     """
 
     why = ""
+    resumes_within_s = 0.25
 
     @in_ranges
     def __init__(
@@ -86,7 +87,7 @@ class Sensor(Generic[Value]):
         if self._failure is None and self.age_s > self._silent_after_s:
             # perhaps this whole process was suspended, and the next value is there already
             self._has_said.clear()
-            self._has_said.wait(_AFTER_A_PAUSE_S)
+            self._has_said.wait(self.resumes_within_s)
         failure = self._failure
         if failure is not None:
             raise self._error(f"{self.name} cannot be read: {one_line(failure)}") from failure

@@ -9,6 +9,7 @@ return, together with its thread, and continue with a new thread and a new envir
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import math
 import threading
@@ -193,7 +194,7 @@ class SupervisedEnv:
             StoppedError: `stopping` was set, and there is something that would move.
         """
         options = {}
-        if self._is_new and self._seed is not None:
+        if self._is_new and self._seed is not None and _takes_seed(self.env.reset):
             options["seed"] = self._seed + self.rebuilds
         self._is_new = False
         if not self.brake.release():
@@ -478,6 +479,11 @@ class SupervisedEnv:
             self.env.close()
         except SystemExit as error:
             raise RuntimeError(f"it exits ({error})") from None
+
+
+def _takes_seed(reset: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(reset).parameters.values()
+    return any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _take(token: list[Any]) -> Any:

@@ -111,29 +111,32 @@ def as_json(record: Record) -> bytes:
 
 
 class ConsoleSink:
-    """Prints one line a round, and at the end a summary. Of rounds shorter than 5 s it leaves out
-    some without test episodes.
+    """Prints one line a round, and at the end a summary. Of rounds shorter than 5 s one line stands
+    for several, with the newest value of each figure.
     """
 
     def __init__(self) -> None:
         # of test episodes, of training episodes
         self._returns = {True: array("d"), False: array("d")}
         self._time_s = 0.0
-        self._next_s = -math.inf  # of a round's line
+        self._round: Record = {}  # what no line has shown yet
+        self._next_s = -math.inf  # of the next line
 
     def write(self, record: Record) -> None:
         self._time_s = record.get("time_s") or self._time_s
         if record.get("kind") == "round":
-            if self._time_s >= self._next_s or record.get("return_test_mean") is not None:
+            self._round |= {name: value for name, value in record.items() if value is not None}
+            if self._time_s >= self._next_s:
                 self._next_s = self._time_s + _ROUND_EVERY_S
-                self._print(describe_round(record))
+                self._print_round()
         elif record.get("kind") == "warm_up":
             self._print(describe_warm_up(record))
         elif (return_ := return_of(record)) is not None:
             self._returns[record["test"]].append(return_)
 
     def close(self) -> None:
-        """Print the summary, unless no episode has ended."""
+        """Print what is not shown yet, and the summary, unless no episode has ended."""
+        self._print_round()
         tests = self._returns[True]
         others = self._returns[False]
         returns = tests or others
@@ -147,6 +150,11 @@ class ConsoleSink:
             f"{before:.2f} at first, {after:.2f} in the end (means of {counted(n, 'episode')}); "
             f"{len(tests):,} test and {len(others):,} training episodes"
         )
+
+    def _print_round(self) -> None:
+        if self._round:
+            self._print(describe_round(self._round))
+            self._round = {}
 
     def _print(self, text: str) -> None:
         """Print a line, unless its reader has gone or its disk is full."""

@@ -33,7 +33,8 @@ def server_address(host: str, port: int) -> str:
 
 def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
     """Split `host`, `host:port`, `::1`, `[::1]` or `[::1]:port`; raise ConfigError if malformed."""
-    parts = re.fullmatch(rf"({_IPV6})|(?:\[({_IPV6})\]|({_NAME}))(?::(\d{{1,5}}))?", address)
+    form = rf"({_IPV6})|(?:\[({_IPV6})\]|({_NAME}))(?::(\d{{1,5}}))?"
+    parts = re.fullmatch(form, str(address))  # a script may give a list
     if parts is None or int(parts[4] or 0) > 65535:
         raise ConfigError(
             f"host is {address!r}; expected an address or a name, and perhaps a port: "

@@ -65,6 +65,7 @@ _BACKLOG = 1024
 _FAREWELL_S = 0.5  # for pending messages, when a link is closed
 _REDIAL_INITIAL_S = 0.2
 _REDIAL_MAX_S = 0.8
+_STRANGE_ANSWERS_BEFORE_GIVING_UP = 5
 
 _decode_at_server = msgspec.msgpack.Decoder(
     tuple[
@@ -307,7 +308,7 @@ class Connection(TimeoutMixin):  # type: ignore[misc]
         return data
 
     def _release(self) -> None:
-        if self._is_held and self._fill(self._arrived) < 0.5:
+        if self._is_held and not self.ended.called and self._fill(self._arrived) < 0.5:
             self._is_held = False
             self.setTimeout(self._options.silent_after_s)
             self.transport.resumeProducing()
@@ -450,6 +451,7 @@ class TlspyoPeerLink(TlspyoLink):
         self.where = f"{bracketed(host)}:{port}"
         self._error: CredentialsError | None = None
         self._ever_proved = False
+        self._strange_answers = 0
         self.client = Client(
             ip_server=host,
             port_server=port,
@@ -493,11 +495,15 @@ class TlspyoPeerLink(TlspyoLink):
     def gone(self, reason: Any) -> None:
         """Handle the end of the connection, and give up if it was not the right server.
 
-        A TLS error proves that, unless the right server has answered before. A server that is away
-        causes no TLS error, even if a forwarder in front of it accepts connections.
+        A wrong certificate proves that it was not; other TLS errors must occur several times: a
+        forwarder whose server is away may answer in its place. Neither counts once the right server
+        has answered.
         """
         if isinstance(reason.value, OpenSSL.SSL.Error) and not self._ever_proved:
-            self._give_up(other_server(self.where))
+            self._strange_answers += 1
+            is_proof = "certificate verify failed" in str(reason.value)
+            if is_proof or self._strange_answers >= _STRANGE_ANSWERS_BEFORE_GIVING_UP:
+                self._give_up(other_server(self.where))
 
     def _give_up(self, error: CredentialsError) -> None:
         self._dialler.stopTrying()

@@ -11,6 +11,7 @@ from house import alone
 from kit.refusals import one_line
 
 from tmrl_like import load_experiment
+from tmrl_like.base.factories import fitted
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.record import RandomActor
 from tmrl_like.config.document import shipped
@@ -160,14 +161,19 @@ def test_a_mirrored_number_is_the_row_that_steers_the_other_way():
     rows = experiment.env.keywords["inputs"]
     act = torch.arange(len(rows)).repeat(20)
     obs = torch.ones(len(act), 4), torch.zeros(len(act), 2, 19), act
-    mirrored = experiment.memory.keywords["sample_preprocessor"]
+    mirrored = fitted(experiment.memory, experiment.env).keywords["sample_preprocessor"]
     (instruments, _, held), images, *_ = mirrored(obs, act, 1.0, obs, False, False)
     assert torch.equal(held, images)
     for number, image, sign in zip(act, images, instruments[:, 1].tolist(), strict=True):
         steering, pedal = rows[number]
         assert rows[image] == [sign * steering, pedal]
-    with one_line("give MirroredLaps `mirrored_rows`"):
+    with one_line("give MirroredLaps the environment's `inputs`"):
         MirroredLaps()(obs, act, 1.0, obs, False, False)
+
+
+def test_a_table_that_cannot_be_mirrored_is_one_line():
+    with one_line(r"row 1 of the table of inputs has no mirror image: add \[-0\.3, 1\.0\]"):
+        MirroredLaps(inputs=[[0.0, 1.0], [0.3, 1.0]])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tmrl_like.base.options import AboveZero, in_ranges
+from tmrl_like.base.text import one_line
 from tmrl_like.envs.sensor import Sensor
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, expect
 
@@ -32,6 +33,8 @@ class Telemetry(Sensor[Record]):
     shift all later records: a record that `is_valid` refuses ends the connection, and the next
     connection begins with a whole record.
     """
+
+    resumes_within_s = 2.0  # a game that loads a level sends nothing
 
     @in_ranges
     def __init__(
@@ -90,8 +93,8 @@ class Telemetry(Sensor[Record]):
                 with socket.create_connection(self._address, _CONNECT_WITHIN_S) as connection:
                     self._note("it accepts connections and sends nothing")
                     yield from self._received(connection)
-            except OSError as error:
-                reason = str(error.strerror or error).lower()
+            except Exception as error:  # may come from `is_valid`, which is the user's
+                reason = str(getattr(error, "strerror", None) or one_line(error)).lower()
                 if reason != self._state:
                     log.warning("telemetry at %s:%s: %s", *self._address, reason)
                 self._note(reason)

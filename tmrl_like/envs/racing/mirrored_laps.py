@@ -20,16 +20,24 @@ class MirroredLaps:
 
     batched = True
 
-    def __init__(self, seed: int | None = None, mirrored_rows: Sequence[int] | None = None) -> None:
+    def __init__(self, seed: int | None = None, inputs: Sequence[Any] | None = None) -> None:
         """Set up the preprocessor.
 
         Args:
             seed: seed of the random choice; None for a different one each time.
-            mirrored_rows: for each row of the environment's `inputs`, the number of the row that
-                steers the other way; None if actions are steering and pedal.
+            inputs: the environment's `inputs`, if actions are row numbers of a table; an experiment
+                passes them by itself.
+
+        Raises:
+            ConfigError: the mirror image of a row is not in the table.
         """
+        self._seed = seed
         self._random = np.random.default_rng(seed)
-        self._mirrored_rows = mirrored_rows
+        self._mirrored_rows = None if inputs is None else _mirrored_rows(inputs)
+
+    def with_inputs(self, inputs: Sequence[Any] | None) -> MirroredLaps:
+        """Return a preprocessor with the environment's `inputs`."""
+        return MirroredLaps(self._seed, inputs)
 
     def __call__(self, *transitions: Any) -> tuple[Any, ...]:
         last_obs, act, rew, obs, terminated, truncated = transitions
@@ -62,8 +70,19 @@ class MirroredLaps:
             return action.new_tensor(self._mirrored_rows)[action]
         if not action.is_floating_point():
             raise ConfigError(
-                "actions are numbers of a table's rows: give MirroredLaps `mirrored_rows`"
+                "actions are numbers of a table's rows: give MirroredLaps the environment's "
+                "`inputs`"
             )
         mirrored = action.clone()
         mirrored[:, 0] *= -1
         return mirrored
+
+
+def _mirrored_rows(inputs: Sequence[Any]) -> list[int]:
+    """Return the number of each row's mirror image, which steers the other way."""
+    rows = [[float(steering), float(pedal)] for steering, pedal in inputs]
+    images = [[-steering, pedal] for steering, pedal in rows]
+    for i, image in enumerate(images):
+        if image not in rows:
+            raise ConfigError(f"row {i} of the table of inputs has no mirror image: add {image}")
+    return [rows.index(image) for image in images]

@@ -93,12 +93,6 @@ BREAKS = [
         "                    if True:\n",
     ),
     Break(
-        "nobody is reminded of training",
-        RECEIVER,
-        "                if process[0] == worker and progress.trained:\n",
-        "                if False:\n",
-    ),
-    Break(
         "a segment is freed before it is stored",
         "delivery/outbox.py",
         "sender.source.forget(sender.stored)",

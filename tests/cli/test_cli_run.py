@@ -136,6 +136,16 @@ def test_a_run_goes_on_if_nothing_takes_its_lines(opened, monkeypatch):
         stdout.close()
 
 
+def test_a_trainer_that_is_killed_is_not_reported_with_its_progress(start):
+    run = start("run TINY", ENDLESS)
+    run.wait_for("epoch 0 round 0")
+    run.part("trainer").kill()
+    assert run.ends() == 1
+    cause = run.output.splitlines()[-1]
+    assert "the trainer died: ended by signal SIGKILL: " in cause
+    assert "epoch " not in cause
+
+
 @pytest.mark.long
 def test_a_person_hears_the_bell_and_reads_what_to_do(start):
     run = start("run TINY", ENDLESS, "--worker.person.reset_prompt", "'put it back'")

@@ -110,6 +110,14 @@ def test_an_idle_link_stays(tls):
     assert peer.receive(5) == b"still there"
 
 
+def test_what_an_ended_connection_left_is_received_and_starts_no_time_out(alone):
+    while alone.transport.reads:
+        alone.arrive(memoryview(b"x"))
+    alone.ended.callback(None)
+    assert [bytes(alone.receive()) for _ in range(10)] == 10 * [b"x"]
+    assert (alone.transport.reads, alone.timeOut) == (False, None)
+
+
 @pytest.mark.fault("peers", "a peer is killed", "the server keeps nothing of its connection")
 def test_nothing_is_kept_of_a_connection_that_broke_whether_garbage_is_collected_or_not(service):
     def connections():

@@ -102,7 +102,8 @@ class ActionChain:
                 None: the environment has one.
         """
         self._parts = copy.deepcopy(list(parts))
-        self._changes: Sequence[Callable[[Values], object]] = self._parts
+        # clipped first as well: a filter's state would run away beyond the bounds
+        self._changes: list[Callable[[Values], object]] = [self._clip, *self._parts, self._clip]
         self._time_step_s = time_step_s
 
     def connect(self, space: gymnasium.Space[Any], default_action: Any, time_step_s: float) -> None:
@@ -145,26 +146,22 @@ class ActionChain:
             ConfigError: a part produced values that are not finite, or returned an action.
         """
         numbers = np.asarray(action).ravel().tolist()
-        self._clip(numbers)  # a filter's state would run away beyond the bounds
         for change in self._changes:
             if change(numbers) is not None:
                 raise ConfigError(
                     f"{type(change).__name__} returns an action; expected a part that changes, in "
                     "place, the list that it is called with"
                 )
-        if not math.isfinite(sum(numbers)):
-            names = ", ".join(type(part).__name__ for part in self._parts)
-            raise ConfigError(f"an action of {names} is not finite: {numbers}")
-        self._clip(numbers)
         return np.array(numbers, self._dtype).reshape(self._shape)
 
     def _clip(self, numbers: Values) -> None:
         low, high = self._actions.low, self._actions.high
         for i, x in enumerate(numbers):
-            if x < low[i]:
-                numbers[i] = low[i]
-            elif x > high[i]:
-                numbers[i] = high[i]
+            if not low[i] <= x <= high[i]:
+                if not math.isfinite(x):
+                    names = ", ".join(type(part).__name__ for part in self._parts)
+                    raise ConfigError(f"an action of {names} is not finite: {numbers}")
+                numbers[i] = low[i] if x < low[i] else high[i]
 
     def end(self, stats: EpisodeStats) -> None:
         """End an episode, with these statistics."""
@@ -212,8 +209,9 @@ class OneEuroFilter(ActionPart):
     def __call__(self, action: Values) -> None:
         last = self._last
         if not self._beta:  # no speed is needed then
+            share = self._share_at_rest
             for i, x in enumerate(action):
-                action[i] = last[i] = last[i] + (x - last[i]) * self._share_at_rest
+                action[i] = last[i] = last[i] + (x - last[i]) * share
             return
         rate_hz, share = self._rate_hz, self._speed_share
         inputs, speeds = self._inputs, self._speeds

@@ -74,7 +74,7 @@ class NumpyIntake(PolicyIntake):
         slots: PolicySlots,
         probe: PolicyProbe,
         actor: NetworkActor,
-        make_actor: Callable[[], NetworkActor],
+        make_actor: Callable[[], Actor],
         lane: int = 0,
     ) -> None:
         """Take the actor that acts until there is a policy, and `make_actor`, which makes others
@@ -84,7 +84,8 @@ class NumpyIntake(PolicyIntake):
         self._slots, self._lane = slots, lane
         if lane == 0:
             actor.network.input = slots.input
-        self._actors = [make_actor() for _ in slots.slots]
+        made = [make_actor().in_numpy() for _ in slots.slots]
+        self._actors = [network for network in made if network is not None]
         for weights, other in zip(slots.slots, self._actors, strict=True):
             other.network.input, other.network.random = actor.network.input, actor.network.random
             other.network.bind(weights.arrays())

@@ -110,13 +110,6 @@ class LinkThread:
         return "the link's thread ended"
 
 
-def start_link(in_process: bool, transport: str | None) -> LinkProcess | LinkThread:
-    """Start a link that waits for its `Setup`: in a process, or in a thread, which the transport
-    "inproc" needs.
-    """
-    return LinkProcess() if in_process and transport != "inproc" else LinkThread()
-
-
 class LinkClient:
     """Runs a link, and handles its messages. A link that ends before it is asked to is replaced by
     another one, which continues its work.
@@ -149,20 +142,19 @@ class LinkClient:
         self._link = link
         self._setup = setup
         self._lanes = lanes
-        self._failure: BaseException | None = None
         self._is_ready = threading.Event()  # also set if the link will never be ready
         # held while a link gets its setup, and while it is asked to leave
         self._changing = threading.Lock()
         self._leave: Leave | None = None
         self._leaving = threading.Event()
-        self._has_left = False
+        self._is_over = False  # it has left as it was asked to, or something ended it for good
         self._said: set[str] = set()
         self._thread = start_thread(self._run, "tmrl-link")
         if not self._is_ready.wait(_READY_WITHIN_S):
             self._fail(
                 TransportError(f"the link process does not answer within {_READY_WITHIN_S:.0f} s")
             )
-        self.check()
+        lanes[0].loop.check()
 
     @property
     def process(self) -> subprocess.Popen[bytes] | None:
@@ -172,11 +164,6 @@ class LinkClient:
     def send(self, message: ToLink) -> None:
         """Send a message to the link. Any thread."""
         self._link.send(message)
-
-    def check(self) -> None:
-        """Raise the error that ended the connection, if there is one; see `Session.check`."""
-        if self._failure is not None:
-            raise self._failure
 
     def close(self, flush_s: float = 1.0) -> None:
         """Have the link, or the one that is being started, send what is left within `flush_s`, and
@@ -190,7 +177,7 @@ class LinkClient:
             self.send(condition_of(self._lanes))
             self.send(self._leave)
         self._thread.join(flush_s + _LEAVES_WITHIN_S)
-        self._has_left = True
+        self._is_over = True
         self._link.end()
 
     # -- the thread that answers -------------------------------------------------------------------
@@ -206,7 +193,7 @@ class LinkClient:
             self._answer(link)
             how = link.end()
             self.connected.clear()
-            if self._has_left or self._failure is not None:
+            if self._is_over:
                 return
             if not self._is_ready.is_set():
                 self._fail(TransportError(f"{how} before it was ready"))
@@ -269,7 +256,7 @@ class LinkClient:
             for lane in self._lanes:
                 lane.note_trained(message.incarnation, message.entry)
         elif isinstance(message, Left):
-            self._has_left = self._leaving.is_set()
+            self._is_over = self._is_over or self._leaving.is_set()
         elif isinstance(message, LogLine):
             logging.getLogger(message.logger).log(message.level, "%s", message.text)
         else:
@@ -288,7 +275,7 @@ class LinkClient:
             lane.refill()
 
     def _fail(self, error: BaseException) -> None:
-        self._failure = error
+        self._is_over = True
         self.connected.clear()
         for lane in self._lanes:
             lane.loop.fail(error)

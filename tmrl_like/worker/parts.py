@@ -26,8 +26,8 @@ from tmrl_like.delivery.folder import name_of_peer, open_folder
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import ConfigError, DamagedPolicyError
-from tmrl_like.policies.acting import Actor, NetworkActor
+from tmrl_like.errors import ConfigError, DamagedPolicyError, expect
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.network import input_size
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Rollouts
@@ -41,7 +41,7 @@ from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.intake import NumpyIntake, PolicyIntake, TorchIntake
 from tmrl_like.worker.judged_loop import JudgedLoop
 from tmrl_like.worker.lane import Lane
-from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread, start_link
+from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread
 from tmrl_like.worker.link_messages import Setup
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
 from tmrl_like.worker.person import Person
@@ -143,11 +143,6 @@ class Parts:
         actor = actor.to_device(self._options.device)
         return actor.in_numpy() or actor
 
-    def _make_network(self) -> NetworkActor:
-        network = self._make_actor().in_numpy()
-        assert network is not None  # like the other actors
-        return network
-
     def _make_takeover(self, env: SupervisedEnv) -> Takeover | None:
         make_driver = self._keywords.get("takeover")
         if make_driver is None:
@@ -168,9 +163,9 @@ class Parts:
         if make_chain is None:
             return None
         chain = make_chain()
-        if not isinstance(chain, ActionChain):
-            expected = "an ActionChain, with filters and limits in its list `parts`"
-            raise ConfigError(f"action_chain makes a {type(chain).__name__}; expected {expected}")
+        expected = "an ActionChain, with filters and limits in its list `parts`"
+        kind = type(chain).__name__
+        expect(isinstance(chain, ActionChain), "what action_chain makes", kind, expected)
         chain.connect(env.env.action_space, env.default_action, env.time_step_s)
         return chain
 
@@ -224,13 +219,15 @@ class Parts:
         networks = [network for actor in actors if (network := actor.in_numpy()) is not None]
         if networks:
             return [
-                NumpyIntake(slots, self._probe, actor, self._make_network, i)
+                NumpyIntake(slots, self._probe, actor, self._make_actor, i)
                 for i, actor in enumerate(networks)
             ]
         return [TorchIntake(slots, self._probe, self._make_actor, i) for i in range(len(actors))]
 
     def _start_link(self) -> LinkProcess | LinkThread:
-        link = start_link(self._options.link_process, self._keywords.get("transport"))
+        needs_thread = self._keywords.get("transport") == "inproc"
+        in_process = self._options.link_process and not needs_thread
+        link = LinkProcess() if in_process else LinkThread()
         self._closing.callback(link.end)
         return link
 

@@ -481,7 +481,7 @@ class RolloutWorker:
                 self._where,
             )
             while not self._has_policy:
-                self.link.check()
+                self.loop.check()
                 if self._env.stopping.is_set():
                     raise StoppedError
                 time.sleep(_LOOK_S)
@@ -544,7 +544,7 @@ class RolloutWorker:
         """
         if self.link is None:
             raise TransportError("a standalone worker has no connection")
-        return wait_checking(self.link.connected, timeout_s, self.link.check)
+        return wait_checking(self.link.connected, timeout_s, self.loop.check)
 
     def stop(self) -> None:
         """End the current (or next) run after its current step. Any thread, or a signal handler."""

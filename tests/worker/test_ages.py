@@ -57,7 +57,7 @@ def test_the_times_of_samples_do_not_jump_with_the_clock(monkeypatch, jump_s):
     now_s = time.time()
     with alone() as worker:
         appended = appended_by(worker)
-        obs, _ = worker.loop.reset(collect_samples=True)
+        obs = worker.loop.reset(collect_samples=True)
         monkeypatch.setattr(time, "time", lambda: now_s + jump_s)
         worker.loop.step(obs, test=False, collect_samples=True)
     (_, before, *_), (_, after, *_) = appended

@@ -118,9 +118,7 @@ def test_the_policy_that_came_last_while_an_expert_acted_is_ready_when_it_no_lon
 ):
     door, ends, now, told = intake(), Ends(tmp_path / "spool"), Clock(100.0), []
     monkeypatch.setattr("time.perf_counter", now)
-    role = WorkerRole(
-        ends.outbox, door.gate, door.slots, None, Condition(expert=True), told.append, False
-    )
+    role = WorkerRole(ends.outbox, door.gate, door.slots, None, Condition(expert=True), told.append)
     for version in (1, 2):
         for frame, body in frames_of(linear_actor(), version):
             role.on_message(frame, body, b"")

@@ -149,8 +149,7 @@ class Lane:
                         break
                 self.env.episode_ended_well()
                 self._end_episode(plan, loop.end_episode(bool(terminated), bool(truncated)))
-                if stopping.is_set():
-                    raise StoppedError
+                loop.check_running()
         finally:
             loop.driver.holds = False
 
@@ -202,9 +201,7 @@ class Lane:
         remind_at = time.monotonic() + self._remind_after_s
         with self._changed:
             while not is_there():
-                self.loop.check()
-                if self.env.stopping.is_set():
-                    raise StoppedError
+                self.loop.check_running()
                 if time.monotonic() >= remind_at:
                     self.env.log.add(logging.WARNING, line, self._remind_after_s)
                     remind_at = math.inf

@@ -64,9 +64,8 @@ class WorkerRole:
         files: keeps policies on disk.
         condition: the control loops' condition; any thread replaces it.
         tell: passes messages to the control loops' side.
-        is_final: whether every policy that passes the gate is fit to act; if not, the other side
-            checks it, and its word is then appended to `fit`.
-        fit: words of policies that are to be kept on disk; any thread appends.
+        fit: words of policies that are to be kept on disk; any thread appends. The other side sends
+            that of a policy which this one cannot check.
     """
 
     outbox: Outbox
@@ -75,7 +74,6 @@ class WorkerRole:
     files: PolicyFiles
     condition: Condition
     tell: Callable[[Published | Trained], None]
-    is_final: bool = True
 
     def __post_init__(self) -> None:
         self.fit: deque[int] = deque()
@@ -126,7 +124,7 @@ class WorkerRole:
         """Pass frames on to the gate, unless an expert acts."""
         while self._frames and not self.condition.expert:
             if word := self.gate.add(*self._frames.popleft()):
-                if self.is_final:  # control loops see its word in the slots
+                if self.gate.network is not None:  # control loops see its word in the slots
                     self.fit.append(word)
                 else:
                     self.tell(Published())
@@ -204,15 +202,7 @@ class Link:
                 epoch_s=setup.epoch_s,
             )
             undo.callback(self._outbox.close)
-            self._role = WorkerRole(
-                self._outbox,
-                gate,
-                slots,
-                self._files,
-                setup.condition,
-                tell,
-                is_final=network is not None,
-            )
+            self._role = WorkerRole(self._outbox, gate, slots, self._files, setup.condition, tell)
             hello = m.Hello.of_this_process(
                 "worker",
                 setup.worker,

@@ -101,23 +101,20 @@ class Parts:
         # the link cannot compute the actions of other actors
         self._network = None if network is None else network.spec
         intakes = self._make_intakes(actors)
-        # only the first lane's environment has these two
         takeover = self._make_takeover(envs[0])
-        self.person = self._make_person()
+        self.person = person = self._make_person()
         returns: deque[float] = deque(maxlen=RETURNS_KEPT)
         self.lanes: list[Lane] = []
         for number, env in enumerate(envs):
-            driver = self._make_arbiter(env, actors[number], intakes[number], obs_preprocessor)
+            driver = self._make_arbiter(
+                env, actors[number], intakes[number], takeover, obs_preprocessor
+            )
             samples = self._logs[number] if self._logs else None
             chain = self._make_chain(env)
-            parts = env, driver, self.name, returns, sample_of, self.rollouts, samples, chain
-            if number == 0:
-                driver.takeover = takeover
-            if number == 0 and self.person is not None:
-                loop: ControlLoop = JudgedLoop(*parts, person=self.person)
-            else:
-                loop = ControlLoop(*parts)
+            parts = driver, self.name, returns, sample_of, self.rollouts, samples, chain
+            loop = ControlLoop(*parts) if person is None else JudgedLoop(*parts, person=person)
             self.lanes.append(Lane(loop, options.max_samples_per_episode))
+            takeover = person = None  # only the first environment has these two
 
     def _closed_at_end(self, part: _PartT) -> _PartT:
         return self._closing.enter_context(contextlib.closing(part))
@@ -174,13 +171,16 @@ class Parts:
         env: SupervisedEnv,
         actor: Actor,
         intake: PolicyIntake,
+        takeover: Takeover | None,
         obs_preprocessor: ObsPreprocessor | None,
     ) -> Arbiter:
         options, is_pinned = self._options, self._keywords.get("policy") is not None
         age_s = options.max_policy_age_s if self._logs and not is_pinned else math.inf
         action = options.safe_action
         safe_action = None if action is None else to_action(action, self._env.action_space)
-        return Arbiter(env, actor, intake, is_pinned, age_s, safe_action, None, obs_preprocessor)
+        return Arbiter(
+            env, actor, intake, is_pinned, age_s, safe_action, takeover, obs_preprocessor
+        )
 
     # -- what the worker shares with its link ------------------------------------------------------
 

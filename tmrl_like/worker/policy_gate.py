@@ -60,6 +60,8 @@ class PolicyGate:
 
     Attributes:
         verdicts: on the policies received.
+        network: computes the actions of a policy; None: this process cannot, and the other one
+            probes policies.
     """
 
     def __init__(
@@ -76,15 +78,14 @@ class PolicyGate:
             slots: where policies go.
             actor: name of the actor's class, for messages.
             manifest: the parameters that a policy must hold.
-            network: computes the actions of a policy; None: this process cannot, and the other one
-                probes policies.
+            network: see the class.
             probes: float32 [N, R], flat observations for which a policy must have an action.
         """
         self.verdicts = Verdicts()
         self._slots = slots
         self._actor = actor
         self._manifest = manifest
-        self._network = network
+        self.network = network
         self._probes = probes
         self._slot = 0
         self._received = Weights(manifest, b"")
@@ -121,11 +122,11 @@ class PolicyGate:
             for name, values in weights.arrays().items():
                 values[...] = came[name]
         refuse_not_finite(weights)
-        if self._network is not None:
-            self._network.bind(weights.arrays())
+        if self.network is not None:
+            self.network.bind(weights.arrays())
             newest = self._slots.input[None].copy()
             real = newest if np.isfinite(newest).all() else newest[:0]
-            self._network.check(np.vstack((self._probes, real)))
+            self.network.check(np.vstack((self._probes, real)))
 
 
 class PolicyFiles:

@@ -34,7 +34,7 @@ class Rehearsal:
         real = loop.driver
         env = _Still(real)
         driver = _Understudy(env, real.actor, PolicyIntake(real.intake.probe), real=real)
-        self._double = ControlLoop(env, driver, loop.worker, deque(maxlen=1))
+        self._double = ControlLoop(driver, loop.worker, deque(maxlen=1))
 
     def __call__(self) -> None:
         """Rehearse once, in the control thread; do nothing before the first observation."""

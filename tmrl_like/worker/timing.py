@@ -63,7 +63,7 @@ def measure(loop: ControlLoop, max_steps: int, test: bool = False) -> StepTimes:
     steps, ended = 0, True
     while steps < max_steps and not loop.env.stopping.is_set():
         if ended:
-            obs, _ = loop.reset(collect_samples=False)
+            obs = loop.reset(collect_samples=False)
         obs, _, terminated, truncated, _ = loop.step(obs, test, collect_samples=False)
         times[steps] = loop.times
         steps += 1

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Annotated, Any, TypeAlias
 
 import gymnasium
@@ -63,14 +62,13 @@ class ActionRange:
         fewer.
         """
         num = len(self.rest)
-        values: Any = [value] * num if isinstance(value, Real) else value
-        is_right = (
-            isinstance(values, Collection)
-            and len(values) == num
-            and all(isinstance(v, Real) for v in values)
-        )
-        expect(is_right, name, value, f"one number, or {num}, one for each of an action")
-        return list(map(float, values))
+        try:
+            values: Values = np.broadcast_to(np.asarray(value, np.float64), num).tolist()
+            return values
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{name} is {value!r}; expected one number, or {num}, one for each of an action"
+            ) from None
 
 
 class ActionPart:

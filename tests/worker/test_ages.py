@@ -27,7 +27,7 @@ def test_a_beat_goes_first_and_packets_say_by_whose_clock(tmp_path):
     ends.outbox = ends.reader(epoch_s=1.6e9)
     ends.hasten()
     sent, condition = [], Condition(policy_age_s=10.0, alarm="hot")
-    role = WorkerRole(ends.outbox, NO_GATE, None, None, condition, print)
+    role = WorkerRole(ends.outbox, NO_GATE, None, condition, print)
     role.on_welcome(m.Welcome(7), is_new=True)
     role.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
     beat, *packets = sent

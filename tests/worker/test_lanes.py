@@ -77,8 +77,10 @@ def test_ctrl_c_ends_the_other_environments_when_the_first_one_is_done(signals_s
 
 
 def test_test_episodes_are_the_first_lanes():
-    """This holds however the two lanes share the episodes."""
-    with alone(partial(CountingEnv, 3, 0.001), envs=2) as worker:
+    """This holds however the two lanes share the episodes; each has one at least."""
+    both = threading.Barrier(2, timeout=20.0)
+    env_cls = calling(lambda env: env.total_steps or both.wait())
+    with alone(partial(env_cls, 3), envs=2) as worker:
         worker.run(test_episode_interval=1, nb_episodes=6, verbose=False)
         first, second = [(lane.loop.counts, lane.loop.collected_steps) for lane in worker.lanes]
     assert first[0].env_steps > first[1]
@@ -101,7 +103,7 @@ def test_a_policy_drives_all_lanes_which_share_no_parameters(inproc_house, until
 
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
     outbox = SimpleNamespace(incarnations=(1, 2))
-    role = WorkerRole(outbox, None, None, None, Condition(), print)
+    role = WorkerRole(outbox, None, None, Condition(), print)
     with pytest.raises(RefusedError, match="do not fit those in the trainer's memory: too long"):
         role.on_message(m.Dismissal("w", 2, "too long"), memoryview(b""), b"")
 

@@ -155,12 +155,9 @@ class Arbiter:
         """Switch to the newest policy; return False if there is no newer one, or the current one is
         held.
         """
-        if self._keeps_policy():
+        if self._keeps_policy() or not self.intake.has_new:
             return False
-        ready = self.intake.take(self.actor)
-        if ready is None:
-            return False
-        policy, self.actor = ready
+        policy, self.actor = self.intake.take(self.actor)
         is_repeated = (policy.version, policy.published_at_s) == (
             self.counts.policy_version,
             self._published_at_s,

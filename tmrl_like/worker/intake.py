@@ -50,11 +50,11 @@ class PolicyIntake:
         """Whether a newer policy is ready."""
         return self.ready[0] != self.taken
 
-    def take(self, acting: Actor) -> Ready | None:
-        """Return the newest policy and the instance that replaces `acting`, or None if there is no
-        newer one. Environment's thread.
+    def take(self, acting: Actor) -> Ready:
+        """Return the newest policy, which is ready, and the instance that replaces `acting`.
+        Environment's thread.
         """
-        return None
+        raise NotImplementedError
 
     def on_published(self) -> int:
         """Check a policy that the link has put into a slot and cannot check itself. Runs in the
@@ -90,9 +90,7 @@ class NumpyIntake(PolicyIntake):
             other.network.input, other.network.random = actor.network.input, actor.network.random
             other.network.bind(weights.arrays())
 
-    def take(self, acting: Actor) -> Ready | None:
-        if not self.has_new:
-            return None
+    def take(self, acting: Actor) -> Ready:
         policy = self._slots.take(self._lane)
         self.taken = policy.word
         return Ready(policy, self._actors[policy.slot])
@@ -137,11 +135,11 @@ class TorchIntake(PolicyIntake):
             self._word[0] = policy.word
         return policy.word
 
-    def take(self, acting: Actor) -> Ready | None:
+    def take(self, acting: Actor) -> Ready:
         with self._swapping:
             ready, self._ready = self._ready, None
-        if ready is not None:
-            self.taken = ready.policy.word
-            ready.actor.carry_over(acting)
-            self._spares.append(acting)
+        assert ready is not None
+        self.taken = ready.policy.word
+        ready.actor.carry_over(acting)
+        self._spares.append(acting)
         return ready

@@ -60,7 +60,6 @@ class WorkerRole:
     Attributes:
         outbox: sends the samples.
         gate: checks policies.
-        slots: where the policies are.
         files: keeps policies on disk.
         condition: the control loops' condition; any thread replaces it.
         tell: passes messages to the control loops' side.
@@ -70,7 +69,6 @@ class WorkerRole:
 
     outbox: Outbox
     gate: PolicyGate
-    slots: PolicySlots
     files: PolicyFiles
     condition: Condition
     tell: Callable[[Published | Trained], None]
@@ -132,7 +130,7 @@ class WorkerRole:
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         self._pass_frames_on()
         while self.fit:
-            if (held := self.slots.held(self.fit.popleft())) is not None:
+            if (held := self.gate.slots.held(self.fit.popleft())) is not None:
                 self.files.add(*held)
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
@@ -186,7 +184,7 @@ class Link:
         )
         probes = np.frombuffer(setup.probes, np.float32).reshape(-1, max(1, slots.input.size))
         network = None if setup.network is None else Network(setup.network)
-        gate = PolicyGate(slots, setup.actor, setup.manifest, network, probes)
+        gate = PolicyGate(slots, setup.actor, network, probes)
         self._files = PolicyFiles(_path(setup.weights), _path(setup.history), setup.model_history)
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             keys = KeyFolder(Path(setup.keys))
@@ -202,7 +200,7 @@ class Link:
                 epoch_s=setup.epoch_s,
             )
             undo.callback(self._outbox.close)
-            self._role = WorkerRole(self._outbox, gate, slots, self._files, setup.condition, tell)
+            self._role = WorkerRole(self._outbox, gate, self._files, setup.condition, tell)
             hello = m.Hello.of_this_process(
                 "worker",
                 setup.worker,

@@ -20,7 +20,6 @@ from tmrl_like.errors import ShortageError, TmrlLikeError, TransportError
 from tmrl_like.worker.lane import Lane, condition_of
 from tmrl_like.worker.link_messages import (
     FROM_LINK,
-    Failed,
     Fit,
     FromLink,
     Leave,
@@ -230,19 +229,14 @@ class LinkClient:
         find.
         """
         for message in link.messages:
-            if (
-                isinstance(message, Failed)
-                and message.kind == ShortageError.__name__
-                and self._is_ready.is_set()
-            ):
-                self._say_once(logging.ERROR, message.text)
-                return
             try:
                 self._on_message(message)
-            except TmrlLikeError as error:
-                self._fail(error)
-            except Exception as error:  # from the user's actor
-                log.exception("a policy cannot be taken")
+            except Exception as error:
+                if isinstance(error, ShortageError) and self._is_ready.is_set():
+                    self._say_once(logging.ERROR, str(error))
+                    return
+                if not isinstance(error, TmrlLikeError):  # from the user's actor
+                    log.exception("a policy cannot be taken")
                 self._fail(error)
 
     def _on_message(self, message: FromLink) -> None:

@@ -85,7 +85,10 @@ class Parts:
         self._actor_module_cls = actor_module_cls
         refuse_missing_cores(options.cpu_affinity)
         self._link = None if standalone else self._start_link()  # it starts while the rest is made
-        self.rollouts = self._make_rollouts()
+        self.rollouts: Rollouts | None = None
+        if hooks := keywords.get("on_rollout"):
+            rollouts = Rollouts(hooks, options.rollout_observations, 4 * options.envs)
+            self.rollouts = self._closed_at_end(rollouts)
         self.name = name_of_peer(keywords.get("name"))
         self._logs = [] if standalone else self._make_logs()
         envs = [self._make_env(env_cls, number) for number in range(options.envs)]
@@ -105,11 +108,14 @@ class Parts:
         self.person = person = self._make_person()
         returns: deque[float] = deque(maxlen=RETURNS_KEPT)
         self.lanes: list[Lane] = []
-        for number, env in enumerate(envs):
-            driver = self._make_arbiter(
-                env, actors[number], intakes[number], takeover, obs_preprocessor
-            )
-            samples = self._logs[number] if self._logs else None
+        is_pinned, safe_action = keywords.get("policy") is not None, options.safe_action
+        if safe_action is not None:
+            safe_action = to_action(safe_action, self._env.action_space)
+        age_s = math.inf if standalone or is_pinned else options.max_policy_age_s
+        drives = is_pinned, age_s, safe_action
+        logs: list[SampleLog | None] = [*self._logs] or [None] * options.envs
+        for env, actor, intake, samples in zip(envs, actors, intakes, logs, strict=True):
+            driver = Arbiter(env, actor, intake, *drives, takeover, obs_preprocessor)
             chain = self._make_chain(env)
             parts = driver, self.name, returns, sample_of, self.rollouts, samples, chain
             loop = ControlLoop(*parts) if person is None else JudgedLoop(*parts, person=person)
@@ -118,12 +124,6 @@ class Parts:
 
     def _closed_at_end(self, part: _PartT) -> _PartT:
         return self._closing.enter_context(contextlib.closing(part))
-
-    def _make_rollouts(self) -> Rollouts | None:
-        hooks, options = self._keywords.get("on_rollout"), self._options
-        if not hooks:
-            return None
-        return self._closed_at_end(Rollouts(hooks, options.rollout_observations, 4 * options.envs))
 
     def _make_env(self, env_cls: Callable[[], gymnasium.Env], number: int) -> SupervisedEnv:
         options, seed = self._options, self._keywords.get("seed")
@@ -165,22 +165,6 @@ class Parts:
         expect(isinstance(chain, ActionChain), "what action_chain makes", kind, expected)
         chain.connect(env.env.action_space, env.default_action, env.time_step_s)
         return chain
-
-    def _make_arbiter(
-        self,
-        env: SupervisedEnv,
-        actor: Actor,
-        intake: PolicyIntake,
-        takeover: Takeover | None,
-        obs_preprocessor: ObsPreprocessor | None,
-    ) -> Arbiter:
-        options, is_pinned = self._options, self._keywords.get("policy") is not None
-        age_s = options.max_policy_age_s if self._logs and not is_pinned else math.inf
-        action = options.safe_action
-        safe_action = None if action is None else to_action(action, self._env.action_space)
-        return Arbiter(
-            env, actor, intake, is_pinned, age_s, safe_action, takeover, obs_preprocessor
-        )
 
     # -- what the worker shares with its link ------------------------------------------------------
 

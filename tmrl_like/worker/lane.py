@@ -95,7 +95,7 @@ class Lane:
     def __init__(
         self,
         loop: ControlLoop,
-        max_samples_per_episode: float = math.inf,
+        max_samples_per_episode: float,
         remind_after_s: float = 10.0,
     ) -> None:
         """Take over a control loop; longer episodes are cut unless a plan says otherwise. A wait
@@ -122,7 +122,7 @@ class Lane:
             EnvironmentFaultError: the environment raised.
             StoppedError: a stop was requested.
         """
-        loop, stopping = self.loop, self.env.stopping
+        loop, stopping, after_step = self.loop, self.env.stopping, plan.after_step
         try:
             for is_test in tests:
                 collects = plan.collect and not is_test
@@ -144,6 +144,8 @@ class Lane:
                         raise StoppedError
                     if waits:
                         self._await_training(plan)
+                    if after_step is not None:
+                        after_step()
                     yield
                     if terminated or truncated:
                         break
@@ -231,12 +233,7 @@ class Lane:
                 self._go_on_after(error, plan)
 
     def _run_through(self, plan: Plan, tests: Iterator[bool]) -> None:
-        steps = self._steps(plan, tests)
-        if plan.after_step is None:
-            deque(steps, maxlen=0)  # without a line of Python between two steps
-        else:
-            for _ in steps:
-                plan.after_step()
+        deque(self._steps(plan, tests), maxlen=0)  # without a line of Python between two steps
         self.env.brake.pull()
 
     def steps(self, plan: Plan) -> Iterator[None]:

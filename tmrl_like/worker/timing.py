@@ -52,7 +52,7 @@ class StepTimes:
         return result
 
 
-def measure(loop: ControlLoop, max_steps: int, test: bool = False) -> StepTimes:
+def measure(loop: ControlLoop, max_steps: int, test: bool) -> StepTimes:
     """Perform `max_steps` steps of a control loop, or fewer if the environment is stopped. No
     samples are collected.
 

@@ -207,4 +207,4 @@ main()
 
 @pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="Linux")
 def test_a_link_that_may_not_change_how_it_is_scheduled_runs_all_the_same():
-    assert python("-c", REFUSED) == ("", "")
+    assert python("-c", REFUSED, os.getpid()) == ("", "")

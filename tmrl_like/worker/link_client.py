@@ -95,9 +95,7 @@ class LinkThread:
         from tmrl_like.worker.link import run_link
 
         try:
-            run_link(
-                iter(self._to_link.get, None), self._from_link.put, lambda setup: threading.Event()
-            )
+            run_link(iter(self._to_link.get, None), self._from_link.put, threading.Event())
         finally:
             self._from_link.put(None)
 

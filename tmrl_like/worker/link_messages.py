@@ -52,7 +52,6 @@ class Setup(_Told):
     manifest: Manifest
     network: NetworkSpec | None  # None: the link cannot compute a policy's actions
     probes: bytes  # float32 [N, R], flat observations
-    log_level: int
     epoch_s: float  # of the samples, see `wire.messages.SamplePacket`
     condition: Condition = msgspec.field(default_factory=Condition)
 

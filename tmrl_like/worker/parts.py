@@ -250,7 +250,6 @@ class Parts:
             manifest=self._actor.manifest(),
             network=self._network,
             probes=b"".join(flat.tobytes() for flat in sampled),
-            log_level=log.getEffectiveLevel(),
             epoch_s=clocks.EPOCH_S,
         )
         return self._closed_at_end(LinkClient(self._link, setup, self.lanes))

@@ -21,7 +21,7 @@ from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.types import EpisodeStats
 from tmrl_like.wire.condition import Condition, of_worker
 from tmrl_like.worker.control_loop import ControlLoop
-from tmrl_like.worker.rehearsal import Rehearsal
+from tmrl_like.worker.rehearsal import rehearsal_of
 from tmrl_like.worker.retests import Retests
 
 _NO_TRAINING = "in lockstep, and nothing trains for %g s: is there a trainer?"
@@ -105,7 +105,7 @@ class Lane:
         self._max_samples = max_samples_per_episode
         self._remind_after_s = remind_after_s
         self.env = loop.env
-        self.env.while_waiting(Rehearsal(loop))
+        self.env.while_waiting(rehearsal_of(loop))
         self.intake = loop.driver.intake
         # whether the next episode is a test of the same policy
         self._retests, self._repeats = Retests(), False

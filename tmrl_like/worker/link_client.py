@@ -25,12 +25,12 @@ from tmrl_like.worker.link_messages import (
     Leave,
     Left,
     LogLine,
-    MessageWriter,
     Published,
     Setup,
     Status,
     ToLink,
     Trained,
+    message_writer,
     messages_in,
 )
 
@@ -65,7 +65,7 @@ class LinkProcess:
         assert from_link is not None
         self._pipes = to_link, from_link
         self.messages: Iterator[FromLink] = messages_in(from_link, FROM_LINK)
-        self.send: Callable[[ToLink], None] = MessageWriter(to_link)
+        self.send: Callable[[ToLink], None] = message_writer(to_link)
 
     def end(self) -> str:
         """End the process, if it is still running; return how it ended. Calling it twice is

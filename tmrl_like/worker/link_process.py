@@ -17,7 +17,7 @@ from tmrl_like.worker.link_messages import (
     TO_LINK,
     FromLink,
     LogLine,
-    MessageWriter,
+    message_writer,
     messages_in,
 )
 
@@ -45,7 +45,7 @@ def main() -> None:
         with contextlib.suppress(OSError):  # an ordinary user may not leave SCHED_IDLE
             os.sched_setscheduler(0, policy, os.sched_param(0))
     keep_freed_memory(_KEEP_BYTES)
-    tell = MessageWriter(os.fdopen(os.dup(1), "wb", 0))
+    tell = message_writer(os.fdopen(os.dup(1), "wb", 0))
     os.dup2(2, 1)  # printed text must not end up among the messages
     logger, leaving = logging.getLogger("tmrl_like"), threading.Event()
     logger.setLevel(logging.DEBUG)  # the other process knows which lines to show

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from house import alone, collect, linear_actor, publish, take
+from house import alone, collect, linear_actor, offer, publish, take
 from kit.environments import calling
 from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from kit.policies import written
@@ -300,12 +300,9 @@ def test_close_waits_for_the_step_under_way(inproc_house):
 # -- policies --------------------------------------------------------------------------------------
 
 
-def test_an_expert_ignores_weights_and_its_samples_say_so_and_continue_no_policys(
-    inproc_house, until
-):
+def test_an_expert_ignores_weights_and_its_samples_say_so_and_continue_no_policys(inproc_house):
     trainer, worker = inproc_house.trainer(), inproc_house.worker(partial(CountingEnv, 5))
-    publish(trainer)
-    until(lambda: worker.lanes[0].intake.has_new)
+    offer(trainer, worker)
     worker.run(nb_episodes=2, expert=True)
     assert worker.policy_version == 0
     worker.run(nb_episodes=1)

@@ -150,7 +150,8 @@ class ActionChain:
                     f"{type(change).__name__} returns an action; expected a part that changes, in "
                     "place, the list that it is called with"
                 )
-        return np.array(numbers, self._dtype).reshape(self._shape)
+        sent = np.array(numbers, self._dtype)
+        return sent if sent.shape == self._shape else sent.reshape(self._shape)
 
     def _clip(self, numbers: Values) -> None:
         low, high = self._actions.low, self._actions.high
@@ -234,8 +235,10 @@ class RateLimit(ActionPart):
     def __call__(self, action: Values) -> None:
         last, most = self._last, self._most
         for i, x in enumerate(action):
-            low, high = last[i] - most[i], last[i] + most[i]
-            action[i] = last[i] = low if x < low else high if x > high else x
+            change = x - last[i]
+            if abs(change) > most[i]:
+                x = last[i] + math.copysign(most[i], change)
+            action[i] = last[i] = x
 
 
 class AccelerationLimit(ActionPart):
@@ -269,9 +272,11 @@ class AccelerationLimit(ActionPart):
             move = (0.5 * most * steps if steps else 0.0) + distance / (steps + 1)
             if x < last[i]:
                 move = -move
-            low, high = moves[i] - most, moves[i] + most
-            moves[i] = low if move < low else high if move > high else move
-            action[i] = last[i] = last[i] + moves[i]
+            change = move - moves[i]
+            if abs(change) > most:
+                move = moves[i] + math.copysign(most, change)
+            moves[i] = move
+            action[i] = last[i] = last[i] + move
 
 
 class DeadZone(ActionPart):

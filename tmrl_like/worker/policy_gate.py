@@ -39,21 +39,20 @@ class Verdicts:
     """
 
     def __init__(self) -> None:
-        self._reason = self.alarm = ""
+        self.alarm = ""
 
     def refuse(self, version: int, error: Exception) -> None:
         """Report that a policy is not fit to act."""
-        if str(error) != self._reason:
-            self._reason = str(error)
-            reason = one_line(self._reason, 1000)
-            self.alarm = f"policy {version} is refused, the one before stays: {reason}"
+        why = f" is refused, the one before stays: {one_line(str(error), 1000)}"
+        if not self.alarm.endswith(why):
+            self.alarm = f"policy {version}{why}"
             log.error("%s", self.alarm)
 
     def accept(self, version: int) -> None:
         """Report that a policy is fit to act."""
         if self.alarm:
             log.info("policy %d is fit to act again", version)
-        self._reason = self.alarm = ""
+        self.alarm = ""
 
 
 @dataclass(eq=False)

@@ -117,6 +117,12 @@ def publish(trainer, trained=False):
     return trainer.link.broadcast_model(trainer.training.agent.get_actor())
 
 
+def offer(trainer, worker):
+    """Publish the agent's policy, and wait until the worker can take it."""
+    publish(trainer)
+    until(lambda: worker.lanes[0].intake.has_new)
+
+
 def linear_actor(cls=LinearActor, bias=0.0, weight=0.0):
     env = CountingEnv()
     made = cls(env.observation_space, env.action_space)

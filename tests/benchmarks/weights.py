@@ -34,7 +34,7 @@ def run_worker(port, keys, width, pipe):
     actor = partial(HeavyActor, width=width)
     worker = RolloutWorker(partial(Ticking, KIND), actor, **where, model_path=None)
     seen = 0
-    obs, _ = worker.run_in_control_thread(lambda: worker.loop.reset(collect_samples=False))
+    obs = worker.run_in_control_thread(lambda: worker.loop.reset(collect_samples=False))
     worker.wait_connected(10)
     pipe.send("ready")
     while True:

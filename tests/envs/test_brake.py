@@ -222,7 +222,7 @@ def test_each_run_is_stopped_once_and_the_next_reset_moves_again(diary):
         worker.run_episode()
         worker.measure(5)
         assert diary.words == ["made", *["moves", "moves", "stopped"], *["moves", "stopped"] * 2]
-        obs, _ = worker.run_in_control_thread(lambda: worker.loop.reset(False))
+        obs = worker.run_in_control_thread(lambda: worker.loop.reset(False))
         worker.run_in_control_thread(lambda: worker.loop.step(obs, True, False))
         started = [process for process in psutil.Process().children() if process not in before]
     assert started  # the guard

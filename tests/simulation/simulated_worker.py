@@ -153,7 +153,7 @@ class LinkProcess(Process):
         server = world.rng.choice(world.servers).name
         self.peer = SimulatedPeerLink(world, server, self, self.identity)
         condition = Condition(awaits=worker.is_in_lockstep)
-        self.role = WorkerRole(self.outbox, NO_GATE, None, NO_FILES, condition, self._tell)
+        self.role = WorkerRole(self.outbox, NO_GATE, NO_FILES, condition, self._tell)
         taken_over = self.outbox.takes_over
         hello = m.Hello("worker", worker.name, own[0], "", SPACES, takes_over=taken_over)
         self.session = Session(self.peer, self.role, hello, self.clock)

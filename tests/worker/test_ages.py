@@ -27,7 +27,7 @@ def test_a_beat_goes_first_and_packets_say_by_whose_clock(tmp_path):
     ends.outbox = ends.reader(epoch_s=1.6e9)
     ends.hasten()
     sent, condition = [], Condition(policy_age_s=10.0, alarm="hot")
-    role = WorkerRole(ends.outbox, NO_GATE, None, None, condition, print)
+    role = WorkerRole(ends.outbox, NO_GATE, None, condition, print)
     role.on_welcome(m.Welcome(7), is_new=True)
     role.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
     beat, *packets = sent
@@ -57,7 +57,7 @@ def test_the_times_of_samples_do_not_jump_with_the_clock(monkeypatch, jump_s):
     now_s = time.time()
     with alone() as worker:
         appended = appended_by(worker)
-        obs, _ = worker.loop.reset(collect_samples=True)
+        obs = worker.loop.reset(collect_samples=True)
         monkeypatch.setattr(time, "time", lambda: now_s + jump_s)
         worker.loop.step(obs, test=False, collect_samples=True)
     (_, before, *_), (_, after, *_) = appended

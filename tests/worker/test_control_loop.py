@@ -116,7 +116,7 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
 def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last():
     with alone() as worker:
         appended = appended_by(worker)
-        obs, _ = worker.loop.reset(collect_samples=False)
+        obs = worker.loop.reset(collect_samples=False)
         worker.loop.step(obs, test=False, collect_samples=False)
         assert not appended
         truncated = worker.loop.step(obs, test=False, collect_samples=True, last_step=True)[3]

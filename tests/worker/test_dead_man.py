@@ -186,7 +186,7 @@ def test_a_worker_that_waits_has_a_policy_in_every_environment_before_it_moves_a
     worker = inproc_house.worker(CountingEnv, Slow, envs=2, wait_for_policy=True)
     running = inproc_house.start(worker.run, nb_episodes=2)
     publish(trainer)
-    until(lambda: worker.lanes[0].loop.driver.has_policy)
+    until(lambda: worker.lanes[0].loop.driver.received_at)
     running.join(0.1)
     assert worker.condition().env_steps == 0
     may_load.set()

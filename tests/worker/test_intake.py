@@ -49,11 +49,8 @@ class Door:
 
     def __init__(self, folder, cls):
         env = CountingEnv()
-        own = linear_actor(cls)
-        self.slots = PolicySlots(folder, own.manifest())
-        self.gate = PolicyGate(
-            self.slots, cls.__name__, own.manifest(), None, np.empty((0, 1), np.float32)
-        )
+        self.slots = PolicySlots(folder, linear_actor(cls).manifest())
+        self.gate = PolicyGate(self.slots, cls.__name__, None, np.empty((0, 1), np.float32))
         self.probe = PolicyProbe(env.observation_space, env.action_space)
         self.intake = TorchIntake(self.slots, self.probe, partial(linear_actor, cls))
         self.take = self.intake.take
@@ -118,9 +115,7 @@ def test_the_policy_that_came_last_while_an_expert_acted_is_ready_when_it_no_lon
 ):
     door, ends, now, told = intake(), Ends(tmp_path / "spool"), Clock(100.0), []
     monkeypatch.setattr("time.perf_counter", now)
-    role = WorkerRole(
-        ends.outbox, door.gate, door.slots, None, Condition(expert=True), told.append, False
-    )
+    role = WorkerRole(ends.outbox, door.gate, None, Condition(expert=True), told.append)
     for version in (1, 2):
         for frame, body in frames_of(linear_actor(), version):
             role.on_message(frame, body, b"")
@@ -172,7 +167,7 @@ def test_the_link_probes_a_network_with_the_newest_real_observation_too(has_aver
     spec = actor.in_numpy().spec
     slots = PolicySlots(tmp_path, actor.manifest(), input_size(spec))
     probes = np.empty((0, len(slots.input)), np.float32)
-    gate = PolicyGate(slots, "Actor", actor.manifest(), Network(spec), probes)
+    gate = PolicyGate(slots, "Actor", Network(spec), probes)
     assert any(gate.add(*frame, 0.0) for frame in frames_of(actor, 1))
     slots.input[:] = 1e30  # as written by the control loop
     assert not any(gate.add(*frame, 0.0) for frame in frames_of(actor, 2))

@@ -26,18 +26,12 @@ SLOW = partial(CountingEnv, step_s=0.001)
 LITTLE = OutboxOptions(max_bytes=1 << 17)
 
 
-def test_a_fault_in_one_environment_is_that_ones(inproc_house, rows, until):
+def test_a_fault_in_one_environment_is_that_ones():
     made = iter([SLOW, partial(CountingEnv, raise_at=5), SLOW])
-    trainer = inproc_house.trainer(rows, training=ENDLESS)
-    worker = inproc_house.worker(lambda: next(made)(), envs=2)
-    inproc_house.start(trainer.run)
-    worker.run(nb_episodes=20)
-    first, second = worker.lanes
-    assert (first.env.faults, second.env.faults, second.env.rebuilds) == (0, 1, 1)
-    until(lambda: rows.count() == worker.condition().env_steps + 20)
-    broken, *whole = sorted(rows.arrived.values(), key=len)
-    assert broken == of_episodes(4, 10)
-    assert all(arrived == of_episodes(len(arrived) // 11 * 10, 10) for arrived in whole)
+    with alone(lambda: next(made)(), envs=2) as worker:
+        worker.run(nb_episodes=20, verbose=False)
+        faults = [(lane.env.faults, lane.env.rebuilds) for lane in worker.lanes]
+        assert (faults, worker.condition().env_steps) == ([(0, 0), (1, 1)], 19 * 10 + 4)
 
 
 def test_a_lane_that_fails_for_good_ends_the_others():
@@ -77,8 +71,10 @@ def test_ctrl_c_ends_the_other_environments_when_the_first_one_is_done(signals_s
 
 
 def test_test_episodes_are_the_first_lanes():
-    """This holds however the two lanes share the episodes."""
-    with alone(partial(CountingEnv, 3, 0.001), envs=2) as worker:
+    """This holds however the two lanes share the episodes; each has one at least."""
+    both = threading.Barrier(2, timeout=20.0)
+    env_cls = calling(lambda env: env.total_steps or both.wait())
+    with alone(partial(env_cls, 3), envs=2) as worker:
         worker.run(test_episode_interval=1, nb_episodes=6, verbose=False)
         first, second = [(lane.loop.counts, lane.loop.collected_steps) for lane in worker.lanes]
     assert first[0].env_steps > first[1]
@@ -101,7 +97,7 @@ def test_a_policy_drives_all_lanes_which_share_no_parameters(inproc_house, until
 
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
     outbox = SimpleNamespace(incarnations=(1, 2))
-    role = WorkerRole(outbox, None, None, None, Condition(), print)
+    role = WorkerRole(outbox, None, None, Condition(), print)
     with pytest.raises(RefusedError, match="do not fit those in the trainer's memory: too long"):
         role.on_message(m.Dismissal("w", 2, "too long"), memoryview(b""), b"")
 

@@ -132,7 +132,7 @@ def test_without_its_robot_a_link_sends_what_is_left_and_ends(
 
 
 @pytest.mark.parametrize("is_own", [True, False], ids=["an actor of the user's", "one that ships"])
-def test_policies_drive_that_have_been_checked_and_others_do_not(
+def test_policies_drive_that_have_been_checked_and_both_ends_say_why_others_do_not(
     is_own, zmq_house, until, tmp_path, caplog
 ):
     """Policies of a built-in actor are probed by the link, those of a user's actor where they
@@ -151,7 +151,7 @@ def test_policies_drive_that_have_been_checked_and_others_do_not(
     bias = actor.layer.bias if is_own else actor.head.bias
     kept = tmp_path / "policy.safetensors"
     env_cls = partial(CountingEnv, step_s=0.001)
-    worker = zmq_house.worker(env_cls, actor_cls, link_process=True, model_path=kept)
+    worker = zmq_house.worker(env_cls, actor_cls, link_process=True, model_path=kept, name="arm")
     zmq_house.start(worker.run, verbose=False)
     publish(0.5)
     until(lambda: worker.policy_version == 1)
@@ -162,12 +162,15 @@ def test_policies_drive_that_have_been_checked_and_others_do_not(
         actor.hidden[0].bias.data.fill_(3e38)
         actor.head.weight.data[:] = torch.tensor([3e38, -3e38] * 4)  # infinity minus infinity
     publish(1.5)
-    until(lambda: "policy 2 is refused" in caplog.text)
-    assert worker.policy_version == 1
+    until(lambda: trainer.link.fleet()["workers_with_alarm"] == 1)
+    assert "worker arm: policy 2 is refused" in caplog.text
+    assert trainer.worker_versions == {"arm": worker.policy_version} == {"arm": 1}
     assert worker.actor.weights() == read_weights(kept)[1] == good
     actor.load_weights(good)
     publish(0.75)
     until(lambda: worker.policy_version == 3 and read_weights(kept)[1] == actor.weights())
+    until(lambda: trainer.worker_versions == {"arm": 3})
+    until(lambda: "worker arm: all is well again" in caplog.text)
 
 
 def test_a_link_that_cannot_be_started_is_one_error(zmq_house, monkeypatch):
@@ -204,4 +207,4 @@ main()
 
 @pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="Linux")
 def test_a_link_that_may_not_change_how_it_is_scheduled_runs_all_the_same():
-    assert python("-c", REFUSED) == ("", "")
+    assert python("-c", REFUSED, os.getpid()) == ("", "")

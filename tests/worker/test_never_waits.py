@@ -5,7 +5,7 @@ lock of the test.
 import threading
 
 import pytest
-from house import publish
+from house import offer, publish
 from kit.environments import calling
 
 from tmrl_like.delivery.options import OutboxOptions
@@ -88,7 +88,7 @@ def start(zmq_house, clock, gate, until, tmp_path):
             spool=tmp_path / "spool",
         )
         workers.append(worker)
-        offer(trainer, worker, until)  # before the first sample, which may hold up the link
+        offer(trainer, worker)  # before the first sample, which may hold up the link
         zmq_house.start(worker.run)
         assert clock.step()
         until(lambda: worker.policy_version == 1)
@@ -98,12 +98,6 @@ def start(zmq_house, clock, gate, until, tmp_path):
     for worker in workers:
         worker.stop()
     clock.let_go()
-
-
-def offer(trainer, worker, until):
-    """Publish the agent's policy, and wait until the worker can take it."""
-    publish(trainer)
-    until(lambda: worker.lanes[0].intake.has_new)
 
 
 def steps_while_held(clock, gate):
@@ -124,7 +118,7 @@ def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(
 ):
     monkeypatch.setattr(ActorModule, "load_weights", gate.around(ActorModule.load_weights))
     trainer, worker = start()
-    offer(trainer, worker, until)
+    offer(trainer, worker)
     gate.is_open.clear()
     publish(trainer)
     assert gate.entered.wait(FAR_S)

@@ -13,7 +13,7 @@ from kit.fakes import CountingEnv
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
-from tmrl_like.worker.realtime import collect_garbage, real_time, refuse_missing_cores
+from tmrl_like.worker.realtime import collect_garbage, real_time
 
 on_linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="asks the kernel of Linux"
@@ -22,8 +22,8 @@ on_linux = pytest.mark.skipif(
 
 @pytest.mark.parametrize("cpu_affinity", [[], [9999], 0, "0"])
 def test_processors_that_are_not_there_are_refused(cpu_affinity):
-    with pytest.raises(ConfigError, match="expected"):
-        refuse_missing_cores(cpu_affinity)
+    with pytest.raises(ConfigError, match=r"cpu_affinity is .*; expected"):
+        alone(cpu_affinity=cpu_affinity)
 
 
 @on_linux

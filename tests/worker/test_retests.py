@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from house import alone, linear_actor, publish
+from house import alone, linear_actor, offer
 from kit.fakes import CountingEnv
 
 from tmrl_like.worker.lane import Plan
@@ -97,16 +97,12 @@ def test_a_policy_that_is_too_old_is_not_held():
 
 
 def test_a_test_that_is_stopped_holds_no_policy(inproc_house, until):
-    def offer():
-        publish(trainer)
-        until(lambda: worker.lanes[0].intake.has_new)
-
     trainer = inproc_house.trainer()
     worker = inproc_house.worker(partial(CountingEnv, 10**6, 0.001))
-    offer()
+    offer(trainer, worker)
     running = inproc_house.start(worker.run_episodes, 10**6)
     until(lambda: worker.policy_version == 1)
-    offer()
+    offer(trainer, worker)
     assert worker.policy_version == 1
     worker.stop()
     running.join(20)

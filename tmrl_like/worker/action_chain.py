@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Annotated, Any, TypeAlias
 
 import gymnasium
@@ -63,14 +62,13 @@ class ActionRange:
         fewer.
         """
         num = len(self.rest)
-        values: Any = [value] * num if isinstance(value, Real) else value
-        is_right = (
-            isinstance(values, Collection)
-            and len(values) == num
-            and all(isinstance(v, Real) for v in values)
-        )
-        expect(is_right, name, value, f"one number, or {num}, one for each of an action")
-        return list(map(float, values))
+        try:
+            values: Values = np.broadcast_to(np.asarray(value, np.float64), num).tolist()
+            return values
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{name} is {value!r}; expected one number, or {num}, one for each of an action"
+            ) from None
 
 
 class ActionPart:
@@ -102,7 +100,8 @@ class ActionChain:
                 None: the environment has one.
         """
         self._parts = copy.deepcopy(list(parts))
-        self._changes: Sequence[Callable[[Values], object]] = self._parts
+        # clipped first as well: a filter's state would run away beyond the bounds
+        self._changes: list[Callable[[Values], object]] = [self._clip, *self._parts, self._clip]
         self._time_step_s = time_step_s
 
     def connect(self, space: gymnasium.Space[Any], default_action: Any, time_step_s: float) -> None:
@@ -145,26 +144,23 @@ class ActionChain:
             ConfigError: a part produced values that are not finite, or returned an action.
         """
         numbers = np.asarray(action).ravel().tolist()
-        self._clip(numbers)  # a filter's state would run away beyond the bounds
         for change in self._changes:
             if change(numbers) is not None:
                 raise ConfigError(
                     f"{type(change).__name__} returns an action; expected a part that changes, in "
                     "place, the list that it is called with"
                 )
-        if not math.isfinite(sum(numbers)):
-            names = ", ".join(type(part).__name__ for part in self._parts)
-            raise ConfigError(f"an action of {names} is not finite: {numbers}")
-        self._clip(numbers)
-        return np.array(numbers, self._dtype).reshape(self._shape)
+        sent = np.array(numbers, self._dtype)
+        return sent if sent.shape == self._shape else sent.reshape(self._shape)
 
     def _clip(self, numbers: Values) -> None:
         low, high = self._actions.low, self._actions.high
         for i, x in enumerate(numbers):
-            if x < low[i]:
-                numbers[i] = low[i]
-            elif x > high[i]:
-                numbers[i] = high[i]
+            if not low[i] <= x <= high[i]:
+                if not math.isfinite(x):
+                    names = ", ".join(type(part).__name__ for part in self._parts)
+                    raise ConfigError(f"an action of {names} is not finite: {numbers}")
+                numbers[i] = low[i] if x < low[i] else high[i]
 
     def end(self, stats: EpisodeStats) -> None:
         """End an episode, with these statistics."""
@@ -212,8 +208,9 @@ class OneEuroFilter(ActionPart):
     def __call__(self, action: Values) -> None:
         last = self._last
         if not self._beta:  # no speed is needed then
+            share = self._share_at_rest
             for i, x in enumerate(action):
-                action[i] = last[i] = last[i] + (x - last[i]) * self._share_at_rest
+                action[i] = last[i] = last[i] + (x - last[i]) * share
             return
         rate_hz, share = self._rate_hz, self._speed_share
         inputs, speeds = self._inputs, self._speeds
@@ -238,8 +235,10 @@ class RateLimit(ActionPart):
     def __call__(self, action: Values) -> None:
         last, most = self._last, self._most
         for i, x in enumerate(action):
-            low, high = last[i] - most[i], last[i] + most[i]
-            action[i] = last[i] = low if x < low else high if x > high else x
+            change = x - last[i]
+            if abs(change) > most[i]:
+                x = last[i] + math.copysign(most[i], change)
+            action[i] = last[i] = x
 
 
 class AccelerationLimit(ActionPart):
@@ -273,9 +272,11 @@ class AccelerationLimit(ActionPart):
             move = (0.5 * most * steps if steps else 0.0) + distance / (steps + 1)
             if x < last[i]:
                 move = -move
-            low, high = moves[i] - most, moves[i] + most
-            moves[i] = low if move < low else high if move > high else move
-            action[i] = last[i] = last[i] + moves[i]
+            change = move - moves[i]
+            if abs(change) > most:
+                move = moves[i] + math.copysign(most, change)
+            moves[i] = move
+            action[i] = last[i] = last[i] + move
 
 
 class DeadZone(ActionPart):

@@ -48,7 +48,6 @@ class Arbiter:
         obs_preprocessor: applied to what the actor sees; None: nothing is.
         source: source of the actor's actions: the policy or, if new policies are ignored, an
             expert.
-        has_policy: whether a policy was received or read from a file.
         holds: whether to keep the current policy, until it is too old, even if others arrive: one
             policy drives a whole test.
         counts: the control loop's counts. The arbiter writes the policy's version, whether policies
@@ -72,7 +71,6 @@ class Arbiter:
     def __post_init__(self) -> None:
         self.source = ActionSource.POLICY
         self.counts = Condition(expert=self.is_pinned)
-        self.has_policy = False
         self.received_at = 0.0
         self.expires_at = math.inf if self.max_policy_age_s == math.inf else -math.inf
         self.holds = False
@@ -130,7 +128,7 @@ class Arbiter:
         if not counts.alarm:
             if not why:
                 is_old = f"no new policy has been received for {self.max_policy_age_s:g} s"
-                why = is_old if self.has_policy else "no policy has been received yet"
+                why = is_old if self.received_at else "no policy has been received yet"
             counts.alarm = f"the safe action drives: {why}"
             self._safe_steps_before = counts.safe_steps
             self.env.log.add(logging.ERROR, "%s", counts.alarm)
@@ -157,12 +155,9 @@ class Arbiter:
         """Switch to the newest policy; return False if there is no newer one, or the current one is
         held.
         """
-        if self._keeps_policy():
+        if self._keeps_policy() or not self.intake.has_new:
             return False
-        ready = self.intake.take(self.actor)
-        if ready is None:
-            return False
-        policy, self.actor = ready
+        policy, self.actor = self.intake.take(self.actor)
         is_repeated = (policy.version, policy.published_at_s) == (
             self.counts.policy_version,
             self._published_at_s,
@@ -194,7 +189,7 @@ class Arbiter:
             self.refresh()
 
     def _keeps_policy(self) -> bool:
-        return self.holds and self.has_policy and time.perf_counter() <= self.expires_at
+        return self.holds and self.received_at > 0 and time.perf_counter() <= self.expires_at
 
     def load_file(self, path: Path) -> None:
         """Act with weights from the disk; they must pass the same checks as those from the network.
@@ -216,5 +211,5 @@ class Arbiter:
 
     def _renew(self, version: int, since: float) -> None:
         self.counts.policy_version = version
-        self.has_policy, self.received_at = True, since
+        self.received_at = since
         self.expires_at = since + self.max_policy_age_s

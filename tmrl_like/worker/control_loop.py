@@ -21,7 +21,7 @@ from tmrl_like.base import clocks
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.float32 import REWARD_TYPES
-from tmrl_like.envs.supervision import SupervisedEnv
+from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.policies.action_check import finite_check
 from tmrl_like.rollouts.hooks import Rollouts
 from tmrl_like.rollouts.rollout import Step
@@ -61,8 +61,8 @@ class ControlLoop:
     """Steps one environment, in the thread that calls it.
 
     Attributes:
-        env: the supervised environment.
         driver: chooses the actions.
+        env: the supervised environment that it drives.
         worker: the worker's name.
         returns: collects the returns of the last episodes; shared by the lanes of a worker.
         sample_of: makes a sample from the result of a step and the observation before it; None: the
@@ -77,7 +77,6 @@ class ControlLoop:
             began to act on it, when the action was chosen, and when the next observation arrived.
     """
 
-    env: SupervisedEnv
     driver: Arbiter
     worker: str
     returns: deque[float]
@@ -87,6 +86,7 @@ class ControlLoop:
     chain: ActionChain | None = None
 
     def __post_init__(self) -> None:
+        self.env = self.driver.env
         self.collected_steps = 0
         self.times = (0.0, 0.0, 0.0, 0.0)
         self.counts = self.driver.counts
@@ -139,6 +139,12 @@ class ControlLoop:
         if self._failure is not None:
             raise self._failure
 
+    def check_running(self) -> None:
+        """Raise as `check`, and StoppedError if a stop was requested."""
+        self.check()
+        if self.env.stopping.is_set():
+            raise StoppedError
+
     # -- the control thread ------------------------------------------------------------------------
 
     def be_expert(self, expert: bool) -> None:
@@ -154,13 +160,13 @@ class ControlLoop:
         self.check()
         counts, others = self.counts, self.driver.steps_of_others
         self._episode = _Episode(test, time.monotonic(), counts.env_steps, counts.overruns, others)
-        obs, _ = self.reset(collect_samples)
+        obs = self.reset(collect_samples)
         if self.rollouts is not None:
             self._episode.rollout = self.rollouts.begin(obs, self.times[3])
         return obs
 
-    def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
-        """Reset the environment; return observation and info.
+    def reset(self, collect_samples: bool) -> Observation:
+        """Reset the environment; return the observation.
 
         With `collect_samples` the first observation becomes samples: one for each action of its
         action buffer, oldest first. Code that rebuilds action buffers from samples then need not
@@ -181,7 +187,7 @@ class ControlLoop:
         self._epoch_s = clocks.unix_s() - now
         if collect_samples:
             self._collect_reset(obs, {**info, **self._no_extras})
-        return obs, info
+        return obs
 
     def _collect_reset(self, obs: Observation, info: Info) -> None:
         kind = type(self._reward)

@@ -50,11 +50,11 @@ class PolicyIntake:
         """Whether a newer policy is ready."""
         return self.ready[0] != self.taken
 
-    def take(self, acting: Actor) -> Ready | None:
-        """Return the newest policy and the instance that replaces `acting`, or None if there is no
-        newer one. Environment's thread.
+    def take(self, acting: Actor) -> Ready:
+        """Return the newest policy, which is ready, and the instance that replaces `acting`.
+        Environment's thread.
         """
-        return None
+        raise NotImplementedError
 
     def on_published(self) -> int:
         """Check a policy that the link has put into a slot and cannot check itself. Runs in the
@@ -74,7 +74,7 @@ class NumpyIntake(PolicyIntake):
         slots: PolicySlots,
         probe: PolicyProbe,
         actor: NetworkActor,
-        make_actor: Callable[[], NetworkActor],
+        make_actor: Callable[[], Actor],
         lane: int = 0,
     ) -> None:
         """Take the actor that acts until there is a policy, and `make_actor`, which makes others
@@ -84,14 +84,13 @@ class NumpyIntake(PolicyIntake):
         self._slots, self._lane = slots, lane
         if lane == 0:
             actor.network.input = slots.input
-        self._actors = [make_actor() for _ in slots.slots]
+        made = [make_actor().in_numpy() for _ in slots.slots]
+        self._actors = [network for network in made if network is not None]
         for weights, other in zip(slots.slots, self._actors, strict=True):
             other.network.input, other.network.random = actor.network.input, actor.network.random
             other.network.bind(weights.arrays())
 
-    def take(self, acting: Actor) -> Ready | None:
-        if not self.has_new:
-            return None
+    def take(self, acting: Actor) -> Ready:
         policy = self._slots.take(self._lane)
         self.taken = policy.word
         return Ready(policy, self._actors[policy.slot])
@@ -136,11 +135,11 @@ class TorchIntake(PolicyIntake):
             self._word[0] = policy.word
         return policy.word
 
-    def take(self, acting: Actor) -> Ready | None:
+    def take(self, acting: Actor) -> Ready:
         with self._swapping:
             ready, self._ready = self._ready, None
-        if ready is not None:
-            self.taken = ready.policy.word
-            ready.actor.carry_over(acting)
-            self._spares.append(acting)
+        assert ready is not None
+        self.taken = ready.policy.word
+        ready.actor.carry_over(acting)
+        self._spares.append(acting)
         return ready

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tmrl_like.envs.float32 import REWARD_TYPES
-from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.types import Observation
-from tmrl_like.worker.control_loop import ControlLoop, Info, Stepped
+from tmrl_like.worker.control_loop import ControlLoop, Stepped
 from tmrl_like.worker.person import Person
 
 log = logging.getLogger("tmrl_like.worker")
@@ -55,15 +54,15 @@ class JudgedLoop(ControlLoop):
         self._held: deque[_Held] = deque()
         self._holds_s = self.person.options.reaction_s + _HEARD_WITHIN_S
 
-    def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
+    def reset(self, collect_samples: bool) -> Observation:
         """Reset as the control loop does. With a `reset_prompt`, first wait for a person to reset,
         while nothing moves.
         """
         if self.person.options.reset_prompt:
             self._await_reset()
-        result = super().reset(collect_samples)
+        obs = super().reset(collect_samples)
         self._began_at = self.times[3]
-        return result
+        return obs
 
     def _await_reset(self) -> None:
         self.env.brake.pull()
@@ -76,9 +75,7 @@ class JudgedLoop(ControlLoop):
         log.warning("%s", self.counts.alarm)
         try:
             while not self.person.has_reset.wait(_LOOK_S):
-                self.check()
-                if self.env.stopping.is_set():
-                    raise StoppedError
+                self.check_running()
         finally:
             self.counts.alarm = incident
 

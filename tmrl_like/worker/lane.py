@@ -21,7 +21,7 @@ from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.types import EpisodeStats
 from tmrl_like.wire.condition import Condition, of_worker
 from tmrl_like.worker.control_loop import ControlLoop
-from tmrl_like.worker.rehearsal import Rehearsal
+from tmrl_like.worker.rehearsal import rehearsal_of
 from tmrl_like.worker.retests import Retests
 
 _NO_TRAINING = "in lockstep, and nothing trains for %g s: is there a trainer?"
@@ -95,7 +95,7 @@ class Lane:
     def __init__(
         self,
         loop: ControlLoop,
-        max_samples_per_episode: float = math.inf,
+        max_samples_per_episode: float,
         remind_after_s: float = 10.0,
     ) -> None:
         """Take over a control loop; longer episodes are cut unless a plan says otherwise. A wait
@@ -105,7 +105,7 @@ class Lane:
         self._max_samples = max_samples_per_episode
         self._remind_after_s = remind_after_s
         self.env = loop.env
-        self.env.while_waiting(Rehearsal(loop))
+        self.env.while_waiting(rehearsal_of(loop))
         self.intake = loop.driver.intake
         # whether the next episode is a test of the same policy
         self._retests, self._repeats = Retests(), False
@@ -122,7 +122,7 @@ class Lane:
             EnvironmentFaultError: the environment raised.
             StoppedError: a stop was requested.
         """
-        loop, stopping = self.loop, self.env.stopping
+        loop, stopping, after_step = self.loop, self.env.stopping, plan.after_step
         try:
             for is_test in tests:
                 collects = plan.collect and not is_test
@@ -144,13 +144,14 @@ class Lane:
                         raise StoppedError
                     if waits:
                         self._await_training(plan)
+                    if after_step is not None:
+                        after_step()
                     yield
                     if terminated or truncated:
                         break
                 self.env.episode_ended_well()
                 self._end_episode(plan, loop.end_episode(bool(terminated), bool(truncated)))
-                if stopping.is_set():
-                    raise StoppedError
+                loop.check_running()
         finally:
             loop.driver.holds = False
 
@@ -202,9 +203,7 @@ class Lane:
         remind_at = time.monotonic() + self._remind_after_s
         with self._changed:
             while not is_there():
-                self.loop.check()
-                if self.env.stopping.is_set():
-                    raise StoppedError
+                self.loop.check_running()
                 if time.monotonic() >= remind_at:
                     self.env.log.add(logging.WARNING, line, self._remind_after_s)
                     remind_at = math.inf
@@ -234,12 +233,7 @@ class Lane:
                 self._go_on_after(error, plan)
 
     def _run_through(self, plan: Plan, tests: Iterator[bool]) -> None:
-        steps = self._steps(plan, tests)
-        if plan.after_step is None:
-            deque(steps, maxlen=0)  # without a line of Python between two steps
-        else:
-            for _ in steps:
-                plan.after_step()
+        deque(self._steps(plan, tests), maxlen=0)  # without a line of Python between two steps
         self.env.brake.pull()
 
     def steps(self, plan: Plan) -> Iterator[None]:

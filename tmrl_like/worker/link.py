@@ -60,22 +60,18 @@ class WorkerRole:
     Attributes:
         outbox: sends the samples.
         gate: checks policies.
-        slots: where the policies are.
         files: keeps policies on disk.
         condition: the control loops' condition; any thread replaces it.
         tell: passes messages to the control loops' side.
-        is_final: whether every policy that passes the gate is fit to act; if not, the other side
-            checks it, and its word is then appended to `fit`.
-        fit: words of policies that are to be kept on disk; any thread appends.
+        fit: words of policies that are to be kept on disk; any thread appends. The other side sends
+            that of a policy which this one cannot check.
     """
 
     outbox: Outbox
     gate: PolicyGate
-    slots: PolicySlots
     files: PolicyFiles
     condition: Condition
     tell: Callable[[Published | Trained], None]
-    is_final: bool = True
 
     def __post_init__(self) -> None:
         self.fit: deque[int] = deque()
@@ -126,7 +122,7 @@ class WorkerRole:
         """Pass frames on to the gate, unless an expert acts."""
         while self._frames and not self.condition.expert:
             if word := self.gate.add(*self._frames.popleft()):
-                if self.is_final:  # control loops see its word in the slots
+                if self.gate.network is not None:  # control loops see its word in the slots
                     self.fit.append(word)
                 else:
                     self.tell(Published())
@@ -134,7 +130,7 @@ class WorkerRole:
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         self._pass_frames_on()
         while self.fit:
-            if (held := self.slots.held(self.fit.popleft())) is not None:
+            if (held := self.gate.slots.held(self.fit.popleft())) is not None:
                 self.files.add(*held)
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
@@ -188,14 +184,13 @@ class Link:
         )
         probes = np.frombuffer(setup.probes, np.float32).reshape(-1, max(1, slots.input.size))
         network = None if setup.network is None else Network(setup.network)
-        gate = PolicyGate(slots, setup.actor, setup.manifest, network, probes)
-        self._files = PolicyFiles(_path(setup.weights), _path(setup.history), setup.model_history)
+        gate = PolicyGate(slots, setup.actor, network, probes)
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             keys = KeyFolder(Path(setup.keys))
             address = host_and_port(setup.server)
             peer_link = connect(setup.transport, *address, keys, setup.limits)
             undo.callback(peer_link.close)
-            self._outbox = Outbox(
+            outbox = Outbox(
                 Path(setup.folder),
                 setup.worker,
                 setup.incarnations,
@@ -203,23 +198,16 @@ class Link:
                 setup.outbox,
                 epoch_s=setup.epoch_s,
             )
-            undo.callback(self._outbox.close)
-            self._role = WorkerRole(
-                self._outbox,
-                gate,
-                slots,
-                self._files,
-                setup.condition,
-                tell,
-                is_final=network is not None,
-            )
+            undo.callback(outbox.close)
+            files = PolicyFiles(_path(setup.weights), _path(setup.history), setup.model_history)
+            self._role = WorkerRole(outbox, gate, files, setup.condition, tell)
             hello = m.Hello.of_this_process(
                 "worker",
                 setup.worker,
                 setup.incarnations[0],
                 spaces=setup.spaces,
                 model_file=file_id(_path(setup.weights)),
-                takes_over=self._outbox.takes_over,
+                takes_over=outbox.takes_over,
             )
             self._session = Session(peer_link, self._role, hello)
             undo.callback(self._session.close, 0.0)
@@ -233,7 +221,7 @@ class Link:
             elif isinstance(message, Fit):
                 self._role.fit.append(message.word)
             elif isinstance(message, Hasten):
-                self._outbox.hasten()
+                self._role.outbox.hasten()
             elif isinstance(message, Leave):
                 self._flush_s = message.flush_s
                 break
@@ -243,38 +231,34 @@ class Link:
         """Report the condition, and write policies to disk, until it is time to leave; then send
         what is left.
         """
-        is_over = False
+        role, is_over = self._role, False
         while not is_over:
-            self._tell(Status(self._session.connected, self._role.known()))
-            self._files.write()
+            self._tell(Status(self._session.connected, role.known()))
+            role.files.write()
             is_over = self._leaving.wait(STATUS_EVERY_S) or self._session.failed
-        self._outbox.hasten()
+        role.outbox.hasten()
         try:
             self._session.check()
-            if self._role.pending():  # the connection may have only just begun
+            if role.pending():  # the connection may have only just begun
                 self._session.wait_connected(self._flush_s)
         except Exception as error:
             self._tell(failure(error))
             self._leaving.wait()
         self._session.close(self._flush_s)
-        self._files.write()
-        self._outbox.close()
+        role.files.write()
+        role.outbox.close()
         leave(self._shared)
         self._tell(Left())
 
 
 def run_link(
-    messages: Iterator[ToLink],
-    tell: Callable[[FromLink], None],
-    start: Callable[[Setup], threading.Event],
+    messages: Iterator[ToLink], tell: Callable[[FromLink], None], leaving: threading.Event
 ) -> None:
-    """Run a link from its `Setup` on; `start` returns the event that is set when the link is to
-    leave.
-    """
+    """Run a link from its `Setup` on. The arguments are those of `Link`."""
     setup = next(messages, None)
     if isinstance(setup, Setup):  # else the other side ended before it was ready
         try:
-            link = Link(setup, messages, tell, start(setup))
+            link = Link(setup, messages, tell, leaving)
         except Exception as error:
             tell(failure(error))
         else:

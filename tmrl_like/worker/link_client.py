@@ -20,18 +20,17 @@ from tmrl_like.errors import ShortageError, TmrlLikeError, TransportError
 from tmrl_like.worker.lane import Lane, condition_of
 from tmrl_like.worker.link_messages import (
     FROM_LINK,
-    Failed,
     Fit,
     FromLink,
     Leave,
     Left,
     LogLine,
-    MessageWriter,
     Published,
     Setup,
     Status,
     ToLink,
     Trained,
+    message_writer,
     messages_in,
 )
 
@@ -66,7 +65,7 @@ class LinkProcess:
         assert from_link is not None
         self._pipes = to_link, from_link
         self.messages: Iterator[FromLink] = messages_in(from_link, FROM_LINK)
-        self.send: Callable[[ToLink], None] = MessageWriter(to_link)
+        self.send: Callable[[ToLink], None] = message_writer(to_link)
 
     def end(self) -> str:
         """End the process, if it is still running; return how it ended. Calling it twice is
@@ -96,9 +95,7 @@ class LinkThread:
         from tmrl_like.worker.link import run_link
 
         try:
-            run_link(
-                iter(self._to_link.get, None), self._from_link.put, lambda setup: threading.Event()
-            )
+            run_link(iter(self._to_link.get, None), self._from_link.put, threading.Event())
         finally:
             self._from_link.put(None)
 
@@ -108,13 +105,6 @@ class LinkThread:
         """
         self._to_link.put(None)
         return "the link's thread ended"
-
-
-def start_link(in_process: bool, transport: str | None) -> LinkProcess | LinkThread:
-    """Start a link that waits for its `Setup`: in a process, or in a thread, which the transport
-    "inproc" needs.
-    """
-    return LinkProcess() if in_process and transport != "inproc" else LinkThread()
 
 
 class LinkClient:
@@ -149,20 +139,19 @@ class LinkClient:
         self._link = link
         self._setup = setup
         self._lanes = lanes
-        self._failure: BaseException | None = None
         self._is_ready = threading.Event()  # also set if the link will never be ready
         # held while a link gets its setup, and while it is asked to leave
         self._changing = threading.Lock()
         self._leave: Leave | None = None
         self._leaving = threading.Event()
-        self._has_left = False
+        self._is_over = False  # it has left as it was asked to, or something ended it for good
         self._said: set[str] = set()
         self._thread = start_thread(self._run, "tmrl-link")
         if not self._is_ready.wait(_READY_WITHIN_S):
             self._fail(
                 TransportError(f"the link process does not answer within {_READY_WITHIN_S:.0f} s")
             )
-        self.check()
+        lanes[0].loop.check()
 
     @property
     def process(self) -> subprocess.Popen[bytes] | None:
@@ -172,11 +161,6 @@ class LinkClient:
     def send(self, message: ToLink) -> None:
         """Send a message to the link. Any thread."""
         self._link.send(message)
-
-    def check(self) -> None:
-        """Raise the error that ended the connection, if there is one; see `Session.check`."""
-        if self._failure is not None:
-            raise self._failure
 
     def close(self, flush_s: float = 1.0) -> None:
         """Have the link, or the one that is being started, send what is left within `flush_s`, and
@@ -190,7 +174,7 @@ class LinkClient:
             self.send(condition_of(self._lanes))
             self.send(self._leave)
         self._thread.join(flush_s + _LEAVES_WITHIN_S)
-        self._has_left = True
+        self._is_over = True
         self._link.end()
 
     # -- the thread that answers -------------------------------------------------------------------
@@ -206,7 +190,7 @@ class LinkClient:
             self._answer(link)
             how = link.end()
             self.connected.clear()
-            if self._has_left or self._failure is not None:
+            if self._is_over:
                 return
             if not self._is_ready.is_set():
                 self._fail(TransportError(f"{how} before it was ready"))
@@ -243,19 +227,14 @@ class LinkClient:
         find.
         """
         for message in link.messages:
-            if (
-                isinstance(message, Failed)
-                and message.kind == ShortageError.__name__
-                and self._is_ready.is_set()
-            ):
-                self._say_once(logging.ERROR, message.text)
-                return
             try:
                 self._on_message(message)
-            except TmrlLikeError as error:
-                self._fail(error)
-            except Exception as error:  # from the user's actor
-                log.exception("a policy cannot be taken")
+            except Exception as error:
+                if isinstance(error, ShortageError) and self._is_ready.is_set():
+                    self._say_once(logging.ERROR, str(error))
+                    return
+                if not isinstance(error, TmrlLikeError):  # from the user's actor
+                    log.exception("a policy cannot be taken")
                 self._fail(error)
 
     def _on_message(self, message: FromLink) -> None:
@@ -269,7 +248,7 @@ class LinkClient:
             for lane in self._lanes:
                 lane.note_trained(message.incarnation, message.entry)
         elif isinstance(message, Left):
-            self._has_left = self._leaving.is_set()
+            self._is_over = self._is_over or self._leaving.is_set()
         elif isinstance(message, LogLine):
             logging.getLogger(message.logger).log(message.level, "%s", message.text)
         else:
@@ -288,7 +267,7 @@ class LinkClient:
             lane.refill()
 
     def _fail(self, error: BaseException) -> None:
-        self._failure = error
+        self._is_over = True
         self.connected.clear()
         for lane in self._lanes:
             lane.loop.fail(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, TypeAlias, TypeVar
 
 import msgspec
@@ -52,7 +52,6 @@ class Setup(_Told):
     manifest: Manifest
     network: NetworkSpec | None  # None: the link cannot compute a policy's actions
     probes: bytes  # float32 [N, R], flat observations
-    log_level: int
     epoch_s: float  # of the samples, see `wire.messages.SamplePacket`
     condition: Condition = msgspec.field(default_factory=Condition)
 
@@ -134,16 +133,15 @@ def _read(file: IO[bytes], size: int) -> bytearray:
     return data
 
 
-class MessageWriter:
-    """Writes messages to a file. Any thread."""
+def message_writer(file: IO[bytes]) -> Callable[[ToLink | FromLink], None]:
+    """Return a function that writes messages to a file without a buffer; it does nothing if the
+    other side has ended. Any thread may call it.
+    """
+    lock = threading.Lock()
 
-    def __init__(self, file: IO[bytes]) -> None:
-        """Take a binary file without a buffer."""
-        self._file = file
-        self._lock = threading.Lock()
-
-    def __call__(self, message: ToLink | FromLink) -> None:
-        """Write a message; do nothing if the other side has ended."""
+    def write(message: ToLink | FromLink) -> None:
         data = msgspec.msgpack.encode(message)
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            write_whole(self._file, len(data).to_bytes(4, "little") + data)
+        with lock, contextlib.suppress(OSError, ValueError):
+            write_whole(file, len(data).to_bytes(4, "little") + data)
+
+    return write

@@ -17,8 +17,7 @@ from tmrl_like.worker.link_messages import (
     TO_LINK,
     FromLink,
     LogLine,
-    MessageWriter,
-    Setup,
+    message_writer,
     messages_in,
 )
 
@@ -46,17 +45,13 @@ def main() -> None:
         with contextlib.suppress(OSError):  # an ordinary user may not leave SCHED_IDLE
             os.sched_setscheduler(0, policy, os.sched_param(0))
     keep_freed_memory(_KEEP_BYTES)
-    tell = MessageWriter(os.fdopen(os.dup(1), "wb", 0))
+    tell = message_writer(os.fdopen(os.dup(1), "wb", 0))
     os.dup2(2, 1)  # printed text must not end up among the messages
-
-    def start(setup: Setup) -> threading.Event:
-        logger, leaving = logging.getLogger("tmrl_like"), threading.Event()
-        logger.setLevel(setup.log_level)
-        logger.addHandler(_ToParent(tell))
-        end_with_parent(leaving.set)
-        return leaving
-
-    run_link(messages_in(os.fdopen(os.dup(0), "rb", 0), TO_LINK), tell, start)
+    logger, leaving = logging.getLogger("tmrl_like"), threading.Event()
+    logger.setLevel(logging.DEBUG)  # the other process knows which lines to show
+    logger.addHandler(_ToParent(tell))
+    end_with_parent(leaving.set)
+    run_link(messages_in(os.fdopen(os.dup(0), "rb", 0), TO_LINK), tell, leaving)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ class WorkerOptions(Options):
     safe_action: Any = None
     takeover_in_tests: bool = False
     realtime_priority: Annotated[int, Meta(ge=1, le=MAX_PRIORITY)] | None = None
-    cpu_affinity: Sequence[int] | None = None
+    cpu_affinity: tuple[Natural, ...] | None = None
     spool: bool | str | Path = False
     rollout_observations: bool = False
     outbox: OutboxOptions = field(default_factory=OutboxOptions)

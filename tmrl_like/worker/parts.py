@@ -26,8 +26,8 @@ from tmrl_like.delivery.folder import name_of_peer, open_folder
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import ConfigError, DamagedPolicyError
-from tmrl_like.policies.acting import Actor, NetworkActor
+from tmrl_like.errors import ConfigError, DamagedPolicyError, expect
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.network import input_size
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Rollouts
@@ -41,7 +41,7 @@ from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.intake import NumpyIntake, PolicyIntake, TorchIntake
 from tmrl_like.worker.judged_loop import JudgedLoop
 from tmrl_like.worker.lane import Lane
-from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread, start_link
+from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread
 from tmrl_like.worker.link_messages import Setup
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
 from tmrl_like.worker.person import Person
@@ -85,7 +85,10 @@ class Parts:
         self._actor_module_cls = actor_module_cls
         refuse_missing_cores(options.cpu_affinity)
         self._link = None if standalone else self._start_link()  # it starts while the rest is made
-        self.rollouts = self._make_rollouts()
+        self.rollouts: Rollouts | None = None
+        if hooks := keywords.get("on_rollout"):
+            rollouts = Rollouts(hooks, options.rollout_observations, 4 * options.envs)
+            self.rollouts = self._closed_at_end(rollouts)
         self.name = name_of_peer(keywords.get("name"))
         self._logs = [] if standalone else self._make_logs()
         envs = [self._make_env(env_cls, number) for number in range(options.envs)]
@@ -101,32 +104,26 @@ class Parts:
         # the link cannot compute the actions of other actors
         self._network = None if network is None else network.spec
         intakes = self._make_intakes(actors)
-        # only the first lane's environment has these two
         takeover = self._make_takeover(envs[0])
-        self.person = self._make_person()
+        self.person = person = self._make_person()
         returns: deque[float] = deque(maxlen=RETURNS_KEPT)
         self.lanes: list[Lane] = []
-        for number, env in enumerate(envs):
-            driver = self._make_arbiter(env, actors[number], intakes[number], obs_preprocessor)
-            samples = self._logs[number] if self._logs else None
+        is_pinned, safe_action = keywords.get("policy") is not None, options.safe_action
+        if safe_action is not None:
+            safe_action = to_action(safe_action, self._env.action_space)
+        age_s = math.inf if standalone or is_pinned else options.max_policy_age_s
+        drives = is_pinned, age_s, safe_action
+        logs: list[SampleLog | None] = [*self._logs] or [None] * options.envs
+        for env, actor, intake, samples in zip(envs, actors, intakes, logs, strict=True):
+            driver = Arbiter(env, actor, intake, *drives, takeover, obs_preprocessor)
             chain = self._make_chain(env)
-            parts = env, driver, self.name, returns, sample_of, self.rollouts, samples, chain
-            if number == 0:
-                driver.takeover = takeover
-            if number == 0 and self.person is not None:
-                loop: ControlLoop = JudgedLoop(*parts, person=self.person)
-            else:
-                loop = ControlLoop(*parts)
+            parts = driver, self.name, returns, sample_of, self.rollouts, samples, chain
+            loop = ControlLoop(*parts) if person is None else JudgedLoop(*parts, person=person)
             self.lanes.append(Lane(loop, options.max_samples_per_episode))
+            takeover = person = None  # only the first environment has these two
 
     def _closed_at_end(self, part: _PartT) -> _PartT:
         return self._closing.enter_context(contextlib.closing(part))
-
-    def _make_rollouts(self) -> Rollouts | None:
-        hooks, options = self._keywords.get("on_rollout"), self._options
-        if not hooks:
-            return None
-        return self._closed_at_end(Rollouts(hooks, options.rollout_observations, 4 * options.envs))
 
     def _make_env(self, env_cls: Callable[[], gymnasium.Env], number: int) -> SupervisedEnv:
         options, seed = self._options, self._keywords.get("seed")
@@ -142,11 +139,6 @@ class Parts:
         )
         actor = actor.to_device(self._options.device)
         return actor.in_numpy() or actor
-
-    def _make_network(self) -> NetworkActor:
-        network = self._make_actor().in_numpy()
-        assert network is not None  # like the other actors
-        return network
 
     def _make_takeover(self, env: SupervisedEnv) -> Takeover | None:
         make_driver = self._keywords.get("takeover")
@@ -168,24 +160,11 @@ class Parts:
         if make_chain is None:
             return None
         chain = make_chain()
-        if not isinstance(chain, ActionChain):
-            expected = "an ActionChain, with filters and limits in its list `parts`"
-            raise ConfigError(f"action_chain makes a {type(chain).__name__}; expected {expected}")
+        expected = "an ActionChain, with filters and limits in its list `parts`"
+        kind = type(chain).__name__
+        expect(isinstance(chain, ActionChain), "what action_chain makes", kind, expected)
         chain.connect(env.env.action_space, env.default_action, env.time_step_s)
         return chain
-
-    def _make_arbiter(
-        self,
-        env: SupervisedEnv,
-        actor: Actor,
-        intake: PolicyIntake,
-        obs_preprocessor: ObsPreprocessor | None,
-    ) -> Arbiter:
-        options, is_pinned = self._options, self._keywords.get("policy") is not None
-        age_s = options.max_policy_age_s if self._logs and not is_pinned else math.inf
-        action = options.safe_action
-        safe_action = None if action is None else to_action(action, self._env.action_space)
-        return Arbiter(env, actor, intake, is_pinned, age_s, safe_action, None, obs_preprocessor)
 
     # -- what the worker shares with its link ------------------------------------------------------
 
@@ -224,13 +203,15 @@ class Parts:
         networks = [network for actor in actors if (network := actor.in_numpy()) is not None]
         if networks:
             return [
-                NumpyIntake(slots, self._probe, actor, self._make_network, i)
+                NumpyIntake(slots, self._probe, actor, self._make_actor, i)
                 for i, actor in enumerate(networks)
             ]
         return [TorchIntake(slots, self._probe, self._make_actor, i) for i in range(len(actors))]
 
     def _start_link(self) -> LinkProcess | LinkThread:
-        link = start_link(self._options.link_process, self._keywords.get("transport"))
+        needs_thread = self._keywords.get("transport") == "inproc"
+        in_process = self._options.link_process and not needs_thread
+        link = LinkProcess() if in_process else LinkThread()
         self._closing.callback(link.end)
         return link
 
@@ -269,7 +250,6 @@ class Parts:
             manifest=self._actor.manifest(),
             network=self._network,
             probes=b"".join(flat.tobytes() for flat in sampled),
-            log_level=log.getEffectiveLevel(),
             epoch_s=clocks.EPOCH_S,
         )
         return self._closed_at_end(LinkClient(self._link, setup, self.lanes))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,67 +39,54 @@ class Verdicts:
     """
 
     def __init__(self) -> None:
-        self._reason = self.alarm = ""
+        self.alarm = ""
 
     def refuse(self, version: int, error: Exception) -> None:
         """Report that a policy is not fit to act."""
-        if str(error) != self._reason:
-            self._reason = str(error)
-            reason = one_line(self._reason, 1000)
-            self.alarm = f"policy {version} is refused, the one before stays: {reason}"
+        why = f" is refused, the one before stays: {one_line(str(error), 1000)}"
+        if not self.alarm.endswith(why):
+            self.alarm = f"policy {version}{why}"
             log.error("%s", self.alarm)
 
     def accept(self, version: int) -> None:
         """Report that a policy is fit to act."""
         if self.alarm:
             log.info("policy %d is fit to act again", version)
-        self._reason = self.alarm = ""
+        self.alarm = ""
 
 
+@dataclass(eq=False)
 class PolicyGate:
     """Receives policies into free slots, checks them, and makes the newest one ready.
 
     Attributes:
+        slots: where policies go.
+        actor: name of the actor's class, for messages.
+        network: computes the actions of a policy; None: this process cannot, and the other one
+            probes policies.
+        probes: float32 [N, R], flat observations for which a policy must have an action.
         verdicts: on the policies received.
     """
 
-    def __init__(
-        self,
-        slots: PolicySlots,
-        actor: str,
-        manifest: Manifest,
-        network: Network | None,
-        probes: Floats,
-    ) -> None:
-        """Prepare to receive policies.
+    slots: PolicySlots
+    actor: str
+    network: Network | None
+    probes: Floats
 
-        Args:
-            slots: where policies go.
-            actor: name of the actor's class, for messages.
-            manifest: the parameters that a policy must hold.
-            network: computes the actions of a policy; None: this process cannot, and the other one
-                probes policies.
-            probes: float32 [N, R], flat observations for which a policy must have an action.
-        """
+    def __post_init__(self) -> None:
         self.verdicts = Verdicts()
-        self._slots = slots
-        self._actor = actor
-        self._manifest = manifest
-        self._network = network
-        self._probes = probes
+        # of the policy that arrives
         self._slot = 0
-        self._received = Weights(manifest, b"")
+        self._manifest: Manifest = {}
         self._assembler = PolicyAssembler(self._memory_for)
 
     def _memory_for(self, manifest: Manifest) -> memoryview:
         """Return a free slot's memory for a policy that begins to arrive. Raises PolicyError if its
         parameters do not fit.
         """
-        refuse_misfit(self._actor, self._manifest, manifest)
-        self._slot = self._slots.free_slot()
-        memory = memoryview(self._slots.slots[self._slot].data)
-        self._received = Weights(manifest, memory)
-        return memory
+        refuse_misfit(self.actor, self.slots.slots[0].manifest, manifest)
+        self._slot, self._manifest = self.slots.free_slot(), manifest
+        return memoryview(self.slots.slots[self._slot].data)
 
     def add(self, frame: m.PolicyFrame, body: memoryview, received_at: float) -> int:
         """Take a frame that arrived at `received_at`, by `time.perf_counter()`; return the word of
@@ -112,20 +100,20 @@ class PolicyGate:
             self.verdicts.refuse(frame.version, error)
             return 0
         self.verdicts.accept(frame.version)
-        return self._slots.publish(self._slot, frame.version, frame.published_at_s, received_at)
+        return self.slots.publish(self._slot, frame.version, frame.published_at_s, received_at)
 
     def _check(self) -> None:
-        weights = self._slots.slots[self._slot]
-        if list(self._received.manifest) != list(self._manifest):  # same names, other order
-            came = self._received._replace(data=bytes(weights.data)).arrays()
+        weights = self.slots.slots[self._slot]
+        if list(self._manifest) != list(weights.manifest):  # same names, other order
+            came = Weights(self._manifest, bytes(weights.data)).arrays()
             for name, values in weights.arrays().items():
                 values[...] = came[name]
         refuse_not_finite(weights)
-        if self._network is not None:
-            self._network.bind(weights.arrays())
-            newest = self._slots.input[None].copy()
+        if self.network is not None:
+            self.network.bind(weights.arrays())
+            newest = self.slots.input[None].copy()
             real = newest if np.isfinite(newest).all() else newest[:0]
-            self._network.check(np.vstack((self._probes, real)))
+            self.network.check(np.vstack((self.probes, real)))
 
 
 class PolicyFiles:

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,11 +34,9 @@ _MANY = 100_000
 
 def refuse_missing_cores(cpu_affinity: Sequence[int] | None) -> None:
     """Raise ConfigError unless this machine has all these processors."""
-    cores = os.cpu_count() or 1
-    if cpu_affinity is not None:
-        given = set(cpu_affinity) if isinstance(cpu_affinity, Collection) else set()
-        expected = f"a list of numbers from 0 to {cores - 1}, at least one"
-        expect(bool(given) and given <= set(range(cores)), "cpu_affinity", cpu_affinity, expected)
+    cores = range(os.cpu_count() or 1)
+    are_there = cpu_affinity is None or set() < set(cpu_affinity) <= set(cores)
+    expect(are_there, "cpu_affinity", cpu_affinity, f"numbers from 0 to {cores[-1]}, at least one")
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -21,34 +22,32 @@ from tmrl_like.worker.control_loop import ControlLoop, Info, Stepped
 from tmrl_like.worker.intake import PolicyIntake
 
 
-class Rehearsal:
-    """Steps a double of a control loop, with counts, an episode and an environment of its own.
+def rehearsal_of(loop: ControlLoop) -> Callable[[], None]:
+    """Return a function that rehearses once, in the control thread; it does nothing before the
+    first observation.
 
-    It leaves no trace: no random number is drawn, no policy taken, no sample stored. It calls none
-    of the user's code, neither the compressor nor the preprocessor. Of actors, it calls only numpy
+    It steps a double of the control loop, with counts, an episode and an environment of its own. It
+    leaves no trace: no random number is drawn, no policy taken, no sample stored. It calls none of
+    the user's code, neither the compressor nor the preprocessor. Of actors, it calls only numpy
     networks, which keep no state.
     """
+    real = loop.driver
+    driver = _Understudy(_Still(real), real.actor, PolicyIntake(real.intake.probe), real=real)
+    double = ControlLoop(driver, loop.worker, deque(maxlen=1))
 
-    def __init__(self, loop: ControlLoop) -> None:
-        self._loop = loop
-        real = loop.driver
-        env = _Still(real)
-        driver = _Understudy(env, real.actor, PolicyIntake(real.intake.probe), real=real)
-        self._double = ControlLoop(env, driver, loop.worker, deque(maxlen=1))
-
-    def __call__(self) -> None:
-        """Rehearse once, in the control thread; do nothing before the first observation."""
-        obs = self._loop.driver.intake.probe.newest
+    def rehearse() -> None:
+        obs = real.intake.probe.newest
         if obs is None:
             return
-        # so that the next step is not one that calls `_look_after`
-        self._double.counts.env_steps = 1
+        double.counts.env_steps = 1  # so that the next step is not one that calls `_look_after`
         try:
-            self._double.step(obs, test=True, collect_samples=True)
+            double.step(obs, test=True, collect_samples=True)
         except Exception:  # the control loop's own step reports it, for this observation
             return
-        if self._loop.samples is not None:
-            self._loop.samples.rehearse()
+        if loop.samples is not None:
+            loop.samples.rehearse()
+
+    return rehearse
 
 
 class _Still(SupervisedEnv):

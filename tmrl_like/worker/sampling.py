@@ -4,6 +4,7 @@ original.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -16,7 +17,7 @@ Made: TypeAlias = tuple[Any, ...]
 transition to which they belong.
 """
 
-_DONE = "; `done` is now two, `terminated` and `truncated`"
+_ITEMS = "(act, obs, rew, terminated, truncated, info), where two items replace `done`"
 
 
 def sampler_of(
@@ -58,18 +59,11 @@ def refuse_longer_buffer(compressor: SampleCompressor | None, held: int | None) 
 
 
 def _check_arguments(compressor: SampleCompressor) -> None:
-    try:
-        signature = inspect.signature(compressor)
-    except (TypeError, ValueError):  # built-ins without a signature
-        return
-    try:
-        signature.bind(*range(6))
-    except TypeError:
-        number = len(signature.parameters)
-        raise MemoryContractError(
-            f"sample_compressor takes {number} arguments; expected (act, obs, rew, terminated, "
-            f"truncated, info){_DONE if number == 5 else ''}"
-        ) from None
+    with contextlib.suppress(ValueError):  # built-ins without a signature
+        try:
+            inspect.signature(compressor).bind(*range(6))
+        except TypeError as error:
+            raise MemoryContractError(f"sample_compressor must take {_ITEMS}: {error}") from None
 
 
 def _checked(sample: object) -> Made:
@@ -78,7 +72,4 @@ def _checked(sample: object) -> Made:
     found = (
         f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
     )
-    raise MemoryContractError(
-        "sample_compressor must return (act, obs, rew, terminated, truncated, info); it returned "
-        f"{found}{_DONE if found == '5 items' else ''}"
-    )
+    raise MemoryContractError(f"sample_compressor must return {_ITEMS}; it returned {found}")

@@ -33,9 +33,7 @@ class Takeover:
         source: the source of its actions: a person or a program.
     """
 
-    def __init__(
-        self, make: Callable[..., Driver], env: SupervisedEnv, in_tests: bool = False
-    ) -> None:
+    def __init__(self, make: Callable[..., Driver], env: SupervisedEnv, in_tests: bool) -> None:
         """Make the driver, and begin to call it. Raises what making it raises, and ConfigError if
         it takes other arguments.
 

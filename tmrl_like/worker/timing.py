@@ -52,7 +52,7 @@ class StepTimes:
         return result
 
 
-def measure(loop: ControlLoop, max_steps: int, test: bool = False) -> StepTimes:
+def measure(loop: ControlLoop, max_steps: int, test: bool) -> StepTimes:
     """Perform `max_steps` steps of a control loop, or fewer if the environment is stopped. No
     samples are collected.
 
@@ -63,7 +63,7 @@ def measure(loop: ControlLoop, max_steps: int, test: bool = False) -> StepTimes:
     steps, ended = 0, True
     while steps < max_steps and not loop.env.stopping.is_set():
         if ended:
-            obs, _ = loop.reset(collect_samples=False)
+            obs = loop.reset(collect_samples=False)
         obs, _, terminated, truncated, _ = loop.step(obs, test, collect_samples=False)
         times[steps] = loop.times
         steps += 1

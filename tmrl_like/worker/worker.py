@@ -191,7 +191,7 @@ class RolloutWorker:
     @property
     def _has_policy(self) -> bool:
         """Whether every lane has a policy."""
-        return all(lane.loop.driver.has_policy for lane in self.lanes)
+        return all(lane.loop.driver.received_at for lane in self.lanes)
 
     @property
     def _where(self) -> str:
@@ -418,12 +418,10 @@ class RolloutWorker:
                     pass
             if failures:
                 raise failures[0]
-        except (StoppedError, KeyboardInterrupt):
-            self.stop()
-            raise
         except BaseException as error:
             self.stop()
-            ended = one_line(error)
+            if not isinstance(error, StoppedError | KeyboardInterrupt):
+                ended = one_line(error)
             raise
         finally:
             for is_over in others:
@@ -481,9 +479,7 @@ class RolloutWorker:
                 self._where,
             )
             while not self._has_policy:
-                self.link.check()
-                if self._env.stopping.is_set():
-                    raise StoppedError
+                self.loop.check_running()
                 time.sleep(_LOOK_S)
                 for lane in self.lanes:
                     lane.loop.driver.refresh()
@@ -544,7 +540,7 @@ class RolloutWorker:
         """
         if self.link is None:
             raise TransportError("a standalone worker has no connection")
-        return wait_checking(self.link.connected, timeout_s, self.link.check)
+        return wait_checking(self.link.connected, timeout_s, self.loop.check)
 
     def stop(self) -> None:
         """End the current (or next) run after its current step. Any thread, or a signal handler."""

@@ -98,6 +98,22 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
     assert mistake.said in refused(mistake.typed, code=mistake.code)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "clone TINY data --out",
+        "success-model data --out",
+        "trainer TINY --encoder",
+        "policies export tiny",
+    ],
+)
+def test_a_file_that_exists_is_not_overwritten(words, refused, tmp_path):
+    file = tmp_path / "kept.safetensors"
+    file.write_bytes(b"of yesterday")
+    assert f"is '{file}'; expected the name of a new file" in refused(words, file)
+    assert file.read_bytes() == b"of yesterday"
+
+
 def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):
     calls = []
     monkeypatch.setattr(

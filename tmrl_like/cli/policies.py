@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from pathlib import Path
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.folders import data_folder
@@ -47,7 +46,7 @@ def main(arguments: Arguments) -> int:
 
 def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
     """Write a policy to a file."""
-    source, file = store.find(version), Path(arguments.file)
+    source, file = store.find(version), arguments.file
     suffix = ".onnx" if arguments.onnx else ".safetensors"
     expect(
         file.suffix == suffix,

@@ -316,8 +316,7 @@ def rows_of_round(r: Record) -> list[tuple[str, str]]:
 def describe_warm_up(record: Record) -> str:
     """Return a text that says how many of the samples that training waits for have come."""
     return (
-        f"{WARM_UP}: {record['env_steps_total']:,} of {record['start_training']:,} "
-        "(start_training)"
+        f"{WARM_UP}: {record['env_steps_total']:,} of {record['start_training']:,} (start_training)"
     )
 
 

@@ -59,16 +59,6 @@ def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] 
     return document.components[keys]
 
 
-def arguments_written(location: Location, value: object) -> dict[Any, Any]:
-    """Return the arguments for the code that `value` names. Raises ConfigError if they are not keys
-    with values.
-    """
-    arguments = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
-    if not isinstance(arguments, dict):
-        raise (location / _ARGUMENTS).error(f"expected keys with values, got {arguments!r:.80}")
-    return arguments
-
-
 def check_value(location: Location, annotation: Any, value: object) -> Any:
     """Return `value` as the type that `annotation` names. Raises ConfigError if it does not fit."""
     kinds = _kinds(annotation)
@@ -168,8 +158,11 @@ def is_component(value: object) -> TypeGuard[dict[Any, Any]]:
 
 def _resolve(location: Location, value: object, supplied: tuple[str, ...] = ()) -> Factory:
     target = _imported(location, value)
-    written = arguments_written(location, value)
-    arguments = _check_arguments(location / _ARGUMENTS, target, written, supplied)
+    location /= _ARGUMENTS
+    written = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
+    if not isinstance(written, dict):
+        raise location.error(f"expected keys with values, got {written!r:.80}")
+    arguments = _check_arguments(location, target, written, supplied)
     return functools.partial(target, **arguments) if arguments else target
 
 

@@ -65,15 +65,15 @@ def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
     wanted = set(parts)
     if "sample_compressor" in parts and "sample_compressor" not in document.data:
         wanted.add("memory")
-    made = {name: _part(document, name) if name in wanted else None for name in _NEEDED_METHODS}
+    made: dict[str, Any] = dict.fromkeys(_NEEDED_METHODS)
+    for name, value in document.data.items():
+        if name in PARTS and (value is None or name in wanted):
+            made[name] = None if value is None else _part(document, name)
     if "memory" in wanted and "env" not in wanted:
         try:
             made["env"] = _part(document, "env")
         except ConfigError:  # a trainer's machine may lack the robot's packages
             made["env"] = Elsewhere
-    for name, value in document.data.items():
-        if name in PARTS and name not in made and (value is None or name in wanted):
-            made[name] = None if value is None else _part(document, name)
     return made
 
 

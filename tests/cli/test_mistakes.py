@@ -13,7 +13,7 @@ from mistakes import MISTAKES
 from tiny import actor_that_presses
 
 from tmrl_like.cli.arguments import parsers
-from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.config.paths import keys_folder
 from tmrl_like.config.settings import Settings
 from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
@@ -31,7 +31,7 @@ def home_is_a_file(tmp_path, monkeypatch):
 @pytest.fixture
 def disk_is_full(full_disk, tmp_path, monkeypatch):
     monkeypatch.setenv("TMRL_LIKE_HOME", str(tmp_path / "disk" / "data"))
-    KeyFolder(default_keys_folder()).server_keys()
+    KeyFolder(keys_folder()).server_keys()
     full_disk()
 
 
@@ -48,8 +48,8 @@ def with_a_run_of_another_network(typed):
 
 @pytest.fixture
 def key_is_damaged():
-    KeyFolder(default_keys_folder()).server_keys()
-    (default_keys_folder() / "peer.json").write_text("{")
+    KeyFolder(keys_folder()).server_keys()
+    (keys_folder() / "peer.json").write_text("{")
 
 
 @pytest.fixture

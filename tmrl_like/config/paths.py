@@ -20,14 +20,9 @@ class RunPath(enum.Enum):
     OF_RUN = "the file of the run that `config_constants` names when the constructor is called"
 
 
-def default_keys_folder() -> Path:
-    """Return the folder of this machine's keys."""
-    return data_folder() / "keys"
-
-
-def keys_folder(given: str | None) -> Path:
+def keys_folder(given: str | None = None) -> Path:
     """Return the given folder of keys, or this machine's default if None."""
-    return Path(given).expanduser() if given else default_keys_folder()
+    return Path(given).expanduser() if given else data_folder() / "keys"
 
 
 class RunPaths:

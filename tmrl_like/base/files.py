@@ -200,20 +200,15 @@ def reserve(path: Path, size: int) -> None:
     """
     with path.open("xb", buffering=0) as file:
         try:
-            allocate(file, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                for start in range(0, size, len(_PIECE)):
+                    write_whole(file, _PIECE[: size - start])
         except OSError:
             file.close()
             path.unlink()
             raise
-
-
-def allocate(file: Any, size: int) -> None:
-    """Allocate zeros as `reserve` does, in an open empty file."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fileno(), 0, size)
-    else:
-        for start in range(0, size, len(_PIECE)):
-            write_whole(file, _PIECE[: size - start])
 
 
 def write_whole(file: Any, data: bytes | memoryview) -> None:

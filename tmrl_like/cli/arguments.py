@@ -597,13 +597,9 @@ def _refuse_unknown(argument: str, parser: _Parser) -> NoReturn:
         if action.help != argparse.SUPPRESS
     ]
     known = [*options, *(f"--{key}" for key in _KEYS)]
-    gone = name if name in GONE else name.removeprefix("--")
-    is_known = gone in GONE or nearest(name, known)
-    hint = (
-        suggestion(gone if gone in GONE else name, known)
-        if is_known
-        else f"see {parser.prog} --help"
-    )
+    word = next((word for word in (name, name.removeprefix("--")) if word in GONE), name)
+    is_known = word in GONE or nearest(word, known)
+    hint = suggestion(word, known) if is_known else f"see {parser.prog} --help"
     raise ConfigError(f"there is no option {name}; {hint}")
 
 

@@ -244,7 +244,6 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
 def _knock(host: str, port: int, command: str) -> Iterator[Finding]:
     """Look up the host and try to connect; yield `_LISTENS` if the port is open."""
     try:
-        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         socket.create_connection((host, port), WAIT_S).close()
     except socket.gaierror as error:
         yield (

@@ -41,7 +41,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        page = type(self)
+        page: Callable[..., Any] = type(self)
         values = {name: getattr(self, name, None) for name in _hints(page)}
         for name, value in _in_ranges(page, values).items():
             if value is not values[name]:

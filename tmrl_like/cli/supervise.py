@@ -104,7 +104,7 @@ class Family:
             child.readers.append(start_thread(partial(read, child), f"tmrl-{role}"))
         return child
 
-    def lines(self, wait_s: float = 0.0) -> Iterator[str]:
+    def lines(self, wait_s: float) -> Iterator[str]:
         """Yield the children's lines on standard error since the last call; waits up to `wait_s`
         for the first one.
         """

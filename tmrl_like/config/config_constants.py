@@ -63,9 +63,9 @@ def _settings() -> Settings:
     experiment = _read("EXPERIMENT")
     if experiment is None:
         return Settings()
-    from tmrl_like.config.loading import load_settings
+    from tmrl_like.config.loading import open_experiment, settings_of
 
-    return load_settings(experiment)
+    return settings_of(open_experiment(experiment))
 
 
 def _read(name: str) -> Any:

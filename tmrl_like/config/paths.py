@@ -30,7 +30,6 @@ class RunPaths:
 
     Attributes:
         run_name: names the run's folder.
-        root: the data folder.
         folder: folder of this run.
         users: lock files of the processes that use the run now; outside its folder, which may be
             renamed.
@@ -51,7 +50,7 @@ class RunPaths:
 
     def __init__(self, run_name: str, root: str | Path, folder: Path | None = None) -> None:
         self.run_name = run_name
-        self.root = root = Path(root)
+        root = Path(root)
         self.folder = folder or root / "runs" / run_name
         self.users = root / "in_use" / run_name
         self.weights = self.folder / "weights"

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 import tmrl_like
 from tmrl_like.base.gone import GONE
-from tmrl_like.base.options import AboveZero, Natural, Port, Positive, expect_in_range
+from tmrl_like.base.options import AboveZero, Natural, Port, Positive, in_range
 from tmrl_like.base.text import nearest, suggestion
 from tmrl_like.config.document import dotted, shipped, split_overrides
 from tmrl_like.config.loading import TOP_LEVEL, Overrides
@@ -193,11 +193,10 @@ class _Parser(argparse.ArgumentParser):
 
     def number(self, name: str, default: float | None, about: str, kind: Any = Positive) -> None:
         """Add an option whose value is a number in the range of the annotation `kind`."""
-        number, limits = typing.get_args(kind)
+        number = typing.get_args(kind)[0]
 
         def read(text: str) -> float:
-            value: float = number(text)
-            expect_in_range(name, value, number, limits)
+            value: float = in_range(name, number(text), kind)
             return value
 
         read.__name__ = number.__name__  # named in argparse's error messages

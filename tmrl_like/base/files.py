@@ -12,8 +12,12 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tmrl_like.base.text import one_line
+from tmrl_like.errors import ConfigError
 
 if TYPE_CHECKING:
     import filelock
@@ -135,6 +139,15 @@ def write_atomically(
         with contextlib.suppress(OSError):
             disk.remove(draft)
         raise
+
+
+@contextlib.contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """Turn an OSError in the block into a ConfigError, which says what cannot be written where."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"cannot write {what} to {path}: {one_line(str(error))}") from None
 
 
 def link_atomically(source: Path, path: Path) -> None:

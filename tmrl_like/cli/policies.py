@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 
-from tmrl_like.base.files import write_atomically
+from tmrl_like.base.files import write_atomically, writing
 from tmrl_like.base.folders import data_folder
-from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.tables import print_table
 from tmrl_like.errors import ConfigError, PolicyError, expect
@@ -57,13 +56,11 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
     is_used = arguments.onnx or not arguments.allow
     expect(is_used, "--allow", arguments.allow, "--onnx beside it")
     policy = load_policy(source, allow=arguments.allow) if arguments.onnx else None
-    try:
+    with writing("the policy", file):
         if policy is None:
             write_atomically(file, source.read_bytes())
         else:
             write_onnx(policy, file)
-    except OSError as error:
-        raise ConfigError(f"cannot write the policy to {file}: {one_line(error)}") from None
     if policy is None:
         command = to_type("tmrl-like", "test", "EXPERIMENT", "--policy", file)
         print(f"{file}: {source}; drive it with `{command}`, or load_policy in Python")

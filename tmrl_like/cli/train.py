@@ -16,7 +16,7 @@ import psutil
 
 from tmrl_like.agents.pretraining import encoder_of, save_encoder, train_encoder
 from tmrl_like.agents.process import tune_process
-from tmrl_like.base.files import write_atomically
+from tmrl_like.base.files import write_atomically, writing
 from tmrl_like.cli.arguments import Arguments, how_to_test, to_type
 from tmrl_like.cli.best import hooks_of
 from tmrl_like.cli.changes import changes_since
@@ -122,10 +122,8 @@ def _train_encoder(arguments: Arguments) -> int:
     expect_no_worker(training)
     pictures = (training.memory.sample().obs for _ in range(ENCODER_STEPS))
     missing = [*train_encoder(encoder, pictures)]
-    try:
+    with writing("the encoder", file):
         save_encoder(encoder, file)
-    except OSError as error:
-        raise ConfigError(f"cannot write the encoder to {file}: {error}") from None
     kept = 1.0 - statistics.fmean(missing[-ENCODER_STEPS // 20 :])
     print(
         f"{file}: from {training.total_samples:,} samples; it keeps {kept:.0%} of what differs "

@@ -208,13 +208,12 @@ def _check_arguments(
             known = [n for n in parameters if n not in supplied]
             raise at.error(f"{problem}; {suggestion(name, known)}")
         parameter = parameters.get(name)
-        annotation: Any = Any
-        # as options are described and printed
-        if is_page and value == "none" and parameter is not None and parameter.default is None:
-            value = None
-        if parameter is not None and not (value is None and parameter.default is None):
-            annotation = parameter.annotation
-        checked[name] = _argument(at, annotation, value)
+        if parameter is None:
+            checked[name] = _argument(at, Any, value)
+        elif parameter.default is None and (value is None or (is_page and value == "none")):
+            checked[name] = None  # pages describe and print it as none
+        else:
+            checked[name] = _argument(at, parameter.annotation, value)
     return checked
 
 

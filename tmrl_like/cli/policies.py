@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from collections.abc import Sequence
+from pathlib import Path
 
 from tmrl_like.base.files import write_atomically, writing
 from tmrl_like.base.folders import data_folder
@@ -22,14 +24,14 @@ def main(arguments: Arguments) -> int:
     """Carry out one action."""
     try:
         if arguments.place is None:
-            runs = sorted((data_folder() / "runs").glob("*/"))
-            return _list(*(PolicyStore(run / FOLDER) for run in runs))
-        store = PolicyStore(arguments.found.folder() / FOLDER)
-        version = arguments.found.version or NEWEST
+            _list(sorted((data_folder() / "runs").glob("*/")))
+            return 0
+        run, version = arguments.found.folder(), arguments.found.version or NEWEST
+        store = PolicyStore(run / FOLDER)
         if arguments.action == "export":
             _export(store, version, arguments)
         elif arguments.action == "list":
-            _list(store)
+            _list([run])
         else:
             expect(
                 not AUTOMATIC.fullmatch(arguments.tag),
@@ -68,14 +70,13 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
         print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
 
 
-def _list(*stores: PolicyStore) -> int:
+def _list(runs: Sequence[Path]) -> None:
     """Show the policies of each run that has any."""
-    listed = {store.folder.parent.name: rows for store in stores if (rows := _rows(store))}
+    listed = {run.name: rows for run in runs if (rows := _rows(PolicyStore(run / FOLDER)))}
     for run, rows in listed.items():
         print_table(run, _COLUMNS, rows)
     if not listed:
         print("no policies yet; `tmrl-like run EXPERIMENT` makes some")
-    return 0
 
 
 def _what_is_not_in_it(policy: Policy) -> str:

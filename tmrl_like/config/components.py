@@ -130,12 +130,8 @@ def type_name(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(type_name, arguments)))
     if origin in (list, tuple, collections.abc.Sequence):
-        inner = [type_name(a) for a in arguments if a is not Ellipsis]
-        return (
-            f"a list of {inner[0] if len(set(inner)) == 1 else ', '.join(inner)}"
-            if inner
-            else "a list"
-        )
+        inner = dict.fromkeys(type_name(a) for a in arguments if a is not Ellipsis)
+        return f"a list of {', '.join(inner)}" if inner else "a list"
     if origin in (dict, collections.abc.Mapping) or dataclasses.is_dataclass(annotation):
         return "keys with values"
     if origin is collections.abc.Callable:
@@ -156,10 +152,12 @@ def is_component(value: object) -> TypeGuard[dict[Any, Any]]:
     return isinstance(value, dict) and _PATH in value
 
 
-def _resolve(location: Location, value: object, supplied: tuple[str, ...] = ()) -> Factory:
+def _resolve(location: Location, value: Any, supplied: tuple[str, ...] = ()) -> Factory:
+    if isinstance(value, str):
+        value = {_PATH: value}
     target = _imported(location, value)
     location /= _ARGUMENTS
-    written = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
+    written = value.get(_ARGUMENTS) or {}
     if not isinstance(written, dict):
         raise location.error(f"expected keys with values, got {written!r:.80}")
     arguments = _check_arguments(location, target, written, supplied)
@@ -168,8 +166,6 @@ def _resolve(location: Location, value: object, supplied: tuple[str, ...] = ()) 
 
 def _imported(location: Location, value: object) -> Factory:
     """Import what `value` names. Raises ConfigError if that is not callable."""
-    if isinstance(value, str):
-        value = {_PATH: value}
     if not is_component(value) or not isinstance(value[_PATH], str):
         raise location.error(
             f"expected an import path, or class_path with init_args, got {value!r:.80}"

@@ -8,7 +8,6 @@ import msgspec
 import torch
 
 from tmrl_like.agents.cloning import Shown, clone
-from tmrl_like.agents.process import tune_process
 from tmrl_like.base.factories import known_from_env
 from tmrl_like.base.files import writing
 from tmrl_like.base.text import counted
@@ -27,7 +26,6 @@ def main(arguments: Arguments) -> int:
     """Learn from the data set, and write the policy."""
     file = arguments.out
     experiment = prepare(arguments, parts_to_train(arguments), trains=True)
-    tune_process()
     training = experiment.training()
     actor = experiment.actor(training.observation_space, training.action_space).to_device(
         training.device

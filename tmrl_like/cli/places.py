@@ -13,7 +13,6 @@ from tmrl_like.config.settings import NAME_OF_RUN
 from tmrl_like.errors import ConfigError
 
 _IN_A_RUN = ("run.json", "metrics.jsonl", "policies")
-TO_DRIVE = ("env", "actor", "obs_preprocessor", "action_chain")
 
 
 @dataclass(frozen=True)

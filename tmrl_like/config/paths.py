@@ -10,9 +10,6 @@ from pathlib import Path
 
 from tmrl_like.base.folders import data_folder
 
-RUN_VARIABLE = "TMRL_LIKE_RUN"
-EXPERIMENT_VARIABLE = "TMRL_LIKE_EXPERIMENT"
-
 
 class RunPath(enum.Enum):
     """Stands for a path argument that was left out."""

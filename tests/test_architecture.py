@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kit.pythons import python
 
-from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.config.paths import keys_folder
 from tmrl_like.transport import KeyFolder
 
 ROOT = Path(__file__).parents[1]
@@ -196,7 +196,7 @@ ENGINE = "tmrl_like.engine.gateway tmrl_like.engine.reader"
 )
 def test_each_part_imports_only_what_it_uses(way, absent):
     if way == SERVE:  # only the first server here makes keys, which takes a lock
-        KeyFolder(default_keys_folder()).server_keys()
+        KeyFolder(keys_folder()).server_keys()
     code = f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(python("-c", code)[0].splitlines()[-1])
     assert set(absent.split()).isdisjoint(loaded)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tmrl_like.cli.arguments import Arguments, parse
-from tmrl_like.config.loading import load_settings
+from tmrl_like.experiment import load_experiment
 
 sys.path.append(str(Path(__file__).parent / "engine"))
 from engine_nodes import Nodes, certificate, nats_server
@@ -65,7 +65,7 @@ def test_every_command_is_one(path):
         arguments = parse(words)
         assert isinstance(arguments, Arguments), words
         if arguments.overrides:
-            load_settings(ROOT / "config" / "drone.yaml", arguments.overrides)
+            load_experiment("drone", arguments.overrides, ())
 
 
 def documents(name):

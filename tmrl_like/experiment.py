@@ -82,10 +82,6 @@ class Experiment(Settings):
             the environment.
         document: the file that it was read from, and where its values were written; left out in a
             script.
-        memory_cls: makes the memory: `memory`, completed with the preprocessor and with what
-            environment and agent know (see `fitted`). If samples are sent whole, nothing is
-            rebuilt, and the environment is not consulted.
-        compressor: the compressor that the workers use: `sample_compressor`, or the memory's own.
     """
 
     env: Factory
@@ -102,8 +98,6 @@ class Experiment(Settings):
     document: Document = field(
         default_factory=lambda: Document("Experiment"), repr=False, compare=False
     )
-    memory_cls: Factory = field(init=False, repr=False, compare=False)
-    compressor: Factory | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check everything that can be checked without making anything.
@@ -116,10 +110,14 @@ class Experiment(Settings):
             if isinstance(given, Mapping):
                 object.__setattr__(self, name, make_page(self.document, (name,), page, dict(given)))
         super().__post_init__()
-        object.__setattr__(self, "memory_cls", self._make_memory_cls())
-        object.__setattr__(self, "compressor", self._make_compressor())
+        _ = self.compressor
 
-    def _make_memory_cls(self) -> Factory:
+    @functools.cached_property
+    def memory_cls(self) -> Factory:
+        """The factory of the memory: `memory`, completed with the preprocessor and with what
+        environment and agent know (see `fitted`). If samples are sent whole, nothing is rebuilt,
+        and the environment is not consulted.
+        """
         if self.memory is None:  # an experiment from a file may import only some parts
             return self.memory
         shared = {"obs_preprocessor": self.obs_preprocessor, "crc_debug": self.crc_debug or None}
@@ -134,7 +132,9 @@ class Experiment(Settings):
         env = None if self.sample_compressor is None else self.env
         return completed(fitted(self.memory, env, self.agent), **shared)
 
-    def _make_compressor(self) -> Factory | None:
+    @functools.cached_property
+    def compressor(self) -> Factory | None:
+        """The compressor that the workers use: `sample_compressor`, or the memory's own."""
         if not isinstance(self.sample_compressor, OwnCompressor):
             return self.sample_compressor
         target, arguments = taken_apart(self.memory_cls)

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from kit.boxes import box
 from kit.environments import Recording, calling
 
+from tmrl_like.base.text import counted
 from tmrl_like.cli.measured_delays import describe_response, drive_at_random, measure, random_action
 from tmrl_like.envs.delays import Response
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
@@ -46,7 +47,7 @@ def test_the_buffer_of_past_actions_is_judged_by_the_delay(delay, held, verdict)
     found = measure([drive_of_a_cart(delay, held)], held)
     first, *others = describe_response(*found, held, 0.05)
     assert first.startswith(
-        f"delay: an action shows after {delay} step{'s' * (delay > 1)} ({delay * 50} ms) (of its"
+        f"delay: an action's effect shows 100% after {counted(delay, 'step')} ({delay * 50} ms); "
     )
     assert others == [verdict]
 
@@ -62,7 +63,12 @@ def response(*lags, is_hidden=False):
         (response(), False, 1, "no effect of the actions was seen within 4 steps"),
         (response(1, 4), False, 4, "the longest that was looked at"),
         (response(0, 2, is_hidden=True), False, 2, "such as a speed"),
-        (response(0), False, 0, "act_buf_len: none is needed"),
+        (
+            response(0),
+            False,
+            0,
+            "shows 100% in the step itself; measured",
+        ),
         (response(3), True, 1, "what they show is a hint / unless the pictures show it, the state"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 import tmrl_like
 from tmrl_like.cli import doctor
-from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.config.paths import keys_folder
 from tmrl_like.errors import RefusedError
 from tmrl_like.server.server import Server
 from tmrl_like.transport import KeyFolder
@@ -53,7 +53,7 @@ def test_a_machine_that_is_well_has_no_problem_and_gets_no_keys(look):
     out = look(code=0)
     assert "ok       versions: tmrl_like" in out
     assert out.endswith("0 problems, 0 warnings\n")
-    assert not default_keys_folder().exists()
+    assert not keys_folder().exists()
 
 
 def test_an_experiment_whose_server_runs_has_no_problem(look):
@@ -106,7 +106,7 @@ def test_a_key_that_the_server_does_not_know(look, tmp_path):
 
 def test_something_else_on_the_servers_port(look, monkeypatch):
     monkeypatch.setattr(doctor, "WAIT_S", 0.2)
-    KeyFolder(default_keys_folder()).server_keys()
+    KeyFolder(keys_folder()).server_keys()
     with socket.create_server(("127.0.0.1", 0)) as other:
         out = look(QUICK, other.getsockname()[1])
     assert "it does not answer this machine's key" in out
@@ -181,7 +181,7 @@ def test_a_disk_that_is_full_or_closed(look, monkeypatch):
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 def test_keys_that_others_may_read_or_replace(look):
-    keys = default_keys_folder()
+    keys = keys_folder()
     KeyFolder(keys).server_keys()
     keys.chmod(0o777)
     assert "and others may write to it: chmod 700" in look()

@@ -8,7 +8,7 @@ import pytest
 from kit.pythons import python as run_python
 
 from tmrl_like.config.document import shipped
-from tmrl_like.config.loading import load_settings
+from tmrl_like.experiment import load_experiment
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("robot", "game", "gym")
@@ -76,10 +76,12 @@ def test_a_name_that_will_not_do_is_one_line(name, kind, problem, refused, monke
 
 
 def test_experiments_that_ship_are_found_by_name_and_listed(typed):
-    assert load_settings("pendulum").run_name == "pendulum"
+    assert load_experiment("pendulum", parts=()).run_name == "pendulum"
     assert " ".join(shipped()) in typed("--help").out
     Path("drone.yaml").write_text((ROOT / "config" / "pendulum.yaml").read_text())
-    assert load_settings("drone").run_name == "pendulum"  # a file in the working folder comes first
+    assert (
+        load_experiment("drone", parts=()).run_name == "pendulum"
+    )  # a file in the working folder comes first
 
 
 @pytest.mark.long

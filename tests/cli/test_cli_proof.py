@@ -16,8 +16,8 @@ def episodes(*returns, terminated=False):
 
 
 def test_means_and_deviations_are_the_samples_own():
-    assert mean_and_std([1.0, 3.0]) == (2.0, pytest.approx(math.sqrt(2)))
-    assert mean_and_std([5.0]) == (5.0, 0.0)
+    assert mean_and_std(episodes(1.0, 3.0)) == (2.0, pytest.approx(math.sqrt(2)))
+    assert mean_and_std(episodes(5.0)) == (5.0, 0.0)
     both = episodes(1.0, terminated=True) + episodes(3.0)
     assert summary_row("x", both) == ["x", "2", "2.000 ± 1.414", "50%", "10.0"]
     assert summary_row("x", episodes(3.0))[2] == "3.000"  # one value has no spread

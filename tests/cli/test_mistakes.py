@@ -13,7 +13,7 @@ from mistakes import MISTAKES
 from tiny import actor_that_presses
 
 from tmrl_like.cli.arguments import parsers
-from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.config.paths import keys_folder
 from tmrl_like.config.settings import Settings
 from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
@@ -31,7 +31,7 @@ def home_is_a_file(tmp_path, monkeypatch):
 @pytest.fixture
 def disk_is_full(full_disk, tmp_path, monkeypatch):
     monkeypatch.setenv("TMRL_LIKE_HOME", str(tmp_path / "disk" / "data"))
-    KeyFolder(default_keys_folder()).server_keys()
+    KeyFolder(keys_folder()).server_keys()
     full_disk()
 
 
@@ -48,8 +48,8 @@ def with_a_run_of_another_network(typed):
 
 @pytest.fixture
 def key_is_damaged():
-    KeyFolder(default_keys_folder()).server_keys()
-    (default_keys_folder() / "peer.json").write_text("{")
+    KeyFolder(keys_folder()).server_keys()
+    (keys_folder() / "peer.json").write_text("{")
 
 
 @pytest.fixture
@@ -96,6 +96,22 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
     monkeypatch.chdir(tmp_path)
     request.getfixturevalue(mistake.given)
     assert mistake.said in refused(mistake.typed, code=mistake.code)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "clone TINY data --out",
+        "success-model data --out",
+        "trainer TINY --encoder",
+        "policies export tiny",
+    ],
+)
+def test_a_file_that_exists_is_not_overwritten(words, refused, tmp_path):
+    file = tmp_path / "kept.safetensors"
+    file.write_bytes(b"of yesterday")
+    assert f"is '{file}'; expected the name of a new file" in refused(words, file)
+    assert file.read_bytes() == b"of yesterday"
 
 
 def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):

@@ -70,15 +70,7 @@ class Agent(Base):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.lr, self.sizes, self.betas, self.net_cls, self.net, self.extra = (
-            lr,
-            sizes,
-            betas,
-            net_cls,
-            net,
-            extra,
-        )
-        self.limit, self.options, self.make_net, self.change = limit, options, make_net, change
+        vars(self).update(locals())
 
     def train(self): ...
     def get_actor(self): ...

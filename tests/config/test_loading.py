@@ -11,7 +11,7 @@ from kit.refusals import one_line
 
 from tmrl_like.agents.in_numpy import NumpyGaussianActor
 from tmrl_like.config.document import parse_document
-from tmrl_like.config.loading import TOP_LEVEL, as_yaml, load_settings, with_place
+from tmrl_like.config.loading import TOP_LEVEL, as_yaml, with_place
 from tmrl_like.config.settings import ServerSection, WorkerSection
 from tmrl_like.errors import ConfigError
 from tmrl_like.experiment import load_experiment
@@ -155,23 +155,23 @@ def test_off_is_a_word_where_it_is_one_of_the_choices(file):
 
 @pytest.mark.parametrize("text", ["20261128", "1e3", "on", "con-1.2", "com10"])
 def test_an_option_that_is_text_is_taken_as_it_was_typed(text, file):
-    assert load_settings(file, [(("run_name",), text)]).run_name == text
+    assert load_experiment(file, [(("run_name",), text)], ()).run_name == text
     prompt = f"{text}: press enter"
     keys = ("worker", "person", "reset_prompt")
-    assert load_settings(file, [(keys, prompt)]).worker.person.reset_prompt == prompt
-    assert load_settings(file, [(("server", "bind"), "::")]).server.bind == "::"
-    assert load_settings(file, [(("server", "bind"), "null")]).server.bind is None
+    assert load_experiment(file, [(keys, prompt)], ()).worker.person.reset_prompt == prompt
+    assert load_experiment(file, [(("server", "bind"), "::")], ()).server.bind == "::"
+    assert load_experiment(file, [(("server", "bind"), "null")], ()).server.bind is None
 
 
 @pytest.mark.parametrize("later", [(("server",), "{bind: 6}"), (("server", "bind"), "[6]")])
 def test_what_was_typed_first_does_not_stand_for_a_later_value(later, file):
     with pytest.raises(ConfigError, match=r"server\.bind: expected text or none"):
-        load_settings(file, [(("server", "bind"), "5"), later])
+        load_experiment(file, [(("server", "bind"), "5"), later], ())
 
 
 def test_an_option_that_may_be_none_is_none_where_that_word_stands(file):
     given = ("seed", "server.bind", "server.keys_dir", "worker.cpu_affinity", "trainer.resume")
-    settings = load_settings(file, [(tuple(name.split(".")), "none") for name in given])
+    settings = load_experiment(file, [(tuple(name.split(".")), "none") for name in given], ())
     assert settings.seed is settings.worker.cpu_affinity is None
     assert settings.server.bind is settings.server.keys_dir is None
     assert settings.trainer.resume == "none"
@@ -216,12 +216,12 @@ def test_a_file_that_cannot_be_read_is_one_line(file):
     with pytest.raises(
         ConfigError, match=r"y\.yaml: there is no such file; did you mean .*x\.yaml"
     ):
-        load_settings(file.with_name("y.yaml"))
+        load_experiment(file.with_name("y.yaml"))
     with pytest.raises(ConfigError, match="cannot be read"):
-        load_settings(file.parent)
+        load_experiment(file.parent)
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="is not a text file in UTF-8"):
-        load_settings(file)
+        load_experiment(file)
 
 
 def test_the_printed_configuration_is_complete_and_means_the_same(file, tmp_path):

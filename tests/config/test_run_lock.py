@@ -36,7 +36,7 @@ USERS = {
         ("trainer of a run", "run", False),  # the run ended, but its trainer still writes there
     ],
 )
-def test_who_may_use_a_run_beside_whom(paths, held_by, wanted_by, is_free):
+def test_who_may_use_a_run_beside_whom(paths, tmp_path, held_by, wanted_by, is_free):
     def use(name, paths=paths):
         role, options = USERS[name]
         return use_run(paths, role, **options)
@@ -46,7 +46,7 @@ def test_who_may_use_a_run_beside_whom(paths, held_by, wanted_by, is_free):
     refused = contextlib.nullcontext() if is_free else pytest.raises(ConfigError, match=told)
     with use(held_by), refused, use(wanted_by):
         pass
-    with use(wanted_by), use(wanted_by, RunPaths("r7", paths.root)):
+    with use(wanted_by), use(wanted_by, RunPaths("r7", tmp_path)):
         pass
 
 
@@ -65,8 +65,8 @@ def test_a_file_that_a_killed_process_left_holds_nobody_back(paths):
     assert not [*paths.users.glob("*_*")]
 
 
-def test_a_disk_that_cannot_be_written_stops_no_part(paths, caplog):
-    (paths.root / "in_use").write_text("not a folder")
+def test_a_disk_that_cannot_be_written_stops_no_part(paths, tmp_path, caplog):
+    (tmp_path / "in_use").write_text("not a folder")
     with use_run(paths, "worker"), use_run(paths, "trainer"):
         assert "is not protected" in caplog.text
 

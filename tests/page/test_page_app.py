@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from quiet import QuietLink
 
-from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.config.paths import keys_folder
 from tmrl_like.errors import AddressInUseError, RefusedError
 from tmrl_like.page.page_app import Page
 from tmrl_like.page.watcher import Watcher
@@ -31,7 +31,7 @@ def watcher_without_a_thread():
 def invited(server, folder, role):
     """Return a watcher of a server on another machine, which this one has invited."""
     keys = KeyFolder(folder)
-    keys.join(KeyFolder(default_keys_folder()).invite("tablet", (role,)))
+    keys.join(KeyFolder(keys_folder()).invite("tablet", (role,)))
     return Watcher(connect("zmq", "127.0.0.1", server.address[1], keys), {}, ())
 
 

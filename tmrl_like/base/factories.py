@@ -10,7 +10,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 from tmrl_like.errors import ConfigError, expect
 
@@ -18,22 +18,6 @@ Factory: TypeAlias = Callable[..., Any]
 """A class, a function or a `partial` of one, called later with the arguments that are still
 missing.
 """
-
-
-@runtime_checkable
-class SaysToMemory(Protocol):
-    """An environment's class that says what a memory must know about it."""
-
-    def memory_arguments(self, arguments: Mapping[str, Any], /) -> dict[str, Any]:
-        """Return arguments of the memory; `arguments` are those of the environment."""
-
-
-@runtime_checkable
-class TakesInputs(Protocol):
-    """A `sample_preprocessor` that depends on the environment's argument `inputs`."""
-
-    def with_inputs(self, inputs: Any, /) -> Factory:
-        """Return the preprocessor for these inputs."""
 
 
 MISSING: Any = inspect.Parameter.empty
@@ -190,18 +174,20 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
     """
     if not callable(env_cls):  # a pair of spaces
         return {}
+    target: Any
     target, given = taken_apart(env_cls)
-    if not isinstance(target, SaysToMemory):
+    if not hasattr(target, "memory_arguments"):
         return {}
     parameters = signature_of(target).parameters
     defaults = {name: p.default for name, p in parameters.items() if p.default is not MISSING}
     try:
-        return target.memory_arguments(defaults | given)
+        known: dict[str, Any] = target.memory_arguments(defaults | given)
     except KeyError as error:  # missing, or its base gets it from the class itself
         raise ConfigError(
             f"{target.__name__}.memory_arguments needs the argument {error.args[0]}: give it, or "
             "override this method"
         ) from None
+    return known
 
 
 def fitted(memory_cls: Factory, env_cls: Any, agent_cls: Factory | None = None) -> Any:
@@ -237,7 +223,7 @@ def _knowing(memory_cls: Factory, known: dict[str, Any]) -> Factory:
     told: dict[str, Any] = {}
     if given.get("memory") is not None:
         told["memory"] = _knowing(given["memory"], known)
-    preprocessor = given.get("sample_preprocessor")
-    if isinstance(preprocessor, TakesInputs) and "inputs" in known:
+    preprocessor: Any = given.get("sample_preprocessor")
+    if hasattr(preprocessor, "with_inputs") and "inputs" in known:
         told["sample_preprocessor"] = preprocessor.with_inputs(known["inputs"])
     return replaced(completed(memory_cls, **known), **told)

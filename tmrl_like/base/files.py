@@ -12,8 +12,12 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tmrl_like.base.text import one_line
+from tmrl_like.errors import ConfigError
 
 if TYPE_CHECKING:
     import filelock
@@ -137,6 +141,15 @@ def write_atomically(
         raise
 
 
+@contextlib.contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """Turn an OSError in the block into a ConfigError, which says what cannot be written where."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"cannot write {what} to {path}: {one_line(str(error))}") from None
+
+
 def link_atomically(source: Path, path: Path) -> None:
     """Give a file another name in one step, replacing any file of that name; where links are not
     supported or the folder is missing, copy the file.
@@ -200,20 +213,15 @@ def reserve(path: Path, size: int) -> None:
     """
     with path.open("xb", buffering=0) as file:
         try:
-            allocate(file, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                for start in range(0, size, len(_PIECE)):
+                    write_whole(file, _PIECE[: size - start])
         except OSError:
             file.close()
             path.unlink()
             raise
-
-
-def allocate(file: Any, size: int) -> None:
-    """Allocate zeros as `reserve` does, in an open empty file."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fileno(), 0, size)
-    else:
-        for start in range(0, size, len(_PIECE)):
-            write_whole(file, _PIECE[: size - start])
 
 
 def write_whole(file: Any, data: bytes | memoryview) -> None:

@@ -41,7 +41,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        page = next(cls for cls in type(self).__mro__ if "__dataclass_fields__" in vars(cls))
+        page: Callable[..., Any] = type(self)
         values = {name: getattr(self, name, None) for name in _hints(page)}
         for name, value in _in_ranges(page, values).items():
             if value is not values[name]:
@@ -78,7 +78,7 @@ def in_range(name: str, value: Any, kind: Any) -> Any:
     """Check a value by one annotation; return it, a whole number as an int."""
     parts, origin = typing.get_args(kind), typing.get_origin(kind)
     if origin is Annotated:
-        expect_in_range(name, value, *parts[:2])
+        _expect_in_range(name, value, *parts[:2])
         return int(value) if parts[0] is int else value
     if origin is typing.Literal:
         expect(value in parts, name, value, " or ".join([", ".join(parts[:-1]), parts[-1]]))
@@ -94,7 +94,7 @@ def in_range(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
+def _expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
     """Raise ConfigError if a value is outside the range of an `Annotated[kind, limits]`."""
     low, high = (
         limits.ge if limits.gt is None else limits.gt,

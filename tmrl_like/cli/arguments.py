@@ -17,7 +17,7 @@ from msgspec import Meta
 
 import tmrl_like
 from tmrl_like.base.gone import GONE
-from tmrl_like.base.options import AboveZero, Natural, Port, Positive, expect_in_range
+from tmrl_like.base.options import AboveZero, Natural, Port, Positive, in_range
 from tmrl_like.base.text import nearest, suggestion
 from tmrl_like.config.document import dotted, shipped, split_overrides
 from tmrl_like.config.loading import TOP_LEVEL, Overrides
@@ -181,22 +181,22 @@ class _Parser(argparse.ArgumentParser):
         """Add an option without a value."""
         self.add_argument(name, action="store_true", help=about)
 
-    def file(self, name: str, about: str, **options: Any) -> None:
-        """Add an option whose value is the name of a file of weights to write."""
+    def file(self, name: str, about: str, suffix: str = ".safetensors", **options: Any) -> None:
+        """Add an argument whose value is the name of a file to write, which must not exist."""
 
         def read(text: str) -> Path:
-            expect(text.endswith(".safetensors"), name, text, "a name that ends in .safetensors")
+            expect(text.endswith(suffix), name, text, f"a name that ends in {suffix}")
+            expect(not os.path.exists(text), name, text, "the name of a new file")
             return Path(text)
 
         self.add_argument(name, type=read, metavar="FILE", help=about, **options)
 
     def number(self, name: str, default: float | None, about: str, kind: Any = Positive) -> None:
         """Add an option whose value is a number in the range of the annotation `kind`."""
-        number, limits = typing.get_args(kind)
+        number = typing.get_args(kind)[0]
 
         def read(text: str) -> float:
-            value: float = number(text)
-            expect_in_range(name, value, number, limits)
+            value: float = in_range(name, number(text), kind)
             return value
 
         read.__name__ = number.__name__  # named in argparse's error messages
@@ -285,7 +285,7 @@ def _add_roles(command: _NewCommand) -> None:
     trainer.file(
         "--encoder",
         "train the encoder of pictures alone, on a data set (--memory.dataset_path), and write it "
-        "to this file",
+        "to this new file",
     )
 
 
@@ -388,7 +388,7 @@ def _add_data(command: _NewCommand) -> None:
     clone.add_argument(
         "data", metavar="DATA", help="a data set from `record` or a trainer, or from Minari"
     )
-    clone.file("--out", "file for the policy, .safetensors", required=True)
+    clone.file("--out", "new file for the policy, .safetensors", required=True)
     clone.number("--steps", 2000, "training steps")
     clone.number(
         "--held-out",
@@ -431,7 +431,7 @@ def _add_success(command: _NewCommand) -> None:
         reads=False,
     )
     model.add_argument("data", metavar="DATA", help=f"{data}, labelled by `label`")
-    model.file("--out", "file for the model, .safetensors", required=True)
+    model.file("--out", "new file for the model, .safetensors", required=True)
     model.number("--steps", 1000, "training steps")
     model.number(
         "--held-out",
@@ -479,7 +479,7 @@ def _add_policies(command: _NewCommand) -> None:
     for action in (shown, tag, export):
         action.add_argument("place", metavar="RUN", nargs="?" if action is shown else None)
     tag.add_argument("tag", metavar="TAG", help="a letter, then letters, digits, '.', '_' and '-'")
-    export.add_argument("file", metavar="FILE")
+    export.file("file", "a new file, .safetensors or .onnx", suffix="")
     export.add_argument(
         "--onnx",
         action="store_true",
@@ -596,13 +596,9 @@ def _refuse_unknown(argument: str, parser: _Parser) -> NoReturn:
         if action.help != argparse.SUPPRESS
     ]
     known = [*options, *(f"--{key}" for key in _KEYS)]
-    gone = name if name in GONE else name.removeprefix("--")
-    is_known = gone in GONE or nearest(name, known)
-    hint = (
-        suggestion(gone if gone in GONE else name, known)
-        if is_known
-        else f"see {parser.prog} --help"
-    )
+    word = next((word for word in (name, name.removeprefix("--")) if word in GONE), name)
+    is_known = word in GONE or nearest(word, known)
+    hint = suggestion(word, known) if is_known else f"see {parser.prog} --help"
     raise ConfigError(f"there is no option {name}; {hint}")
 
 

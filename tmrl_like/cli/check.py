@@ -26,8 +26,7 @@ from tmrl_like.base.text import counted
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.measured_delays import report_delays
-from tmrl_like.cli.places import TO_DRIVE
-from tmrl_like.cli.prepare import TO_COLLECT, prepare
+from tmrl_like.cli.prepare import TO_COLLECT, TO_DRIVE, prepare
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import print_table
 from tmrl_like.delivery.options import OutboxOptions

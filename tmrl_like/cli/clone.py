@@ -8,12 +8,12 @@ import msgspec
 import torch
 
 from tmrl_like.agents.cloning import Shown, clone
-from tmrl_like.agents.process import tune_process
 from tmrl_like.base.factories import known_from_env
+from tmrl_like.base.files import writing
 from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments, how_to_test, to_type
 from tmrl_like.cli.prepare import parts_to_train, prepare
-from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
+from tmrl_like.errors import CheckpointError, MemoryContractError
 from tmrl_like.policies.policy_file import describe, write_policy
 from tmrl_like.replay.collate import stack
 from tmrl_like.replay.data_sets import read_data_set
@@ -26,7 +26,6 @@ def main(arguments: Arguments) -> int:
     """Learn from the data set, and write the policy."""
     file = arguments.out
     experiment = prepare(arguments, parts_to_train(arguments), trains=True)
-    tune_process()
     training = experiment.training()
     actor = experiment.actor(training.observation_space, training.action_space).to_device(
         training.device
@@ -36,10 +35,8 @@ def main(arguments: Arguments) -> int:
     card = describe(actor, training.memory.obs_preprocessor, experiment.run_name)
     # the number of steps becomes the weight of its running statistics
     card = msgspec.structs.replace(card, training_steps=arguments.steps)
-    try:
+    with writing("the policy", file):
         write_policy(file, actor.weights(), card)
-    except OSError as error:
-        raise ConfigError(f"cannot write the policy to {file}: {error}") from None
     print(f"{file}: from {_size(learnt)}; {_size(held_out)} were held out")
     print("log-likelihood of a step, in nats: before and after training")
     print(f"  learnt    {untrained.learnt:8.2f} {trained.learnt:8.2f}")

@@ -27,12 +27,11 @@ from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.prepare import TO_COLLECT, prepare
-from tmrl_like.config.paths import keys_folder
 from tmrl_like.config.settings import Settings, is_loopback
 from tmrl_like.delivery.folder import shared_memory
 from tmrl_like.engine.options import address_of
 from tmrl_like.errors import ConfigError, CredentialsError, RefusedError, TmrlLikeError
-from tmrl_like.transport import KeyFolder, PeerLink, connect, host_and_port, server_address
+from tmrl_like.transport import PeerLink, host_and_port, server_address
 from tmrl_like.transport.credentials import PeerKeys, ServerKeys, read_keys
 from tmrl_like.wire import messages as m
 
@@ -184,7 +183,7 @@ def _disk(settings: Settings, load: Load) -> Iterator[Finding]:
 
 
 def _keys(settings: Settings) -> Iterator[Finding]:
-    folder = keys_folder(settings.server.keys_dir)
+    folder = settings.server.keys.path
     found = [name for name in ("peer.json", "server.json") if (folder / name).exists()]
     for name in found:
         read_keys(folder / name, PeerKeys if name == "peer.json" else ServerKeys, secret=True)
@@ -245,7 +244,6 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
 def _knock(host: str, port: int, command: str) -> Iterator[Finding]:
     """Look up the host and try to connect; yield `_LISTENS` if the port is open."""
     try:
-        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         socket.create_connection((host, port), WAIT_S).close()
     except socket.gaierror as error:
         yield (
@@ -270,18 +268,14 @@ def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
     yield found
     if found != _LISTENS:
         return
-    keys = KeyFolder(keys_folder(settings.server.keys_dir))
-    if not (keys.path / "peer.json").exists():
+    if not (settings.server.keys.path / "peer.json").exists():
         yield (
             PROBLEM,
             "this machine has no key: there `tmrl-like keys invite NAME`, here `tmrl-like keys "
             "join -`",
         )
         return
-    dialled = connect(
-        settings.server.transport, *host_and_port(address), keys, settings.server.limits
-    )
-    with contextlib.closing(dialled) as link:
+    with contextlib.closing(settings.server.dial()) as link:
         yield from talk(link, load)
 
 

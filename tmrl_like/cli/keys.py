@@ -41,7 +41,9 @@ def _invite(arguments: Arguments, folder: KeyFolder) -> None:
 
 
 def _join(arguments: Arguments, folder: KeyFolder) -> None:
-    before = _key_of(folder)
+    before = None
+    with contextlib.suppress(CredentialsError):  # it has none that can be read
+        before = read_keys(folder.path / "peer.json", PeerKeys, secret=True)
     keys = folder.join(_pasted_line() if arguments.line == "-" else arguments.line)
     print(f"this machine may connect as {keys.name} ({', '.join(keys.roles)})")
     if before is not None and before.curve_public != keys.curve_public:
@@ -49,13 +51,6 @@ def _join(arguments: Arguments, folder: KeyFolder) -> None:
             f"its key before, {before.name} ({', '.join(before.roles)}), is gone: one folder holds "
             "one key"
         )
-
-
-def _key_of(folder: KeyFolder) -> PeerKeys | None:
-    """Return the key that this machine has for a server, or None if there is none to read."""
-    with contextlib.suppress(CredentialsError):
-        return read_keys(folder.path / "peer.json", PeerKeys, secret=True)
-    return None
 
 
 def _pasted_line() -> str:

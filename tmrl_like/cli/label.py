@@ -84,9 +84,9 @@ def as_rgb(picture: Frame) -> Frame:
     """
     if picture.ndim == 4:
         picture = picture[-1]
-    if picture.ndim == 3 and not channels_are_last(picture.shape):
+    if picture.ndim == 2:
+        picture = picture[..., None]
+    elif not channels_are_last(picture.shape):
         picture = np.moveaxis(picture, 0, -1)
-    if picture.ndim == 3 and picture.shape[-1] in (3, 4):
-        return np.ascontiguousarray(picture[..., :3])
-    grey = picture if picture.ndim == 2 else picture[..., -1]
-    return np.stack([grey] * 3, axis=-1)
+    is_coloured = picture.shape[-1] in (3, 4)
+    return np.ascontiguousarray(picture[..., [0, 1, 2] if is_coloured else [-1, -1, -1]])

@@ -147,7 +147,9 @@ def describe_response(
             f"delay: no effect of the actions was seen within {response.max_lag} steps: raise "
             "--excitation, or --delay-steps; if there should be one, check whether actions arrive"
         ]
-    lines = [f"delay: {_describe_effect(response, period_s)}"]
+    parts = (f"{response.shares[lag]:.0%} {_after(lag, period_s)}" for lag in response.lags)
+    effect = ", ".join(parts)
+    lines = [f"delay: an action's effect shows {effect}; measured over {response.rows} steps"]
     if has_pictures:
         lines.append(
             "note: pictures and long arrays were reduced to a few numbers; what they show is a hint"
@@ -160,15 +162,11 @@ def describe_response(
     return [*lines, _describe_buffer(response, held, is_sure=not has_pictures)]
 
 
-def _describe_effect(response: Response, period_s: float | None) -> str:
-    first, last = response.lags[0], response.lags[-1]
-    span = f"shows after {_after(first, period_s)}"
-    if last > first:
-        span = f"first {span}, the last of it after {_after(last, period_s)}"
-    parts = ", ".join(
-        f"{response.shares[lag]:.0%} after {counted(lag, 'step')}" for lag in response.lags
-    )
-    return f"an action {span} (of its effect {parts}; measured over {response.rows} steps)"
+def _after(lag: int, period_s: float | None) -> str:
+    if not lag:
+        return "in the step itself"
+    age = counted(lag, "step")
+    return f"after {age}" if period_s is None else f"after {age} ({lag * period_s * 1e3:.0f} ms)"
 
 
 def _describe_buffer(response: Response, held: int, is_sure: bool) -> str:
@@ -189,13 +187,5 @@ def _describe_buffer(response: Response, held: int, is_sure: bool) -> str:
             f"{not_markov}: actions up to {age} old still act, the buffer holds {held}; set "
             f"act_buf_len: {needed}"
         )
-    if held > needed:
-        return f"act_buf_len: {held} covers the delay; {needed} would do, as far as was measured"
-    return f"act_buf_len: {held} covers the delay" if held else "act_buf_len: none is needed"
-
-
-def _after(lag: int, period_s: float | None) -> str:
-    if not lag:
-        return "the step itself"
-    age = counted(lag, "step")
-    return age if period_s is None else f"{age} ({lag * period_s * 1e3:.0f} ms)"
+    enough = f"act_buf_len: {held} covers the delay"
+    return f"{enough}; {needed} would do, as far as was measured" if held > needed else enough

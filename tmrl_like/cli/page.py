@@ -6,11 +6,9 @@ import logging
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.config.paths import keys_folder
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.page.page_app import Page
 from tmrl_like.page.watcher import Watcher
-from tmrl_like.transport import KeyFolder, connect, host_and_port
 
 log = logging.getLogger("tmrl_like.cli")
 
@@ -21,13 +19,7 @@ def main(arguments: Arguments) -> int:
     """Show a run until a stop is requested."""
     settings = arguments.experiment
     stopper = Stopper(arguments.supervised)
-    section = settings.server
-    link = connect(
-        section.transport,
-        *host_and_port(section.host, section.port),
-        KeyFolder(keys_folder(section.keys_dir)),
-        section.limits,
-    )
+    link = settings.server.dial()
     title = {
         "title": settings.run_name,
         "asked_ratio": settings.trainer.max_training_steps_per_env_step,

@@ -13,7 +13,6 @@ from tmrl_like.config.settings import NAME_OF_RUN
 from tmrl_like.errors import ConfigError
 
 _IN_A_RUN = ("run.json", "metrics.jsonl", "policies")
-TO_DRIVE = ("env", "actor", "obs_preprocessor", "action_chain")
 
 
 @dataclass(frozen=True)
@@ -21,13 +20,11 @@ class Place:
     """What the first argument of a command refers to.
 
     Attributes:
-        typed: the argument as it was typed.
         version: a policy's version, its tag, or `newest`; empty if none was given.
         file: the experiment's file; None if the argument names a run.
         run: the run's folder; None if the argument names an experiment.
     """
 
-    typed: str
     version: str = ""
     file: Path | None = None
     run: Path | None = None
@@ -82,11 +79,11 @@ def find_place(typed: str) -> Place:
         run = Path(name) if is_run else runs.get(name)
         file = find_experiment(name)
         if run is not None and (version or file is None):
-            return Place(typed, version, run=run)
+            return Place(version, run=run)
     except OSError as error:
         raise ConfigError(f"{typed}: cannot be read: {error.strerror}") from None
     if file is not None:
-        return Place(typed, version, file=file)
+        return Place(version, file=file)
     written = Path(name, f"{Path(name).name}.yaml")  # by `init`, in a folder of that name
     known = [*shipped(), *(own.stem for own in Path().glob("*.yaml")), *runs]
     near = written if written.is_file() else nearest(name, known)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
-from tmrl_like.base.files import write_atomically
+from tmrl_like.base.files import write_atomically, writing
 from tmrl_like.base.folders import data_folder
-from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.tables import print_table
 from tmrl_like.errors import ConfigError, PolicyError, expect
@@ -24,14 +24,14 @@ def main(arguments: Arguments) -> int:
     """Carry out one action."""
     try:
         if arguments.place is None:
-            runs = sorted((data_folder() / "runs").glob("*/"))
-            return _list(*(PolicyStore(run / FOLDER) for run in runs))
-        store = PolicyStore(arguments.found.folder() / FOLDER)
-        version = arguments.found.version or NEWEST
+            _list(sorted((data_folder() / "runs").glob("*/")))
+            return 0
+        run, version = arguments.found.folder(), arguments.found.version or NEWEST
+        store = PolicyStore(run / FOLDER)
         if arguments.action == "export":
             _export(store, version, arguments)
         elif arguments.action == "list":
-            _list(store)
+            _list([run])
         else:
             expect(
                 not AUTOMATIC.fullmatch(arguments.tag),
@@ -47,7 +47,7 @@ def main(arguments: Arguments) -> int:
 
 def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
     """Write a policy to a file."""
-    source, file = store.find(version), Path(arguments.file)
+    source, file = store.find(version), arguments.file
     suffix = ".onnx" if arguments.onnx else ".safetensors"
     expect(
         file.suffix == suffix,
@@ -58,13 +58,11 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
     is_used = arguments.onnx or not arguments.allow
     expect(is_used, "--allow", arguments.allow, "--onnx beside it")
     policy = load_policy(source, allow=arguments.allow) if arguments.onnx else None
-    try:
+    with writing("the policy", file):
         if policy is None:
             write_atomically(file, source.read_bytes())
         else:
             write_onnx(policy, file)
-    except OSError as error:
-        raise ConfigError(f"cannot write the policy to {file}: {one_line(error)}") from None
     if policy is None:
         command = to_type("tmrl-like", "test", "EXPERIMENT", "--policy", file)
         print(f"{file}: {source}; drive it with `{command}`, or load_policy in Python")
@@ -72,14 +70,13 @@ def _export(store: PolicyStore, version: str, arguments: Arguments) -> None:
         print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
 
 
-def _list(*stores: PolicyStore) -> int:
+def _list(runs: Sequence[Path]) -> None:
     """Show the policies of each run that has any."""
-    listed = {store.folder.parent.name: rows for store in stores if (rows := _rows(store))}
+    listed = {run.name: rows for run in runs if (rows := _rows(PolicyStore(run / FOLDER)))}
     for run, rows in listed.items():
         print_table(run, _COLUMNS, rows)
     if not listed:
         print("no policies yet; `tmrl-like run EXPERIMENT` makes some")
-    return 0
 
 
 def _what_is_not_in_it(policy: Policy) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tmrl_like.base.processes import cores_to_train_with
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.places import TO_DRIVE
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.experiment import Experiment
 
+TO_DRIVE = ("env", "actor", "obs_preprocessor", "action_chain")
 TO_COLLECT = (*TO_DRIVE, "sample_compressor")
 TO_LEARN = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
 
@@ -23,7 +23,7 @@ def parts_to_train(arguments: Arguments) -> tuple[str, ...]:
 
 
 def prepare(arguments: Arguments, parts: tuple[str, ...], trains: bool = False) -> Experiment:
-    """Set up threads and seeds, and import these parts of the experiment."""
+    """Set up this process, which may be one that trains, and import parts of the experiment."""
     experiment = arguments.experiment
     section = experiment.trainer if trains else experiment.worker
     threads = section.torch_threads or cores_to_train_with()
@@ -31,9 +31,12 @@ def prepare(arguments: Arguments, parts: tuple[str, ...], trains: bool = False) 
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)
     )
     experiment = experiment.with_code(parts)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(threads)
+    if trains:
+        from tmrl_like.agents.process import tune_process
+
+        tune_process(threads)
+    elif "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
     experiment.seed_generators()
     return experiment
 

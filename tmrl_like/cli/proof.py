@@ -39,7 +39,7 @@ def prove(
     # imports numpy, which `run` itself starts without
     from tmrl_like.metrics.curves import plot_returns
 
-    levels = {"untrained": _return_of(untrained), "trained": _return_of(trained)}
+    levels = {"untrained": mean_and_std(untrained), "trained": mean_and_std(trained)}
     picture = folder / "proof.png"
     if plot_returns(picture, [folder], levels):
         print(f"picture: {picture}")
@@ -55,7 +55,7 @@ def judge(
     difference (from the variances of both samples, Welch), and `min_terminated_share` of its
     episodes reached a terminal state.
     """
-    (low, low_std), (high, high_std) = _return_of(untrained), _return_of(trained)
+    (low, low_std), (high, high_std) = mean_and_std(untrained), mean_and_std(trained)
     error = math.sqrt(low_std**2 / len(untrained) + high_std**2 / len(trained))
     is_better = high > low and high - low >= section.margin * error
     distance = f"{(high - low) / error:.1f}" if error else "many"
@@ -70,7 +70,3 @@ def judge(
             f"{section.min_terminated_share:.0%} are asked for"
         )
     return is_better and share >= section.min_terminated_share, said
-
-
-def _return_of(episodes: Sequence[EpisodeStats]) -> tuple[float, float]:
-    return mean_and_std([e.return_ for e in episodes])

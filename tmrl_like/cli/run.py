@@ -14,7 +14,7 @@ import msgspec
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
-from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, INTERRUPTED, Stopper
+from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import is_loopback
@@ -34,10 +34,6 @@ class PartDiedError(TmrlLikeError):
         is_mistake = child.exit_code == ConfigError.exit_code
         super().__init__(child.cause() if is_mistake else f"the {child.role} died: {child.cause()}")
         self.exit_code = ConfigError.exit_code if is_mistake else TmrlLikeError.exit_code
-
-
-class _ToldToStopError(Exception):
-    """Ctrl-C or SIGTERM was received."""
 
 
 def main(arguments: Arguments) -> int:
@@ -62,11 +58,8 @@ def main(arguments: Arguments) -> int:
     )
     with use_run(settings.paths, "run", alone=starts_over) as let_others:
         show(title)
-        try:
-            with Family() as family:
-                return Run(arguments, family, stopper, let_others).run()
-        except _ToldToStopError:
-            return INTERRUPTED
+        with Family() as family:
+            return Run(arguments, family, stopper, let_others).run()
 
 
 def show(text: str) -> None:
@@ -137,7 +130,8 @@ class Run:
         """
         folder = self._settings.paths.folder
         if folder.exists() and (self._arguments.fresh or self._arguments.proof):
-            self._check_code()
+            # imports the code of all parts
+            self._wait_until_ended(self._start(_CHECK, "config"))
             now = datetime.datetime.now()
             aside = folder.with_name(f"{folder.name}-until-{now:%Y%m%d-%H%M%S}")
             try:
@@ -154,12 +148,6 @@ class Run:
         self._let_others()
         self._log = self._settings.paths.log.open("a", encoding="utf-8", buffering=1)
         self._write(self._early_lines.getvalue())
-
-    def _check_code(self) -> None:
-        """Import the code of all parts, in a process that then ends. Raises PartDiedError if that
-        fails.
-        """
-        self._wait_until_ended(self._start(_CHECK, "config"))
 
     def _train(self) -> None:
         """Start trainer, page and workers, and watch them until training is over."""
@@ -193,7 +181,7 @@ class Run:
         """
         for trainer in self._parts("trainer"):
             if trainer.error and trainer.error not in str(failure):
-                if isinstance(failure, _ToldToStopError):
+                if isinstance(failure, KeyboardInterrupt):
                     raise PartDiedError(trainer) from None
                 self._say(f"the trainer, too: {trainer.error}")
 
@@ -265,11 +253,11 @@ class Run:
 
     def _turn(self) -> None:
         """Do one round of watching all parts. Raises PartDiedError if a part has ended before it
-        was done.
+        was done, KeyboardInterrupt after Ctrl-C or SIGTERM.
         """
         self._hear(_TURN_S)
         if self._stopper.requested:
-            raise _ToldToStopError
+            raise KeyboardInterrupt
         if dead := [child for child in self._family.children if self._has_died(child)]:
             self._hear_last_words()
             raise PartDiedError(dead[0])

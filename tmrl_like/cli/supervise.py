@@ -21,10 +21,10 @@ from functools import partial
 
 from tmrl_like.base.children import start_child
 from tmrl_like.base.threads import no_process, start_thread
+from tmrl_like.metrics.reading import EPOCH, WARM_UP
 
 ERROR_PREFIX = "tmrl-like: error: "
 _FOR_PARENT = ("ready", 'episode {"')
-_PROGRESS = ("epoch ", "waiting for samples")  # of a trainer
 _KILL_WAIT_S = 2.0
 _READ_WITHIN_S = 1.0
 if sys.platform == "win32":
@@ -104,7 +104,7 @@ class Family:
             child.readers.append(start_thread(partial(read, child), f"tmrl-{role}"))
         return child
 
-    def lines(self, wait_s: float = 0.0) -> Iterator[str]:
+    def lines(self, wait_s: float) -> Iterator[str]:
         """Yield the children's lines on standard error since the last call; waits up to `wait_s`
         for the first one.
         """
@@ -166,7 +166,7 @@ class Family:
         with contextlib.suppress(ValueError, OSError), child.process.stderr as stream:
             for line in stream:
                 text = line.rstrip("\r\n")
-                if text.strip() and not text.startswith(_PROGRESS):
+                if text.strip() and not text.startswith((EPOCH, WARM_UP)):
                     child.last_words = text.strip()
                 if text.startswith(ERROR_PREFIX):
                     child.error = child.error or text.removeprefix(ERROR_PREFIX)

@@ -22,13 +22,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 def summary_row(name: str, episodes: Sequence[EpisodeStats]) -> list[str]:
     """Return the row of a policy's episodes for `SUMMARY_COLUMNS`."""
-    mean, std = mean_and_std([e.return_ for e in episodes])
+    mean, std = mean_and_std(episodes)
     share = sum(e.terminated for e in episodes) / len(episodes)
     steps = sum(e.steps for e in episodes) / len(episodes)
     spread = f" ± {std:.3f}" if len(episodes) > 1 else ""
     return [name, str(len(episodes)), f"{mean:.3f}{spread}", f"{share:.0%}", f"{steps:.1f}"]
 
 
-def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample standard deviation (0 for a single value)."""
-    return fmean(values), stdev(values) if len(values) > 1 else 0.0
+def mean_and_std(episodes: Sequence[EpisodeStats]) -> tuple[float, float]:
+    """Return mean and sample standard deviation of the returns (0 for a single one)."""
+    returns = [episode.return_ for episode in episodes]
+    return fmean(returns), stdev(returns) if len(returns) > 1 else 0.0

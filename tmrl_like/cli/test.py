@@ -14,8 +14,7 @@ import numpy as np
 
 from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.places import TO_DRIVE
-from tmrl_like.cli.prepare import find_policy, prepare
+from tmrl_like.cli.prepare import TO_DRIVE, find_policy, prepare
 from tmrl_like.cli.preview import enlarged
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row

@@ -15,8 +15,7 @@ from typing import Any
 import psutil
 
 from tmrl_like.agents.pretraining import encoder_of, save_encoder, train_encoder
-from tmrl_like.agents.process import tune_process
-from tmrl_like.base.files import write_atomically
+from tmrl_like.base.files import write_atomically, writing
 from tmrl_like.cli.arguments import Arguments, how_to_test, to_type
 from tmrl_like.cli.best import hooks_of
 from tmrl_like.cli.changes import changes_since
@@ -46,7 +45,6 @@ def main(arguments: Arguments) -> int:
         arguments.experiment.refuse_finished()
     parts = _IN_PROCESS if in_process else parts_to_train(arguments)
     experiment = prepare(arguments, parts, trains=True)
-    tune_process()
     how: dict[str, Any] = {
         "supervised": arguments.supervised,
         "sinks": _sinks(experiment),
@@ -116,16 +114,13 @@ def _train_encoder(arguments: Arguments) -> int:
     """Train the encoder of pictures as half of an autoencoder, and write it to a file."""
     file = arguments.encoder
     experiment = prepare(arguments, parts_to_train(arguments), trains=True)
-    tune_process()
     training = experiment.training()
     encoder = encoder_of(training.agent)
     expect_no_worker(training)
     pictures = (training.memory.sample().obs for _ in range(ENCODER_STEPS))
     missing = [*train_encoder(encoder, pictures)]
-    try:
+    with writing("the encoder", file):
         save_encoder(encoder, file)
-    except OSError as error:
-        raise ConfigError(f"cannot write the encoder to {file}: {error}") from None
     kept = 1.0 - statistics.fmean(missing[-ENCODER_STEPS // 20 :])
     print(
         f"{file}: from {training.total_samples:,} samples; it keeps {kept:.0%} of what differs "

@@ -59,16 +59,6 @@ def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] 
     return document.components[keys]
 
 
-def arguments_written(location: Location, value: object) -> dict[Any, Any]:
-    """Return the arguments for the code that `value` names. Raises ConfigError if they are not keys
-    with values.
-    """
-    arguments = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
-    if not isinstance(arguments, dict):
-        raise (location / _ARGUMENTS).error(f"expected keys with values, got {arguments!r:.80}")
-    return arguments
-
-
 def check_value(location: Location, annotation: Any, value: object) -> Any:
     """Return `value` as the type that `annotation` names. Raises ConfigError if it does not fit."""
     kinds = _kinds(annotation)
@@ -140,12 +130,8 @@ def type_name(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(type_name, arguments)))
     if origin in (list, tuple, collections.abc.Sequence):
-        inner = [type_name(a) for a in arguments if a is not Ellipsis]
-        return (
-            f"a list of {inner[0] if len(set(inner)) == 1 else ', '.join(inner)}"
-            if inner
-            else "a list"
-        )
+        inner = dict.fromkeys(type_name(a) for a in arguments if a is not Ellipsis)
+        return f"a list of {', '.join(inner)}" if inner else "a list"
     if origin in (dict, collections.abc.Mapping) or dataclasses.is_dataclass(annotation):
         return "keys with values"
     if origin is collections.abc.Callable:
@@ -166,17 +152,20 @@ def is_component(value: object) -> TypeGuard[dict[Any, Any]]:
     return isinstance(value, dict) and _PATH in value
 
 
-def _resolve(location: Location, value: object, supplied: tuple[str, ...] = ()) -> Factory:
+def _resolve(location: Location, value: Any, supplied: tuple[str, ...] = ()) -> Factory:
+    if isinstance(value, str):
+        value = {_PATH: value}
     target = _imported(location, value)
-    written = arguments_written(location, value)
-    arguments = _check_arguments(location / _ARGUMENTS, target, written, supplied)
+    location /= _ARGUMENTS
+    written = value.get(_ARGUMENTS) or {}
+    if not isinstance(written, dict):
+        raise location.error(f"expected keys with values, got {written!r:.80}")
+    arguments = _check_arguments(location, target, written, supplied)
     return functools.partial(target, **arguments) if arguments else target
 
 
 def _imported(location: Location, value: object) -> Factory:
     """Import what `value` names. Raises ConfigError if that is not callable."""
-    if isinstance(value, str):
-        value = {_PATH: value}
     if not is_component(value) or not isinstance(value[_PATH], str):
         raise location.error(
             f"expected an import path, or class_path with init_args, got {value!r:.80}"
@@ -215,13 +204,12 @@ def _check_arguments(
             known = [n for n in parameters if n not in supplied]
             raise at.error(f"{problem}; {suggestion(name, known)}")
         parameter = parameters.get(name)
-        annotation: Any = Any
-        # as options are described and printed
-        if is_page and value == "none" and parameter is not None and parameter.default is None:
-            value = None
-        if parameter is not None and not (value is None and parameter.default is None):
-            annotation = parameter.annotation
-        checked[name] = _argument(at, annotation, value)
+        if parameter is None:
+            checked[name] = _argument(at, Any, value)
+        elif parameter.default is None and (value is None or (is_page and value == "none")):
+            checked[name] = None  # pages describe and print it as none
+        else:
+            checked[name] = _argument(at, parameter.annotation, value)
     return checked
 
 

@@ -44,12 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from tmrl_like.base.folders import data_folder
-from tmrl_like.config.paths import (
-    EXPERIMENT_VARIABLE,
-    RUN_VARIABLE,
-    RunPath,
-    RunPaths,
-)
+from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.settings import Settings
 
 
@@ -63,9 +58,9 @@ def _settings() -> Settings:
     experiment = _read("EXPERIMENT")
     if experiment is None:
         return Settings()
-    from tmrl_like.config.loading import load_settings
+    from tmrl_like.config.loading import open_experiment, settings_of
 
-    return load_settings(experiment)
+    return settings_of(open_experiment(experiment))
 
 
 def _read(name: str) -> Any:
@@ -97,8 +92,8 @@ _OF_SETTINGS = {
     "WANDB_PROJECT": "trainer.wandb_project",
 }
 _OTHERS: dict[str, Callable[[], Any]] = {
-    "EXPERIMENT": lambda: os.environ.get(EXPERIMENT_VARIABLE) or None,
-    "RUN_NAME": lambda: os.environ.get(RUN_VARIABLE) or _settings().run_name,
+    "EXPERIMENT": lambda: os.environ.get("TMRL_LIKE_EXPERIMENT") or None,
+    "RUN_NAME": lambda: os.environ.get("TMRL_LIKE_RUN") or _settings().run_name,
     "DATA_FOLDER": data_folder,
     "KEYS_FOLDER": lambda: Path(_read("DATA_FOLDER")) / "keys",
     "WANDB_RUN_ID": lambda: _settings().trainer.wandb_run_id or _read("RUN_NAME"),

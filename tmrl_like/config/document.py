@@ -6,7 +6,7 @@ Values from the command line (`--trainer.epochs 3`) override the file's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,7 @@ def parse_value(text: str) -> Any:
 
 
 def split_overrides(
-    arguments: Sequence[str], top_level: Iterable[str]
+    arguments: Iterable[str], top_level: Collection[str]
 ) -> tuple[list[tuple[Keys, str]], list[str]]:
     """Separate `--key.key VALUE` and `--key.key=VALUE` from a command's own arguments.
 
@@ -188,20 +188,18 @@ def split_overrides(
     Raises:
         ConfigError: an override without a value.
     """
-    top_level = set(top_level)
     overrides: list[tuple[Keys, str]] = []
     others: list[str] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
+    rest = iter(arguments)
+    for argument in rest:
         name, has_value, value = argument.partition("=")
         if not name.startswith("--") or not ("." in name or name[2:] in top_level):
             others.append(argument)
             continue
         if not has_value:
-            if not rest or rest[0].startswith("--"):
+            value = next(rest, "--")
+            if value.startswith("--"):
                 raise ConfigError(f"{_COMMAND_LINE}: {name} needs a value: {name} VALUE")
-            value = rest.pop(0)
         overrides.append((tuple(name[2:].split(".")), value))
     return overrides, others
 

@@ -65,23 +65,16 @@ def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
     wanted = set(parts)
     if "sample_compressor" in parts and "sample_compressor" not in document.data:
         wanted.add("memory")
-    made = {name: _part(document, name) if name in wanted else None for name in _NEEDED_METHODS}
+    made: dict[str, Any] = dict.fromkeys(_NEEDED_METHODS)
+    for name, value in document.data.items():
+        if name in PARTS and (value is None or name in wanted):
+            made[name] = None if value is None else _part(document, name)
     if "memory" in wanted and "env" not in wanted:
         try:
             made["env"] = _part(document, "env")
         except ConfigError:  # a trainer's machine may lack the robot's packages
             made["env"] = Elsewhere
-    for name, value in document.data.items():
-        if name in PARTS and name not in made and (value is None or name in wanted):
-            made[name] = None if value is None else _part(document, name)
     return made
-
-
-def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
-    """Return the plain values of an experiment's file. Raises what `open_experiment` does, and
-    ConfigError if a value is wrong.
-    """
-    return settings_of(open_experiment(path, overrides))
 
 
 def settings_of(document: Document) -> Settings:
@@ -114,7 +107,7 @@ def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
     return _opened(read_document(find_experiment(str(path)) or Path(path)), overrides)
 
 
-def open_kept(text: str, path: str, overrides: Overrides = ()) -> Document:
+def open_kept(text: str, path: str, overrides: Overrides) -> Document:
     """Do what `open_experiment` does, with a saved text of the file `path`, which may no longer
     exist.
     """
@@ -232,9 +225,7 @@ def _part(document: Document, name: str) -> Any:
     return component
 
 
-def with_defaults(
-    document: Document, name: str, made: Factory | None = None, shows_told: bool = True
-) -> Any:
+def with_defaults(document: Document, name: str, made: Factory | None, shows_told: bool) -> Any:
     """Return a part as it was written; if it was imported, with those defaults that YAML can
     express.
 

@@ -10,9 +10,6 @@ from pathlib import Path
 
 from tmrl_like.base.folders import data_folder
 
-RUN_VARIABLE = "TMRL_LIKE_RUN"
-EXPERIMENT_VARIABLE = "TMRL_LIKE_EXPERIMENT"
-
 
 class RunPath(enum.Enum):
     """Stands for a path argument that was left out."""
@@ -20,14 +17,9 @@ class RunPath(enum.Enum):
     OF_RUN = "the file of the run that `config_constants` names when the constructor is called"
 
 
-def default_keys_folder() -> Path:
-    """Return the folder of this machine's keys."""
-    return data_folder() / "keys"
-
-
-def keys_folder(given: str | None) -> Path:
+def keys_folder(given: str | None = None) -> Path:
     """Return the given folder of keys, or this machine's default if None."""
-    return Path(given).expanduser() if given else default_keys_folder()
+    return Path(given).expanduser() if given else data_folder() / "keys"
 
 
 class RunPaths:
@@ -35,7 +27,6 @@ class RunPaths:
 
     Attributes:
         run_name: names the run's folder.
-        root: the data folder.
         folder: folder of this run.
         users: lock files of the processes that use the run now; outside its folder, which may be
             renamed.
@@ -56,7 +47,7 @@ class RunPaths:
 
     def __init__(self, run_name: str, root: str | Path, folder: Path | None = None) -> None:
         self.run_name = run_name
-        self.root = root = Path(root)
+        root = Path(root)
         self.folder = folder or root / "runs" / run_name
         self.users = root / "in_use" / run_name
         self.weights = self.folder / "weights"

@@ -16,11 +16,12 @@ from msgspec import Meta
 
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.options import Natural, NotNegative, Options, Port, Positive
-from tmrl_like.config.paths import RunPaths
+from tmrl_like.config.paths import RunPaths, keys_folder
 from tmrl_like.engine.options import AtLeastMiB, EngineOptions
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.trainer.options import Schedule, TrainerOptions
+from tmrl_like.transport import KeyFolder, PeerLink, connect
 from tmrl_like.transport.addresses import host_and_port, is_address, server_address
 from tmrl_like.transport.base import TransportOptions
 from tmrl_like.worker.options import WorkerOptions
@@ -89,6 +90,16 @@ class ServerSection(ServerOptions):
     def dialled(self) -> dict[str, Any]:
         """The connection arguments that workers and trainer share."""
         return self.connection | {"server_ip": self.host, "server_port": self.port}
+
+    @property
+    def keys(self) -> KeyFolder:
+        """The folder with this machine's keys."""
+        return KeyFolder(keys_folder(self.keys_dir))
+
+    def dial(self) -> PeerLink:
+        """Open this machine's side of a link to the server. Raises what `connect` does."""
+        address = host_and_port(self.host, self.port)
+        return connect(self.transport, *address, self.keys, self.limits)
 
     def engine_options(self, run: str) -> EngineOptions | None:
         """Return the engine's options for a run, or None if there is no engine."""

@@ -15,6 +15,8 @@ Record = dict[str, Any]
 """A flat dictionary with a "kind" ("round", "episode" or "warm_up"); docs/metrics.md describes its
 contents.
 """
+EPOCH, WARM_UP = "epoch ", "waiting for samples"
+"""How the lines begin that show a trainer's progress: of a round, of a warm-up."""
 
 
 def numbers_of(record: Record) -> dict[str, float]:

@@ -20,7 +20,7 @@ import msgspec
 from tmrl_like.base.text import clock, counted, duration
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import ConfigError, MissingExtraError
-from tmrl_like.metrics.reading import Record, numbers_of, return_of
+from tmrl_like.metrics.reading import EPOCH, WARM_UP, Record, numbers_of, return_of
 from tmrl_like.wire.condition import FIGURES
 
 log = logging.getLogger("tmrl_like.metrics")
@@ -278,7 +278,7 @@ def describe_round(record: Record) -> str:
         text.format(record[name]) for name, text in SHOWN.items() if record.get(name) is not None
     ]
     facts += [f"{name} {words}" for name, words in rows_of_round(record)]
-    begin = f"epoch {record['epoch']} round {record['round']}: {clock(record['time_s'])}"
+    begin = f"{EPOCH}{record['epoch']} round {record['round']}: {clock(record['time_s'])}"
     return " · ".join((begin, *facts))
 
 
@@ -316,8 +316,7 @@ def rows_of_round(r: Record) -> list[tuple[str, str]]:
 def describe_warm_up(record: Record) -> str:
     """Return a text that says how many of the samples that training waits for have come."""
     return (
-        f"waiting for samples: {record['env_steps_total']:,} of {record['start_training']:,} "
-        "(start_training)"
+        f"{WARM_UP}: {record['env_steps_total']:,} of {record['start_training']:,} (start_training)"
     )
 
 

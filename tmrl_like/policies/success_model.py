@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
+from tmrl_like.base.files import writing
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.layers import layer_of
@@ -71,10 +72,8 @@ class SuccessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write_success_model(file: Path, spec: SuccessSpec, weights: Weights) -> None:
     """Write a model to a file. Raise ConfigError if it cannot be written."""
-    try:
+    with writing("the model", file):
         write_weights(file, weights, msgspec.json.encode(spec).decode())
-    except OSError as error:
-        raise ConfigError(f"cannot write the model to {file}: {error}") from None
 
 
 class SuccessModel:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tmrl_like.base.files import lock_folder
+from tmrl_like.base.files import lock_folder, writing
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sample_store import (
     SUFFIX,
@@ -145,10 +145,8 @@ def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
         ConfigError: the folder is in use or holds samples, or the disk does not accept them.
     """
     refuse_taken(folder)
-    try:
+    with writing("the data set", folder):
         lock = lock_folder(folder)
-    except OSError as error:
-        raise ConfigError(f"cannot write the data set to {folder}: {error}") from None
     if lock is None:
         raise ConfigError(f"{folder} is being written to by another process: choose another folder")
     store = SampleStore(folder, lock)

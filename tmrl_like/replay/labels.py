@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tmrl_like.base import tree
-from tmrl_like.base.files import write_atomically
+from tmrl_like.base.files import write_atomically, writing
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.streams import info_of, recorded_episodes
 from tmrl_like.types import Buffer, Observation
@@ -83,10 +83,8 @@ def write_labels(file: Path, labels: Mapping[int, bool]) -> None:
     written.
     """
     lines = [f"{episode},{str(labels[episode]).lower()}" for episode in sorted(labels)]
-    try:
+    with writing("the labels", file):
         write_atomically(file, "\n".join([_HEAD, *lines, ""]).encode())
-    except OSError as error:
-        raise ConfigError(f"cannot write the labels to {file}: {error}") from None
 
 
 def read_labels(file: Path, num_episodes: int) -> dict[int, bool]:

@@ -15,11 +15,10 @@ from typing import TypeVar
 
 import gymnasium
 import numpy as np
-from msgspec import Meta
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import clocks, script
-from tmrl_like.base.options import expect_in_range
+from tmrl_like.base.options import Natural, in_range
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.config.run_lock import LISTENS, use_run
 from tmrl_like.delivery.folder import name_of_peer, open_folder
@@ -128,7 +127,7 @@ class Parts:
     def _make_env(self, env_cls: Callable[[], gymnasium.Env], number: int) -> SupervisedEnv:
         options, seed = self._options, self._keywords.get("seed")
         if seed is not None:
-            expect_in_range("seed", seed, int, Meta(ge=0))
+            in_range("seed", seed, Natural)
             seed = _seed_of(seed, self._keywords.get("name") or "", number)
         return self._closed_at_end(SupervisedEnv(env_cls, options.hang_timeout_s, seed))
 

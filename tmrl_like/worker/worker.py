@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 import gymnasium
-from msgspec import Meta
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import script
 from tmrl_like.base.gone import GONE
-from tmrl_like.base.options import expect_in_range, refuse_unknown, with_given
+from tmrl_like.base.options import Positive, in_range, refuse_unknown, with_given
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread, wait_checking
 from tmrl_like.config.paths import RunPath, RunPaths
@@ -504,7 +503,7 @@ class RolloutWorker:
             Percentiles in milliseconds, overruns and, under "rtgym", the result of rtgym's own
             benchmark if the environment was configured with it.
         """
-        expect_in_range("nb_steps", nb_steps, int, Meta(ge=1))
+        in_range("nb_steps", nb_steps, Positive)
         result = self.measure(int(nb_steps), test).summary()
         if getattr(self.env.unwrapped, "benchmark", False):
             result["rtgym"] = self.env.unwrapped.benchmarks()

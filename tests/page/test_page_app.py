@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from contextlib import closing
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -67,11 +68,17 @@ def test_the_server_is_asked_a_few_times_a_second_while_a_browser_asks_and_rarel
     assert asked_within(start_s + 36, start_s + 56) <= 5
 
 
-def test_a_browser_that_begins_to_ask_has_the_server_asked_at_once():
-    watcher = quiet_watcher()
-    watcher.session.wake = Mock()
+def test_a_browser_that_begins_to_ask_has_the_server_asked_at_once(monkeypatch):
+    watcher, clock, asked = watcher_without_a_thread(), Mock(), []
+    monkeypatch.setattr("tmrl_like.page.watcher.time", clock)
+    ask = partial(watcher.on_tick, lambda data: not asked.append(data), True)
+    for clock.monotonic.return_value in (1e7, 1e7 + 0.4):
+        ask()
+    assert len(asked) == 1
+    watcher.session.wake = Mock(side_effect=ask)
     for _ in range(3):
         watcher.workers()
+    assert len(asked) == 2
     watcher.session.wake.assert_called_once_with()
 
 

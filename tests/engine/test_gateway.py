@@ -22,7 +22,7 @@ from kit.waiting import until
 from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.gateway import ENGINE, Gateway
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.engine.subjects import acks_subject
+from tmrl_like.engine.subjects import ANSWERS, subject_of
 from tmrl_like.errors import CredentialsError
 from tmrl_like.server.relay import Relay
 from tmrl_like.server.server import Server
@@ -186,7 +186,7 @@ def test_a_server_that_hung_seats_its_engine_once(node, inner):
         async def answer(client):
             while not woken.is_set():
                 word = m.Dismissal("w", 1, "it does not fit")
-                await client.publish(acks_subject(RUN, "arena"), m.encode(word))
+                await client.publish(subject_of(RUN, ANSWERS, "arena"), m.encode(word))
                 await client.flush()
             await asyncio.Event().wait()
 

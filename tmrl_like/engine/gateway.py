@@ -25,12 +25,13 @@ from tmrl_like.base.budgets import Lines
 from tmrl_like.engine.connection import EngineConnection, end, hear, wait
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.subjects import (
+    ANSWERS,
+    BEATS,
+    GATEWAYS,
+    POLICIES,
+    SAMPLES,
     GatewayState,
-    acks_subject,
-    beats_subject,
-    gateway_subject,
-    policy_subject,
-    samples_subject,
+    subject_of,
 )
 from tmrl_like.engine.tracks import Tracks
 from tmrl_like.errors import DecodingError
@@ -148,10 +149,10 @@ class Gateway:
         """
         run, site = self._run, client.options["name"]
         # subscribed first: which training it is must be known before what it has stored
-        await hear(client, policy_subject(run), self._on_policy)
-        await hear(client, acks_subject(run, site), self._on_word)
-        for subject in (samples_subject(run, site, "check"), beats_subject(run, site, "check")):
-            await client.publish(subject, headers=_CHECK)
+        await hear(client, subject_of(run, POLICIES), self._on_policy)
+        await hear(client, subject_of(run, ANSWERS, site), self._on_word)
+        for kind in (SAMPLES, BEATS):
+            await client.publish(subject_of(run, kind, site, "check"), headers=_CHECK)
         self._client = client
         stated_at = 0.0
         while self._tasks or not self._closing.is_set():
@@ -163,7 +164,8 @@ class Gateway:
             if client.is_connected and time.monotonic() - stated_at > _STATE_S:
                 stated_at = time.monotonic()
                 await client.publish(
-                    gateway_subject(run, site), msgspec.msgpack.encode(GatewayState(*self._policy))
+                    subject_of(run, GATEWAYS, site),
+                    msgspec.msgpack.encode(GatewayState(*self._policy)),
                 )
 
     def _start(self, message: m.SamplePacket | m.Beat, data: bytes | memoryview) -> None:
@@ -205,10 +207,10 @@ class Gateway:
         run, site = self._run, client.options["name"]
         try:
             if isinstance(message, m.Beat):
-                await client.publish(beats_subject(run, site, message.worker), data)
+                await client.publish(subject_of(run, BEATS, site, message.worker), data)
             else:
-                subject = samples_subject(run, site, message.worker)
-                await client.jetstream().publish(subject, data, timeout=_PATIENCE_S)
+                where = subject_of(run, SAMPLES, site, message.worker)
+                await client.jetstream().publish(where, data, timeout=_PATIENCE_S)
             return True
         except nats.errors.MaxPayloadError:
             reason = (

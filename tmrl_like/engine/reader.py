@@ -30,13 +30,15 @@ from tmrl_like.engine.connection import EngineConnection, end, hear, wait
 from tmrl_like.engine.seat import SeatKeeper, in_copies
 from tmrl_like.engine.stream_pass import StreamPass
 from tmrl_like.engine.subjects import (
+    ANSWERS,
+    BEATS,
+    GATEWAYS,
+    POLICIES,
+    SAMPLES,
     GatewayState,
-    all_beats,
-    all_samples,
     feed_of,
-    gateway_subject,
-    policy_subject,
     stream_name,
+    subject_of,
     token,
 )
 from tmrl_like.errors import ConfigError, DecodingError
@@ -100,7 +102,7 @@ class Reader:
         self.where = ", ".join(options.nodes)
         self._run, self._max_bytes = options.run, options.max_bytes
         self._name = stream_name(options.run)
-        self._samples = all_samples(options.run)
+        self._samples = subject_of(options.run, SAMPLES, None, None)
         self._seat_s, self._lonely_after_s = seat_s, lonely_after_s
         self._policy_again_s = policy_again_s
         self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -253,7 +255,7 @@ class Reader:
     async def _say_who_trains(self, client: Client) -> None:
         if self._is_seated and self._hello is not None:
             training = feed_of(self._hello.run) or self._feed
-            await client.publish(policy_subject(self._run), m.encode(m.Welcome(training)))
+            await client.publish(subject_of(self._run, POLICIES), m.encode(m.Welcome(training)))
 
     async def _say_what_waits(self, client: Client) -> None:
         while self._outgoing and client.is_connected:
@@ -263,14 +265,14 @@ class Reader:
                     (message.version, message.published_at_s),
                     time.monotonic(),
                 )
-                await client.publish(policy_subject(self._run), data)
+                await client.publish(subject_of(self._run, POLICIES), data)
                 continue
             if isinstance(message, m.Ack):
                 data = m.encode(self._backlog.on_ack(message))
             elif isinstance(message, m.Dismissal):
                 self._backlog.on_dismissal(message)
             if site := self._sites.get(message.worker):
-                await client.publish(f"tmrl.{token(self._run)}.a.{site}", data)
+                await client.publish(f"{subject_of(self._run, ANSWERS)}.{site}", data)
 
     # incoming messages
 
@@ -285,8 +287,8 @@ class Reader:
         self._backlog.begin()
         while not self._is_seated:
             await asyncio.sleep(_TURN_S)
-        await hear(client, all_beats(self._run), self._on_beat)
-        await hear(client, gateway_subject(self._run), self._on_state)
+        await hear(client, subject_of(self._run, BEATS, None, None), self._on_beat)
+        await hear(client, subject_of(self._run, GATEWAYS, None), self._on_state)
         while True:
             try:
                 await self._provide(stream)

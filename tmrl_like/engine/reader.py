@@ -26,7 +26,7 @@ import msgspec
 from tmrl_like.base.budgets import Lines
 from tmrl_like.base.text import one_line
 from tmrl_like.engine.backlog import Backlog
-from tmrl_like.engine.connection import EngineConnection, end, hear, wait
+from tmrl_like.engine.connection import EngineConnection, first_of, hear, wait
 from tmrl_like.engine.seat import SeatKeeper, in_copies
 from tmrl_like.engine.stream_pass import StreamPass
 from tmrl_like.engine.subjects import (
@@ -166,16 +166,15 @@ class Reader:
             await wait(self._greeted, _TURN_S)
         stream = client.jetstream(timeout=2.0)
         seat = SeatKeeper(self._run, self._hello, stream)
-        work = (self._closing.wait(), self._tend(seat, stream), self._say(client))
-        tasks = [asyncio.ensure_future(part) for part in (*work, self._read(client, stream))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await done.pop()
-            await self._say_what_waits(client)
-            await self._purge(stream)
-            await seat.leave()
-        finally:
-            await end(*tasks)
+        await first_of(
+            self._closing.wait(),
+            self._tend(seat, stream),
+            self._say(client),
+            self._read(client, stream),
+        )
+        await self._say_what_waits(client)
+        await self._purge(stream)
+        await seat.leave()
 
     async def _tend(self, seat: SeatKeeper, stream: JetStreamContext) -> None:
         """Keep the seat; purge stored messages from the stream."""

@@ -41,7 +41,7 @@ from zmq.utils import z85
 
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import CredentialsError, DecodingError, TransportError
-from tmrl_like.transport.addresses import bracketed
+from tmrl_like.transport.addresses import written
 from tmrl_like.transport.base import (
     Identity,
     Incoming,
@@ -448,7 +448,7 @@ class TlspyoPeerLink(TlspyoLink):
     def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
         super().__init__(options)
         keys = folder.peer_keys()
-        self.where = f"{bracketed(host)}:{port}"
+        self.where = written(host, port)
         self._error: CredentialsError | None = None
         self._ever_proved = False
         self._strange_answers = 0

@@ -188,7 +188,7 @@ def _keys(settings: Settings) -> Iterator[Finding]:
     folder = keys_folder(settings.server.keys_dir)
     found = [name for name in ("peer.json", "server.json") if (folder / name).exists()]
     for name in found:
-        read_keys(folder / name, PeerKeys if name == "peer.json" else ServerKeys, secret=True)
+        read_keys(folder / name, PeerKeys if name == "peer.json" else ServerKeys)
     if not found:
         yield OK, f"none in {folder}; the first part of a run on this machine alone makes them"
         return

@@ -54,7 +54,7 @@ def _join(arguments: Arguments, folder: KeyFolder) -> None:
 def _key_of(folder: KeyFolder) -> PeerKeys | None:
     """Return the key that this machine has for a server, or None if there is none to read."""
     with contextlib.suppress(CredentialsError):
-        return read_keys(folder.path / "peer.json", PeerKeys, secret=True)
+        return read_keys(folder.path / "peer.json", PeerKeys)
     return None
 
 
@@ -83,7 +83,7 @@ def _list(arguments: Arguments, folder: KeyFolder) -> None:
         if not (file := folder.path / "peer.json").exists():
             print(f"no keys in {folder.path}: the first server that starts here makes them")
             return
-        name = read_keys(file, PeerKeys, secret=True).name
+        name = read_keys(file, PeerKeys).name
         print(f"this machine connects as {name}; `keys list` on the server's machine lists all")
         return
     roles = {

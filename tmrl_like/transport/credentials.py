@@ -104,7 +104,7 @@ class KeyFolder:
                 "invited; to run a server here give it a folder of its own (--server.keys_dir "
                 "FOLDER)"
             )
-        return read_keys(self.path / "server.json", ServerKeys, secret=True)
+        return read_keys(self.path / "server.json", ServerKeys)
 
     def peer_keys(self) -> PeerKeys:
         """Return this machine's key as a peer; create it, and a server's, if there are no keys.
@@ -113,7 +113,7 @@ class KeyFolder:
             CredentialsError: the file is damaged or readable by others.
         """
         self._create_first()
-        return read_keys(self.path / "peer.json", PeerKeys, secret=True)
+        return read_keys(self.path / "peer.json", PeerKeys)
 
     def invite(self, name: str, roles: tuple[str, ...] = ("worker",)) -> str:
         """Make a key for another machine and return it as one line, to be passed to `join` there.
@@ -162,7 +162,7 @@ class KeyFolder:
                 "(--keys-dir) or remove it"
             )
         disk.remove(self.path / _UNFINISHED)  # else the next start would replace this key
-        self.write("peer.json", keys, private=True)
+        self.write("peer.json", keys)
         return keys
 
     def revoke(self, name: str) -> None:
@@ -178,10 +178,10 @@ class KeyFolder:
         disk.remove(file)
         disk.sync_folder(file.parent)
 
-    def write(self, name: str, content: msgspec.Struct, private: bool = False) -> None:
+    def write(self, name: str, content: msgspec.Struct) -> None:
         """Write a file of this folder; once this returns, the file survives a power cut."""
         file = self.path / name
-        write_atomically(file, checked_json(content), private=private)
+        write_atomically(file, checked_json(content), private=_is_secret(type(content)))
         disk.sync_folder(file.parent)
         remove_drafts(file.parent)
 
@@ -195,8 +195,7 @@ class KeyFolder:
 
     def _authorize(self, server: ServerKeys, name: str, roles: tuple[str, ...]) -> PeerKeys:
         public, secret = _curve_pair()
-        entry = Authorized(roles, public)
-        self.write(f"authorized/{name}.json", entry)
+        self.write(f"authorized/{name}.json", Authorized(roles, public))
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
     def _create_first(self) -> None:
@@ -239,16 +238,12 @@ class KeyFolder:
             if not unfinished.exists():
                 disk.open(unfinished).close()
                 disk.sync_folder(self.path)
-            self._write_all()
+            server = ServerKeys(*_curve_pair(), *tls_pair("default"))
+            self.write("peer.json", self._authorize(server, _LOCAL, ROLES))
+            self.write("server.json", server)
             disk.remove(unfinished)
         finally:
             lock.release()
-
-    def _write_all(self) -> None:
-        """Make and write all keys, `server.json` last."""
-        server = ServerKeys(*_curve_pair(), *tls_pair("default"))
-        self.write("peer.json", self._authorize(server, _LOCAL, ROLES), private=True)
-        self.write("server.json", server, private=True)
 
 
 class AuthorizedKeys:
@@ -324,7 +319,7 @@ class AuthorizedKeys:
         """Read a file. If that fails, keep the key that was in it, and try again next time."""
         try:
             file = self._folder / "authorized" / f"{name}.json"
-            self._known[name] = read_keys(file, Authorized, secret=False), stamp
+            self._known[name] = read_keys(file, Authorized), stamp
         except CredentialsError as error:
             what_follows = (
                 "the key that was in it stays valid"
@@ -379,7 +374,12 @@ def tls_pair(host: str) -> tuple[str, str]:
     return private.decode(), certificate.public_bytes(pem).decode()
 
 
-def read_keys(path: Path, kind: type[T], secret: bool) -> T:
+def _is_secret(kind: type[msgspec.Struct]) -> bool:
+    """Whether files of this kind are readable by their owner only."""
+    return kind is not Authorized
+
+
+def read_keys(path: Path, kind: type[T]) -> T:
     """Return the content of a file of a key folder.
 
     Raises:
@@ -390,7 +390,7 @@ def read_keys(path: Path, kind: type[T], secret: bool) -> T:
         mode = path.stat().st_mode
     except OSError as error:
         raise CredentialsError(f"cannot read {path}: {error.strerror}") from None
-    if secret and os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if _is_secret(kind) and os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise CredentialsError(f"{path} is a secret that others can read; run: chmod 600 {path}")
     try:
         return read_checked(content, kind)

@@ -63,22 +63,18 @@ class Nodes:
         self,
         folder,
         count=1,
-        sync=False,
         is_open=False,
         more="",
-        jetstream=True,
-        limits="",
+        jetstream="",
     ):
         """Write the nodes' configurations, with free ports.
 
         Args:
             folder: where to put all files; it is made.
             count: number of nodes.
-            sync: flush every message to the disk before it is confirmed.
             is_open: ask for no credentials.
             more: text appended to each configuration.
-            jetstream: whether the nodes have JetStream.
-            limits: text appended to JetStream's options.
+            jetstream: text appended to JetStream's options; None: the nodes have no JetStream.
         """
         ports = free_ports(3 * count)
         self.folder = folder
@@ -91,13 +87,11 @@ class Nodes:
         routes = json.dumps([f"nats://localhost:{port}" for port in clusters])
         for i, name in enumerate(self.names):
             self.home(i).mkdir(parents=True)
-            store = json.dumps((self.home(i) / "streams").as_posix()) + (
-                ", sync_interval: always" if sync else ""
-            )
+            store = json.dumps((self.home(i) / "streams").as_posix())
             lines = [
                 f'server_name: {name}\nlisten: "127.0.0.1:{ports[i]}"\nhttp: '
                 f'"127.0.0.1:{self._monitors[i]}"',
-                f"jetstream {{ store_dir: {store}\n{limits} }}" if jetstream else "",
+                "" if jetstream is None else f"jetstream {{ store_dir: {store}\n{jetstream} }}",
                 'max_payload: 8MB\nping_interval: "1s"\nping_max: 2\nwrite_deadline: "5s"',
                 accounts,
                 f'cluster {{ name: t, listen: "127.0.0.1:{clusters[i]}", routes: {routes} }}'

@@ -126,7 +126,7 @@ def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on
 
 
 def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog):
-    with Nodes(tmp_path / "engine", jetstream=False) as nodes:
+    with Nodes(tmp_path / "engine", jetstream=None) as nodes:
         rig = Rig(nodes, tmp_path)
         rig.trainer()
         until(lambda: "the trainer's seat is away" in caplog.text)

@@ -40,7 +40,7 @@ def test_few_requests_bring_a_long_backlog_in_order(tmp_path, allowed, most_pull
         await reading.close()
 
     limits = "" if allowed is None else f"limits: {{ max_request_batch: {allowed} }}"
-    with Nodes(tmp_path / "engine", limits=limits) as nodes:
+    with Nodes(tmp_path / "engine", jetstream=limits) as nodes:
         options = nodes.options("r", nodes.user("reader", ALL))
         with contextlib.closing(EngineConnection(options, read)) as connection:
             until(lambda: results or connection.check(), "the stream is read")

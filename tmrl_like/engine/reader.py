@@ -62,7 +62,7 @@ _MAX_OUTGOING = 64  # messages; a frame of a policy has half a MiB
 _AGAIN_S = 0.2
 _BEAT_S = 1.0
 _MAX_WORKERS = 4096
-_MAX_BEATS = 10_000  # maximum number that may wait
+_MAX_HEARD = 10_000  # messages that were not read from the stream are dropped beyond this
 # error codes: the stream differs; JetStream is not enabled for this account, or at this node
 _OTHER_CONFIG, _NOT_ENABLED = 10058, (10039, 10076)
 
@@ -286,7 +286,7 @@ class Reader:
         self._backlog.begin()
         while not self._is_seated:
             await asyncio.sleep(_TURN_S)
-        await hear(client, subject_of(self._run, BEATS, None, None), self._on_beat)
+        await hear(client, subject_of(self._run, BEATS, None, None), self._on_heard)
         await hear(client, subject_of(self._run, GATEWAYS, None), self._on_state)
         while True:
             try:
@@ -303,7 +303,7 @@ class Reader:
         leader for some seconds.
         """
         if self._direct is None:
-            self._direct = await hear(client, self._samples, self._on_published)
+            self._direct = await hear(client, self._samples, self._on_heard)
 
     async def _provide(self, stream: JetStreamContext) -> None:
         """Create the run's stream if there is none; log the differences of an existing one.
@@ -359,15 +359,12 @@ class Reader:
             self._inbox.put(message.data)
         self._backlog.note(place.sequence.stream, place.num_pending)
 
-    def _on_published(self, message: Msg) -> None:
-        if message.data and self._of_worker(message) is not None:
-            self._inbox.put(message.data)
-
-    def _on_beat(self, message: Msg) -> None:
+    def _on_heard(self, message: Msg) -> None:
+        """Take a sign of life, or a packet on its way to the stream, unless many wait already."""
         if (
             message.data
-            and self._inbox.qsize() < _MAX_BEATS
-            and isinstance(self._of_worker(message), m.Beat)
+            and self._inbox.qsize() < _MAX_HEARD
+            and self._of_worker(message) is not None
         ):
             self._inbox.put(message.data)
 

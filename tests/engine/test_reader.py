@@ -3,8 +3,7 @@
 import time
 from dataclasses import replace
 
-from engine_nodes import Nodes
-from engine_rig import RUN, Rig, deliver
+from engine_rig import RUN, deliver
 from kit.packets import numbered, packet_of
 from kit.waiting import until
 from nats.errors import OutboundBufferLimitError
@@ -125,12 +124,9 @@ def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on
     assert "is away" not in caplog.text
 
 
-def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog):
-    with Nodes(tmp_path / "engine", jetstream=None) as nodes:
-        rig = Rig(nodes, tmp_path)
-        rig.trainer()
-        until(lambda: "the trainer's seat is away" in caplog.text)
-        rig.close()
+def test_nodes_without_jetstream_are_said_to_be(rig_with, caplog):
+    rig_with(jetstream=None).trainer()
+    until(lambda: "the trainer's seat is away" in caplog.text)
     assert (
         "nothing answers for JetStream: enable it at the nodes, and for this user's account"
         in caplog.text

@@ -87,9 +87,8 @@ class Gateway:
         self._client: Client | None = None
         self._tasks: set[asyncio.Task[bool]] = set()  # one for each message in flight
         self._tracks = Tracks()
-        # version and time of the newest complete policy, and of the one that is arriving
-        self._policy = self._arriving = (0, 0.0)
-        self._frames = 0  # number of frames of the latter that have arrived
+        self._policy = (0, 0.0)  # version and time of the newest complete policy
+        self._next = (self._policy, 0)  # policy and index of the frame that comes next
         self._feed = 0  # of the trainer; 0: unknown yet
         self._say = Lines(log, 1, 1 / _SAY_AGAIN_S)
         self._awake, self._closing = asyncio.Event(), asyncio.Event()
@@ -178,26 +177,6 @@ class Gateway:
         """Publish a message, a packet only if none before it is missing; return whether the nodes
         have taken it.
         """
-        is_next = isinstance(message, m.Beat) or self._tracks.begins(message)
-        return is_next and await self._publish(message, data)
-
-    def _on_passed_up(
-        self, message: m.SamplePacket | m.Beat, size_bytes: int, task: asyncio.Task[bool]
-    ) -> None:
-        """Note how passing a message on has ended; it may have been cancelled before it began."""
-        self._tasks.discard(task)
-        if isinstance(message, m.Beat):
-            return
-        is_taken = False
-        try:
-            is_taken = not task.cancelled() and task.result()
-        finally:
-            self._done_bytes += size_bytes + _PACKET_BYTES
-            self._tracks.ends(message, is_taken)
-            self._awake.set()
-
-    async def _publish(self, message: m.SamplePacket | m.Beat, data: bytes) -> bool:
-        """Publish a message, and return whether the nodes have taken it."""
         import nats.errors
         from nats.js.errors import APIError
 
@@ -208,10 +187,11 @@ class Gateway:
         try:
             if isinstance(message, m.Beat):
                 await client.publish(subject_of(run, BEATS, site, message.worker), data)
-            else:
+                return True
+            if self._tracks.begins(message):
                 where = subject_of(run, SAMPLES, site, message.worker)
                 await client.jetstream().publish(where, data, timeout=_PATIENCE_S)
-            return True
+                return True
         except nats.errors.MaxPayloadError:
             reason = (
                 f"a packet takes {len(data):,} bytes, and the engine's nodes take "
@@ -227,6 +207,21 @@ class Gateway:
                 why, logging.WARNING, "the engine takes no samples, the workers keep them: %s", why
             )
         return False
+
+    def _on_passed_up(
+        self, message: m.SamplePacket | m.Beat, size_bytes: int, task: asyncio.Task[bool]
+    ) -> None:
+        """Note how passing a message on has ended; it may have been cancelled before it began."""
+        self._tasks.discard(task)
+        if isinstance(message, m.Beat):
+            return
+        is_taken = False
+        try:
+            is_taken = not task.cancelled() and task.result()
+        finally:
+            self._done_bytes += size_bytes + _PACKET_BYTES
+            self._tracks.ends(message, is_taken)
+            self._awake.set()
 
     def _on_word(self, msg: Msg) -> None:
         """Handle the trainer's answer to a worker."""
@@ -245,15 +240,13 @@ class Gateway:
         if not isinstance(frame, m.PolicyFrame):
             return
         policy = (frame.version, frame.published_at_s)
-        if policy == self._policy:
+        is_next = frame.index == 0 or self._next == (policy, frame.index)
+        if policy == self._policy or not is_next:
             return
-        if frame.index == 0:
-            self._arriving, self._frames = policy, 0
-        if policy == self._arriving and frame.index == self._frames:
-            self._frames += 1
-            if self._frames == frame.frames:
-                self._policy = policy
-            self._deliver(msg.data)
+        self._next = (policy, frame.index + 1)
+        if frame.index + 1 == frame.frames:
+            self._policy = policy
+        self._deliver(msg.data)
 
     def _on_trainer(self, feed: int) -> None:
         """If another training takes the samples, present it to the workers as another trainer at

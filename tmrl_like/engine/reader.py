@@ -167,11 +167,15 @@ class Reader:
         stream = client.jetstream(timeout=2.0)
         seat = SeatKeeper(self._run, self._hello, stream)
         await first_of(
-            self._closing.wait(),
+            self._leave(client, seat, stream),
             self._tend(seat, stream),
             self._say(client),
             self._read(client, stream),
         )
+
+    async def _leave(self, client: Client, seat: SeatKeeper, stream: JetStreamContext) -> None:
+        """Wait until the link is closed, then publish what waits and free the seat."""
+        await self._closing.wait()
         await self._say_what_waits(client)
         await self._purge(stream)
         await seat.leave()

@@ -10,7 +10,7 @@ from functools import partial
 from unittest.mock import Mock
 
 import pytest
-from quiet import QuietLink
+from kit.links import DeadLink
 
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.errors import AddressInUseError, RefusedError
@@ -20,7 +20,7 @@ from tmrl_like.transport import KeyFolder, connect
 
 
 def quiet_watcher():
-    return Watcher(QuietLink(), {}, ())
+    return Watcher(DeadLink(), {}, ())
 
 
 def watcher_without_a_thread():
@@ -37,7 +37,7 @@ def invited(server, folder, role):
 
 
 def test_what_happened_before_the_page_began_is_not_told_as_if_it_happened_now():
-    history = Watcher(QuietLink(), {}, [{"kind": "round", "learning": "too early"}]).history
+    history = Watcher(DeadLink(), {}, [{"kind": "round", "learning": "too early"}]).history
     assert history.round["learning"] == "too early"
     assert "too early" not in [text for _, _, text in history.incidents]
 

@@ -32,7 +32,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from tmrl_like.base.budgets import Bucket
+from tmrl_like.base.budgets import Bucket, Lines
 from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.base.files import disk, lock_folder, remove_drafts, write_atomically
 from tmrl_like.errors import CredentialsError
@@ -260,7 +260,7 @@ class AuthorizedKeys:
         # by name: what was read from a file, and what told that it is this one
         self._known: dict[str, tuple[Authorized, _Stamp]] = {}
         self._absent_since: dict[str, float] = {}
-        self._said: set[str] = set()
+        self._say = Lines(log, 1, 0.0)  # each line once
         self._looks = Bucket(burst=100, per_s=10)
         self.identities: Mapping[str, Identity] = {}
         """Maps a public key (Z85) to its identity; always replaced as a whole."""
@@ -283,10 +283,8 @@ class AuthorizedKeys:
             self.refresh()
         found = self.identities.get(curve_public)
         if found is None:
-            self._warn_once(
-                "refused a connection with an unknown key; `tmrl-like keys invite` makes a valid "
-                "one"
-            )
+            line = "refused a connection with an unknown key; `tmrl-like keys invite` makes one"
+            self._say(line, logging.WARNING, line)
         return found
 
     def refresh(self, now: float | None = None) -> None:
@@ -300,9 +298,8 @@ class AuthorizedKeys:
                 }
             is_whole = (self._folder / "server.json").exists()
         except OSError as error:
-            self._warn_once(
-                f"cannot read {authorized} ({error.strerror}): the keys known so far stay valid"
-            )
+            line = "cannot read %s (%s): the keys known so far stay valid"
+            self._say(str(error), logging.WARNING, line, authorized, error.strerror)
             return
         for name, state in states.items():
             stamp = (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
@@ -321,23 +318,15 @@ class AuthorizedKeys:
             file = self._folder / "authorized" / f"{name}.json"
             self._known[name] = read_keys(file, Authorized), stamp
         except CredentialsError as error:
-            what_follows = (
-                "the key that was in it stays valid"
-                if name in self._known
-                else "this key is refused"
-            )
-            self._warn_once(f"{error}; {what_follows}")
+            is_known = name in self._known
+            follows = "the key that was in it stays valid" if is_known else "this key is refused"
+            self._say(str(error), logging.WARNING, "%s; %s", error, follows)
 
     def _drop_absent(self, absent: Set[str], now: float) -> None:
         self._absent_since = {name: self._absent_since.get(name, now) for name in absent}
         for name in absent:
             if now - self._absent_since[name] >= KEYS_CHECK_S:
                 del self._known[name]
-
-    def _warn_once(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
-            log.warning(line)
 
 
 def _curve_pair() -> tuple[str, str]:

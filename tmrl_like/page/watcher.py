@@ -51,7 +51,7 @@ class Watcher:
         self.session = Session(link, self, m.Hello.of_this_process("watcher", name_of_peer(None)))
 
     def run(self) -> bytes:
-        """Return the run for a browser. Any thread: nothing changes while it is encoded."""
+        """Return the run for a browser. Any thread: none changes it while it is encoded."""
         history = self.history
         return msgspec.json.encode(
             {

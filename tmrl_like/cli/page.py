@@ -10,7 +10,7 @@ from tmrl_like.config.paths import keys_folder
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.page.page_app import Page
 from tmrl_like.page.watcher import Watcher
-from tmrl_like.transport import KeyFolder, connect, host_and_port
+from tmrl_like.transport import KeyFolder, connect, server_address
 
 log = logging.getLogger("tmrl_like.cli")
 
@@ -24,7 +24,7 @@ def main(arguments: Arguments) -> int:
     section = settings.server
     link = connect(
         section.transport,
-        *host_and_port(section.host, section.port),
+        *server_address(section.host, section.port),
         KeyFolder(keys_folder(section.keys_dir)),
         section.limits,
     )

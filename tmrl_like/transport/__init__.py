@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
 
-from tmrl_like.base.options import Port, expect_in_range
+from tmrl_like.base.options import Port, in_range
 from tmrl_like.errors import ConfigError, MissingExtraError
-from tmrl_like.transport.addresses import host_and_port, server_address
+from tmrl_like.transport.addresses import server_address
 from tmrl_like.transport.base import (
     Identity,
     PeerLink,
@@ -26,7 +25,6 @@ __all__ = [
     "ServerLink",
     "TransportOptions",
     "connect",
-    "host_and_port",
     "listen",
     "server_address",
 ]
@@ -44,7 +42,7 @@ def listen(
         ConfigError: there is no such transport, or no such port.
         ShortageError: the system has no threads for it.
     """
-    expect_in_range("port", port, *get_args(Port))
+    in_range("port", port, Port)
     raise_descriptor_limit()
     return _sides(transport)[0](host, port, keys, options or TransportOptions())
 
@@ -59,7 +57,7 @@ def connect(
         ConfigError: there is no such transport, or no such port.
         ShortageError: the system has no threads for it.
     """
-    expect_in_range("port", port, *get_args(Port))
+    in_range("port", port, Port)
     return _sides(transport)[1](host, port, keys, options or TransportOptions())
 
 

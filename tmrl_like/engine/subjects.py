@@ -58,6 +58,7 @@ def feed_of(training: str) -> int:
     return int.from_bytes(blake2b(training.encode(), digest_size=7).digest()) if training else 0
 
 
+@functools.lru_cache(10_000)
 def subject_of(run: str, kind: str, *names: str | None) -> str:
     """Return a subject of a run: its kind, then the names of a site and of a worker; None: any."""
     parts = ("*" if name is None else token(name) for name in names)

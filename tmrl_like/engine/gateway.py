@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import deque
 from functools import partial
@@ -77,7 +76,7 @@ class Gateway:
         self.is_valid = inner.is_valid
         self.wake = inner.wake
         name = f"the engine, --server.engine {','.join(options.nodes)}"[: m.MAX_NAME]
-        self._hello = m.Hello("trainer", name, _incarnation(), "")
+        self._hello = m.Hello.of_this_process("trainer", name)
         self._hello_at = 0.0
         self._down: deque[bytes] = deque()  # for the relay
         # bytes of packets from the relay; each counter is changed by one thread
@@ -253,9 +252,9 @@ class Gateway:
         their server.
         """
         if self._feed not in (0, feed):
-            took_over = (self._hello.incarnation,)
-            self._hello = msgspec.structs.replace(
-                self._hello, incarnation=_incarnation(), takes_over=took_over
+            before = self._hello
+            self._hello = m.Hello.of_this_process(
+                "trainer", before.name, takes_over=(before.incarnation,)
             )
             self._hello_at = 0.0
             self.wake()
@@ -265,10 +264,6 @@ class Gateway:
         self._down.append(data)
         if len(self._down) == 1:
             self.wake()
-
-
-def _incarnation() -> int:
-    return secrets.randbits(62) + 1
 
 
 def _decoded(msg: Msg) -> m.AnyMessage | None:

@@ -294,7 +294,7 @@ class Relay:
 
     def _on_hello(self, peer: bytes, identity: Identity, hello: m.Hello) -> None:
         seat = SEATS[hello.role](peer, identity.name, hello, self._now)
-        own = next((other for other in self._seats.values() if seat.has_process_of(other)), None)
+        own = next(filter(seat.is_of_process, self._seats.values()), None)
         if own is not None and own.peer == peer:  # the peer has sent more than one hello
             own.seen_at = self._now
             self._welcome(own)

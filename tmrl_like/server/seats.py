@@ -29,12 +29,12 @@ class Seat:
     def who(self) -> tuple[str, str]:
         return self.hello.role, self.hello.name
 
-    def has_process_of(self, other: Seat) -> bool:
+    def is_of_process(self, other: Seat) -> bool:
         """Whether two connections belong to the same process."""
-        return (self.key, *self.who, self.hello.incarnation) == (
-            other.key,
-            *other.who,
-            other.hello.incarnation,
+        return (
+            self.hello.incarnation == other.hello.incarnation
+            and self.who == other.who
+            and self.key == other.key
         )
 
     def shares_file_with(self, other: Seat) -> bool:

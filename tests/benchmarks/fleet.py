@@ -267,7 +267,8 @@ def measure(options):
                 sys.path.append(str(TESTS / "engine"))
                 from engine_nodes import Nodes
 
-                engine = Nodes(parts.folder / "nodes", nodes, sync=nodes > 1, is_open=True)
+                sync = "sync_interval: always" if nodes > 1 else ""
+                engine = Nodes(parts.folder / "nodes", nodes, is_open=True, jetstream=sync)
                 urls = parts.enter_context(engine).urls
             fleet = Fleet(parts, workers, options.servers, urls, options.hz)
             what = (

@@ -1,3 +1,5 @@
+from contextlib import ExitStack, closing
+
 import pytest
 from engine_nodes import Nodes
 from engine_rig import Rig
@@ -11,7 +13,17 @@ def node(tmp_path):
 
 
 @pytest.fixture
-def rig(node, tmp_path):
-    rig = Rig(node, tmp_path)
-    yield rig
-    rig.close()
+def rig_with(tmp_path):
+    """Return a function that starts a node with these options, and returns a rig at it."""
+    with ExitStack() as stack:
+
+        def start(**options):
+            nodes = stack.enter_context(Nodes(tmp_path / "engine", **options))
+            return stack.enter_context(closing(Rig(nodes, tmp_path)))
+
+        yield start
+
+
+@pytest.fixture
+def rig(rig_with):
+    return rig_with()

@@ -27,6 +27,15 @@ _PATIENCE_S = 60.0
 _UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
 _ACCOUNT = {**_UNLIMITED, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
 _STORAGE = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
+_CONFIG = """\
+server_name: {}
+listen: "127.0.0.1:{}"
+http: "127.0.0.1:{}"
+max_payload: 8MB
+ping_interval: "1s"
+ping_max: 2
+write_deadline: "5s"
+"""
 _CREDENTIALS = """\
 -----BEGIN NATS USER JWT-----
 {}
@@ -63,22 +72,18 @@ class Nodes:
         self,
         folder,
         count=1,
-        sync=False,
         is_open=False,
         more="",
-        jetstream=True,
-        limits="",
+        jetstream="",
     ):
         """Write the nodes' configurations, with free ports.
 
         Args:
             folder: where to put all files; it is made.
             count: number of nodes.
-            sync: flush every message to the disk before it is confirmed.
             is_open: ask for no credentials.
             more: text appended to each configuration.
-            jetstream: whether the nodes have JetStream.
-            limits: text appended to JetStream's options.
+            jetstream: text appended to JetStream's options; None: the nodes have no JetStream.
         """
         ports = free_ports(3 * count)
         self.folder = folder
@@ -91,21 +96,14 @@ class Nodes:
         routes = json.dumps([f"nats://localhost:{port}" for port in clusters])
         for i, name in enumerate(self.names):
             self.home(i).mkdir(parents=True)
-            store = json.dumps((self.home(i) / "streams").as_posix()) + (
-                ", sync_interval: always" if sync else ""
-            )
-            lines = [
-                f'server_name: {name}\nlisten: "127.0.0.1:{ports[i]}"\nhttp: '
-                f'"127.0.0.1:{self._monitors[i]}"',
-                f"jetstream {{ store_dir: {store}\n{limits} }}" if jetstream else "",
-                'max_payload: 8MB\nping_interval: "1s"\nping_max: 2\nwrite_deadline: "5s"',
-                accounts,
-                f'cluster {{ name: t, listen: "127.0.0.1:{clusters[i]}", routes: {routes} }}'
-                if count > 1
-                else "",
-                more,
-            ]
-            (self.home(i) / "nats.conf").write_text("\n".join(lines))
+            parts = [_CONFIG.format(name, ports[i], self._monitors[i]), accounts, more]
+            if jetstream is not None:
+                store = json.dumps((self.home(i) / "streams").as_posix())
+                parts.append(f"jetstream {{ store_dir: {store}\n{jetstream} }}")
+            if count > 1:
+                listen = f"127.0.0.1:{clusters[i]}"
+                parts.append(f'cluster {{ name: t, listen: "{listen}", routes: {routes} }}')
+            (self.home(i) / "nats.conf").write_text("\n".join(parts))
 
     def _accounts(self):
         operator, system = pair(nkeys.PREFIX_BYTE_OPERATOR), pair(nkeys.PREFIX_BYTE_ACCOUNT)
@@ -135,21 +133,14 @@ class Nodes:
         """Make a user, and return the path of its credentials. "gpu" is a trainer, all others are
         sites; `allowed` replaces the guide's permissions.
         """
-        if allowed is None and name == "gpu":
-            allowed = rights("gpu")
-        elif allowed is None:
-            own = rights("arena").items()
-            allowed = {
-                kind: [subject.replace("arena", name) for subject in subjects]
-                for kind, subjects in own
-            }
+        if allowed is None:
+            own = rights("gpu" if name == "gpu" else "arena").items()
+            allowed = {kind: [s.replace("arena", name) for s in subjects] for kind, subjects in own}
         path = self.folder / f"{name}.creds"
         user = pair(nkeys.PREFIX_BYTE_USER)
-        claims = {
-            "type": "user",
-            **_UNLIMITED,
-            **{kind: {"allow": subjects} for kind, subjects in allowed.items()},
-        }
+        claims = {"type": "user", **_UNLIMITED}
+        for kind, subjects in allowed.items():
+            claims[kind] = {"allow": subjects}
         token = jwt(self._account, user, name, claims)
         path.write_text(_CREDENTIALS.format(token, user.seed.decode()))
         return path

@@ -116,11 +116,17 @@ def test_a_node_whose_answers_lie_behind_a_backlog_is_not_given_up():
     connection.close(0.0)
 
 
-def test_what_it_subscribed_to_raises_in_its_owner(node):
-    async def attend(client):
-        await hear(client, "tmrl.r.p", lambda message: [][0])
-        await publish_a_policy(client)
+async def fail(client):
+    raise IndexError
 
+
+async def hear_and_fail(client):
+    await hear(client, "tmrl.r.p", lambda message: [][0])
+    await publish_a_policy(client)
+
+
+@pytest.mark.parametrize("attend", [fail, hear_and_fail])
+def test_what_fails_in_its_thread_raises_in_its_owner(node, attend):
     user = node.user("gpu", {"pub": ["tmrl.r.p"], "sub": ["tmrl.r.p"]})
     assert isinstance(ending(node.options("r", user), attend), IndexError)
 

@@ -7,22 +7,21 @@ import shutil
 import subprocess
 import threading
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from engine_nodes import GUIDE, Nodes, nats_server, rights
+from engine_nodes import GUIDE, nats_server, rights
 from engine_packets import message
-from engine_rig import RUN, Rig, deliver, make, trainer_link
+from engine_rig import RUN, deliver, make, trainer_link
 from kit.ports import free_ports
 from kit.waiting import until
 
 from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.gateway import ENGINE, Gateway
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.engine.subjects import acks_subject
+from tmrl_like.engine.subjects import ANSWERS, subject_of
 from tmrl_like.errors import CredentialsError
 from tmrl_like.server.relay import Relay
 from tmrl_like.server.server import Server
@@ -102,15 +101,13 @@ def test_a_worker_hears_that_its_samples_do_not_fit(rig):
     until(lambda: worker.dismissed == "they are too long")
 
 
-def test_a_worker_hears_that_its_packet_is_too_large_for_the_nodes_and_what_to_do(tmp_path):
-    with Nodes(tmp_path / "engine", more="max_payload: 1MB") as nodes, ExitStack() as stack:
-        rig = Rig(nodes, tmp_path)
-        stack.callback(rig.close)
-        rig.trainer()
-        worker = rig.worker(rig.server())
-        noise = np.random.default_rng(0).bytes(1 << 20)  # as it cannot be compressed
-        worker.append((None, noise, 0.0, False, False, {}))
-        until(lambda: worker.dismissed)
+def test_a_worker_hears_that_its_packet_is_too_large_for_the_nodes_and_what_to_do(rig_with):
+    rig = rig_with(more="max_payload: 1MB")
+    rig.trainer()
+    worker = rig.worker(rig.server())
+    noise = np.random.default_rng(0).bytes(1 << 20)  # as it cannot be compressed
+    worker.append((None, noise, 0.0, False, False, {}))
+    until(lambda: worker.dismissed)
     assert re.fullmatch(
         r"a packet takes 1,048,\d{3} bytes, and the engine's nodes take 1,048,576 at most: raise "
         "max_payload in their configuration",
@@ -186,7 +183,7 @@ def test_a_server_that_hung_seats_its_engine_once(node, inner):
         async def answer(client):
             while not woken.is_set():
                 word = m.Dismissal("w", 1, "it does not fit")
-                await client.publish(acks_subject(RUN, "arena"), m.encode(word))
+                await client.publish(subject_of(RUN, ANSWERS, "arena"), m.encode(word))
                 await client.flush()
             await asyncio.Event().wait()
 
@@ -222,29 +219,22 @@ def test_a_site_that_lacks_a_right_ends_its_server_at_once(rig, missing, caplog)
     ]
 
 
-def test_a_site_is_served_through_a_node_of_its_own(tmp_path):
+def test_a_site_is_served_through_a_node_of_its_own(rig_with, tmp_path):
     """The node is configured by docs/deploy/nats_leaf.conf, but without TLS."""
     leaves, port = free_ports(2)
-    with (
-        Nodes(tmp_path / "hub", more=f'leafnodes {{ listen: "127.0.0.1:{leaves}" }}') as hub,
-        ExitStack() as stack,
-    ):
-        config = (GUIDE.parents[1] / "deploy" / "nats_leaf.conf").read_text(encoding="utf-8")
-        config = config.replace("127.0.0.1:4222", f"127.0.0.1:{port}")
-        config = config.replace(
-            "arena-node.creds", str(hub.user("arena-node", rights("arena-node")))
-        )
-        config = re.sub(
-            r"tls \{.*\}", "", re.sub(r"urls: .*", f'urls: ["nats://127.0.0.1:{leaves}"]', config)
-        )
-        (tmp_path / "leaf.conf").write_text(config)
-        leaf = stack.enter_context(
-            subprocess.Popen([nats_server(), "-c", str(tmp_path / "leaf.conf")])
-        )
-        stack.callback(leaf.kill)
-        rig = Rig(hub, tmp_path)
-        rig.arena = replace(rig.arena, nodes=(f"nats://localhost:{port}",))
-        stack.callback(rig.close)
-        trainer, worker = rig.trainer(), rig.worker(rig.server())
-        deliver(worker, 20)
-        assert trainer.memory == {"w1": list(range(1, 21))}
+    rig = rig_with(more=f'leafnodes {{ listen: "127.0.0.1:{leaves}" }}')
+    creds = str(rig.nodes.user("arena-node", rights("arena-node")))
+    config = (GUIDE.parents[1] / "deploy" / "nats_leaf.conf").read_text(encoding="utf-8")
+    config = config.replace("127.0.0.1:4222", f"127.0.0.1:{port}")
+    config = config.replace("arena-node.creds", creds)
+    config = re.sub(r"urls: .*", f'urls: ["nats://127.0.0.1:{leaves}"]', config)
+    config = re.sub(r"tls \{.*\}", "", config)
+    (tmp_path / "leaf.conf").write_text(config)
+    rig.arena = replace(rig.arena, nodes=(f"nats://localhost:{port}",))
+    with subprocess.Popen([nats_server(), "-c", str(tmp_path / "leaf.conf")]) as leaf:
+        try:
+            trainer, worker = rig.trainer(), rig.worker(rig.server())
+            deliver(worker, 20)
+        finally:
+            leaf.kill()
+    assert trainer.memory == {"w1": list(range(1, 21))}

@@ -1,12 +1,13 @@
 """The drone learns behind an engine of three nodes, with the command of a user, on one machine."""
 
-import json
+from statistics import fmean
 
 import pytest
 from engine_nodes import Nodes
 from kit.pythons import python
 
 from tmrl_like.engine.subjects import stream_name
+from tmrl_like.metrics.reading import read_records
 
 
 @pytest.mark.long
@@ -18,15 +19,8 @@ def test_the_drone_learns_behind_an_engine(tmp_path):
         python("-m", "tmrl_like", *words, TMRL_LIKE_HOME=str(tmp_path / "home"))
         stream = stream_name("drone")
         assert nodes.streams(nodes.leader(stream))[stream]["state"]["last_seq"] > 100
-    records = (tmp_path / "home/runs/drone/metrics.jsonl").read_text().splitlines()
-    rounds = [
-        r for r in map(json.loads, records) if r["kind"] == "round" and r.get("episodes_test")
-    ]
-
-    def means(metric):
-        """Return a metric's mean in the first round and in the last five."""
-        return [sum(r[metric] for r in part) / len(part) for part in (rounds[:1], rounds[-5:])]
-
-    before, after = means("return_test_mean")
-    assert after > before + 10
-    assert means("terminated_test_share")[1] >= 0.6
+    records = read_records(tmp_path / "home/runs/drone/metrics.jsonl")
+    first, *later = [record for record in records if record.get("episodes_test")]
+    after = fmean(record["return_test_mean"] for record in later[-5:])
+    assert after > first["return_test_mean"] + 10
+    assert fmean(record["terminated_test_share"] for record in later[-5:]) >= 0.6

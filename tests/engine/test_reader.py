@@ -3,8 +3,7 @@
 import time
 from dataclasses import replace
 
-from engine_nodes import Nodes
-from engine_rig import RUN, Rig, deliver
+from engine_rig import RUN, deliver
 from kit.packets import numbered, packet_of
 from kit.waiting import until
 from nats.errors import OutboundBufferLimitError
@@ -13,12 +12,12 @@ from nats.js import JetStreamContext
 from tmrl_like.engine.client import NodeClient
 from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.subjects import (
+    BEATS,
     BUCKET,
-    all_beats,
-    all_samples,
-    policy_subject,
-    samples_subject,
+    POLICIES,
+    SAMPLES,
     stream_name,
+    subject_of,
     token,
 )
 
@@ -31,13 +30,13 @@ def test_a_trainer_that_no_server_gives_samples_to_says_what_to_do(rig, caplog):
 def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_write(
     rig,
 ):
-    own = samples_subject(RUN, "arena", "w1")
+    own = subject_of(RUN, SAMPLES, "arena", "w1")
 
     async def forge(client):
         for forged in (
             f"$KV.{BUCKET}.{token(RUN)}",
-            samples_subject(RUN, "lab", "w1"),
-            policy_subject(RUN),
+            subject_of(RUN, SAMPLES, "lab", "w1"),
+            subject_of(RUN, POLICIES),
         ):
             await client.publish(own, b"no packet", forged)
         await client.publish(own, packet_of(1, numbered(1), worker="w9"))
@@ -107,14 +106,14 @@ def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on
             return subscription
 
         async def publish(self, subject, *arguments, **how):
-            if errors and subject == policy_subject(RUN):
+            if errors and subject == subject_of(RUN, POLICIES):
                 raise errors.pop()
             said.append(subject)
             await super().publish(subject, *arguments, **how)
 
     monkeypatch.setattr("tmrl_like.engine.client.NodeClient", Failing)
     trainer, worker = rig.trainer(), rig.worker(rig.server())
-    directly, beats = all_samples(RUN), all_beats(RUN)
+    directly, beats = subject_of(RUN, SAMPLES, None, None), subject_of(RUN, BEATS, None, None)
     until(lambda: directly in heard)
     errors.append(OutboundBufferLimitError())
     until(lambda: heard.count(beats) == 2)
@@ -125,12 +124,9 @@ def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on
     assert "is away" not in caplog.text
 
 
-def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog):
-    with Nodes(tmp_path / "engine", jetstream=False) as nodes:
-        rig = Rig(nodes, tmp_path)
-        rig.trainer()
-        until(lambda: "the trainer's seat is away" in caplog.text)
-        rig.close()
+def test_nodes_without_jetstream_are_said_to_be(rig_with, caplog):
+    rig_with(jetstream=None).trainer()
+    until(lambda: "the trainer's seat is away" in caplog.text)
     assert (
         "nothing answers for JetStream: enable it at the nodes, and for this user's account"
         in caplog.text

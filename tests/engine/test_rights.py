@@ -11,29 +11,29 @@ import nats
 from nats.js.api import StreamConfig
 
 from tmrl_like.engine.subjects import (
+    ANSWERS,
+    BEATS,
     BUCKET,
-    acks_subject,
-    all_samples,
-    beats_subject,
-    gateway_subject,
+    GATEWAYS,
+    POLICIES,
+    SAMPLES,
     inbox,
-    policy_subject,
-    samples_subject,
     stream_name,
+    subject_of,
 )
 
 RUN, SITE, OTHER = "run", "arena", "lab"
 STREAM = stream_name(RUN)
-SAMPLES = samples_subject(RUN, SITE, "w1")
+OWN_SAMPLES = subject_of(RUN, SAMPLES, SITE, "w1")
 API = "$JS.API."
 
 SITE_MAY_NOT_PUBLISH = {
-    "a policy": policy_subject(RUN),
-    "another site's samples": samples_subject(RUN, OTHER, "w1"),
-    "another site's signs of life": beats_subject(RUN, OTHER, "w1"),
-    "another site's state": gateway_subject(RUN, OTHER),
-    "acknowledgements for another site": acks_subject(RUN, OTHER),
-    "acknowledgements for itself": acks_subject(RUN, SITE),
+    "a policy": subject_of(RUN, POLICIES),
+    "another site's samples": subject_of(RUN, SAMPLES, OTHER, "w1"),
+    "another site's signs of life": subject_of(RUN, BEATS, OTHER, "w1"),
+    "another site's state": subject_of(RUN, GATEWAYS, OTHER),
+    "acknowledgements for another site": subject_of(RUN, ANSWERS, OTHER),
+    "acknowledgements for itself": subject_of(RUN, ANSWERS, SITE),
     "into the trainer's inbox": f"{inbox('gpu')}.x",
     "a trainer's seat": f"$KV.{BUCKET}.{RUN}",
     "a stream": f"{API}STREAM.CREATE.x",
@@ -44,17 +44,17 @@ SITE_MAY_NOT_PUBLISH = {
     "a question for a message": f"{API}STREAM.MSG.GET.{STREAM}",
 }
 SITE_MAY_NOT_HEAR = {
-    "samples": all_samples(RUN),
-    "its own samples": SAMPLES,
+    "samples": subject_of(RUN, SAMPLES, None, None),
+    "its own samples": OWN_SAMPLES,
     "everything": ">",
-    "another site's acknowledgements": acks_subject(RUN, OTHER),
+    "another site's acknowledgements": subject_of(RUN, ANSWERS, OTHER),
     "another's inbox": f"{inbox('gpu')}.>",
     "seats": f"$KV.{BUCKET}.>",
 }
 TRAINER_MAY_NOT_PUBLISH = {
-    "samples": SAMPLES,
-    "signs of life": beats_subject(RUN, SITE, "w1"),
-    "a gateway's state": gateway_subject(RUN, SITE),
+    "samples": OWN_SAMPLES,
+    "signs of life": subject_of(RUN, BEATS, SITE, "w1"),
+    "a gateway's state": subject_of(RUN, GATEWAYS, SITE),
     "the stream's end": f"{API}STREAM.DELETE.{STREAM}",
     "a change of the stream": f"{API}STREAM.UPDATE.{STREAM}",
 }
@@ -102,13 +102,15 @@ def test_a_site_and_a_trainer_do_what_is_theirs_and_nothing_else(node):
     async def act():
         async with Watched(node, SITE) as gateway, Watched(node, "gpu") as learner:
             streams = learner.client.jetstream(timeout=5)
-            await streams.add_stream(StreamConfig(STREAM, subjects=[all_samples(RUN)]))
-            heard = await gateway.client.subscribe(policy_subject(RUN))
+            await streams.add_stream(
+                StreamConfig(STREAM, subjects=[subject_of(RUN, SAMPLES, None, None)])
+            )
+            heard = await gateway.client.subscribe(subject_of(RUN, POLICIES))
             await gateway.client.flush()
-            await learner.client.publish(policy_subject(RUN), b"weights")
+            await learner.client.publish(subject_of(RUN, POLICIES), b"weights")
             assert (await heard.next_msg(5)).data == b"weights"
             assert (
-                json.loads((await gateway.client.request(SAMPLES, b"x", timeout=5)).data)["seq"]
+                json.loads((await gateway.client.request(OWN_SAMPLES, b"x", timeout=5)).data)["seq"]
                 == 1
             )
             assert gateway.errors == learner.errors == []

@@ -21,14 +21,10 @@ from tmrl_like.wire import messages as m
 class Trainer:
     """A reader, with the messages that a session would send through it."""
 
-    def __init__(self, options, name, run="", began_up_s=0.0, incarnation=None):
+    def __init__(self, options, name, **hello):
         self.reader = Reader(options, seat_s=0.1)
         self.answers = []
-        self.name = name
-        incarnation = incarnation or hash(name) & 0xFFFF | 1
-        self.hello = m.encode(
-            m.Hello("trainer", name, incarnation, "", run=run, began_up_s=began_up_s)
-        )
+        self.hello = m.encode(m.Hello("trainer", name, hash(name) & 0xFFFF | 1, "", **hello))
         self.reader.send(self.hello)
 
     def heard(self):

@@ -1,53 +1,52 @@
 """A pass over a stream: with a real node, and with messages that a node would skip."""
 
 import asyncio
-import contextlib
 from types import SimpleNamespace
 
+import nats
 import pytest
 from engine_nodes import Nodes
-from kit.waiting import until
 from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js.api import StreamConfig
 
-from tmrl_like.engine.connection import EngineConnection
 from tmrl_like.engine.stream_pass import StreamPass
 
 COUNT = 500
-ALL = {"pub": [">"], "sub": [">"]}
 
 
-@pytest.mark.parametrize(("allowed", "most_pulls"), [(None, COUNT / 50), (100, COUNT / 20)])
-def test_few_requests_bring_a_long_backlog_in_order(tmp_path, allowed, most_pulls):
-    results = []
+async def read_all(url):
+    """Fill a stream, and read it; return what was taken, and with how many pulls."""
+    client = await nats.connect(url)
+    stream = client.jetstream(timeout=5.0)
+    await stream.add_stream(StreamConfig("s", subjects=["x.>"]))
+    await stream.publish("x.a", b"0", headers={"Status": "408"})  # a site may send any header
+    for number in range(1, COUNT - 1):
+        await client.publish("x.a", b"%d" % number)
+    await stream.publish("x.a", b"%d" % (COUNT - 1))  # returns once all are stored
+    taken, pulls = [], 0
+    reading = StreamPass(client, stream, "s", lambda message: taken.append(int(message.data)))
+    await reading.open("x.>")
+    while len(taken) < COUNT:
+        await reading.pull()
+        pulls += 1
+    assert not reading.is_broken
+    assert not await reading.has_missed_some()
+    await reading.close()
+    await client.close()
+    return taken, pulls
 
-    async def read(client):
-        stream = client.jetstream(timeout=5.0)
-        await stream.add_stream(StreamConfig("s", subjects=["x.>"]))
-        await stream.publish("x.a", b"0", headers={"Status": "408"})  # a site may send any header
-        for number in range(1, COUNT - 1):
-            await client.publish("x.a", b"%d" % number)
-        await stream.publish("x.a", b"%d" % (COUNT - 1))  # returns once all are stored
-        taken = []
-        reading = StreamPass(client, stream, "s", lambda message: taken.append(int(message.data)))
-        await reading.open("x.>")
-        pulls = 0
-        while len(taken) < COUNT:
-            await reading.pull()
-            pulls += 1
-        results.append((taken, pulls, reading.is_broken, await reading.has_missed_some()))
-        await reading.close()
 
-    limits = "" if allowed is None else f"limits: {{ max_request_batch: {allowed} }}"
-    with Nodes(tmp_path / "engine", limits=limits) as nodes:
-        options = nodes.options("r", nodes.user("reader", ALL))
-        with contextlib.closing(EngineConnection(options, read)) as connection:
-            until(lambda: results or connection.check(), "the stream is read")
-    taken, pulls, *faults = results[0]
+@pytest.mark.parametrize(
+    ("limits", "most_pulls"),
+    [("", COUNT / 50), ("limits: { max_request_batch: 100 }", COUNT / 20)],
+    ids=["as many as they like", "a hundred at a time"],
+)
+def test_few_requests_bring_a_long_backlog_in_order(tmp_path, limits, most_pulls):
+    with Nodes(tmp_path / "engine", is_open=True, jetstream=limits) as nodes:
+        taken, pulls = asyncio.run(read_all(nodes.urls[0]))
     assert taken == list(range(COUNT))
     assert pulls < most_pulls
-    assert faults == [False, False]
 
 
 class ScriptedClient:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from chromium import PROGRAM, Chromium
-from quiet import QuietLink
+from kit.links import DeadLink
 
 from tmrl_like.page.page_app import Page
 from tmrl_like.page.watcher import Watcher
@@ -26,7 +26,7 @@ def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path):
         {"kind": "round", "time_s": k, "q_mean": k / 10, "learning": "learning"}
         for k in range(1, 50)
     ]
-    watcher = Watcher(QuietLink(), {"title": "drone", "asked_ratio": 4.0}, records)
+    watcher = Watcher(DeadLink(), {"title": "drone", "asked_ratio": 4.0}, records)
     with Page(watcher, port=0) as page, Chromium(page.url, tmp_path / "profile") as browser:
         browser.wait_for("typeof run !== 'undefined' && run !== null")
         well = Condition(env_steps=100, returns=(1.5, 2.25), time_step_s=0.05)

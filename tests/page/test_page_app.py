@@ -9,7 +9,8 @@ from contextlib import closing
 from unittest.mock import Mock
 
 import pytest
-from quiet import QuietLink
+from kit.clocks import LoopTime
+from kit.links import DeadLink
 
 from tmrl_like.config.paths import keys_folder
 from tmrl_like.errors import AddressInUseError, RefusedError
@@ -19,7 +20,7 @@ from tmrl_like.transport import KeyFolder, connect
 
 
 def quiet_watcher():
-    return Watcher(QuietLink(), {}, ())
+    return Watcher(DeadLink(), {}, ())
 
 
 def watcher_without_a_thread():
@@ -36,7 +37,7 @@ def invited(server, folder, role):
 
 
 def test_what_happened_before_the_page_began_is_not_told_as_if_it_happened_now():
-    history = Watcher(QuietLink(), {}, [{"kind": "round", "learning": "too early"}]).history
+    history = Watcher(DeadLink(), {}, [{"kind": "round", "learning": "too early"}]).history
     assert history.round["learning"] == "too early"
     assert "too early" not in [text for _, _, text in history.incidents]
 
@@ -45,34 +46,49 @@ def test_a_page_without_a_server_does_not_look_around_a_hundred_times_a_second()
     assert watcher_without_a_thread().on_tick(bool, connected=False) > 0.1
 
 
+class Asking:
+    """A watcher without a thread, whose clock and turns are the test's. `asked`: its requests."""
+
+    def __init__(self, patch):
+        self.watcher, self.clock, self.asked = watcher_without_a_thread(), LoopTime(), []
+        patch.setattr("tmrl_like.page.watcher.time", self.clock)
+
+    def turn(self):
+        self.watcher.on_tick(lambda data: not self.asked.append(data), True)
+
+    def asked_within(self, seconds, browser=int):
+        """Return how often the server is asked while a browser does something ten times a
+        second.
+        """
+        self.asked.clear()
+        for _ in range(10 * seconds):
+            self.clock.now += 0.1
+            browser()
+            self.turn()
+        return len(self.asked)
+
+
+@pytest.fixture
+def asking(monkeypatch):
+    return Asking(monkeypatch)
+
+
 def test_the_server_is_asked_a_few_times_a_second_while_a_browser_asks_and_rarely_afterwards(
-    monkeypatch,
+    asking,
 ):
-    watcher, clock, asked = watcher_without_a_thread(), Mock(), []
-    monkeypatch.setattr("tmrl_like.page.watcher.time", clock)
-
-    def asked_within(begin_s, end_s, browser=None):
-        asked.clear()
-        for tenth in range(begin_s * 10, end_s * 10):
-            clock.monotonic.return_value = tenth / 10
-            if browser is not None:
-                browser()
-            watcher.on_tick(lambda data: not asked.append(data), True)
-        return len(asked)
-
-    start_s = 10_000_000
-    assert asked_within(start_s, start_s + 20) <= 5
-    assert asked_within(start_s + 20, start_s + 30, watcher.workers) >= 20
-    assert asked_within(start_s + 30, start_s + 36) >= 10  # somebody may still look
-    assert asked_within(start_s + 36, start_s + 56) <= 5
+    assert asking.asked_within(20) <= 5
+    assert asking.asked_within(10, asking.watcher.workers) >= 20
+    assert asking.asked_within(6) >= 10  # somebody may still look
+    assert asking.asked_within(20) <= 5
 
 
-def test_a_browser_that_begins_to_ask_has_the_server_asked_at_once():
-    watcher = quiet_watcher()
-    watcher.session.wake = Mock()
+def test_a_browser_that_begins_to_ask_has_the_server_asked_at_once(asking):
+    assert asking.asked_within(1) == 1
+    asking.watcher.session.wake = Mock(side_effect=asking.turn)
     for _ in range(3):
-        watcher.workers()
-    watcher.session.wake.assert_called_once_with()
+        asking.watcher.workers()
+    assert len(asking.asked) == 2
+    asking.watcher.session.wake.assert_called_once_with()
 
 
 def test_a_server_that_is_lost_is_in_the_next_answer_and_its_workers_become_older():

@@ -12,6 +12,7 @@ class Link(DeadLink):
     """A link to a server that sends one message."""
 
     def __init__(self, message):
+        super().__init__()
         self.said, self.is_closed = [message], False
 
     def receive(self, timeout_s):

@@ -8,7 +8,6 @@ Needs root, `ip` and `nft`; elsewhere the tests are skipped with the reason.
 """
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from kit.waiting import until
+
+from tmrl_like.metrics.reading import read_records
 
 CONFIG = Path(__file__).parents[2] / "config" / "pendulum.yaml"
 PREFIX = f"tmrl-{os.getpid()}"
@@ -146,9 +147,7 @@ def test_three_machines_with_the_worker_behind_nat(network, tmp_path):
     trainer.start(f"trainer {dial} --trainer.steps 20 --trainer.start_training 50")
 
     def rounds():
-        lines = metrics.read_text().splitlines() if metrics.exists() else []
-        records = [json.loads(line) for line in lines if line.endswith("}")]
-        return [record for record in records if record["kind"] == "round"]
+        return [record for record in read_records(metrics) if record["kind"] == "round"]
 
     metrics = trainer.home / "runs" / "pendulum" / "metrics.jsonl"
     weights = worker.home / "runs" / "pendulum" / "weights" / "worker.safetensors"

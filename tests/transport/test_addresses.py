@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from tmrl_like.errors import ConfigError
-from tmrl_like.transport.addresses import host_and_port, server_address, unknown_host
+from tmrl_like.transport.addresses import host_and_port, server_address, unknown_host, written
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ from tmrl_like.transport.addresses import host_and_port, server_address, unknown
     ],
 )
 def test_an_address_has_the_usual_port_or_its_own(host, address):
-    assert server_address(host, 7790) == address
-    assert server_address(*host_and_port(address)) == address
+    assert written(*server_address(host, 7790)) == address
+    assert written(*host_and_port(address)) == address
 
 
 def test_a_host_that_this_machine_does_not_know_is_named(monkeypatch):

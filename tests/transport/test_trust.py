@@ -115,23 +115,21 @@ class WebServer(socketserver.ThreadingTCPServer):
             request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def test_something_else_that_answers_at_the_address_is_an_error(machines):
+@pytest.fixture
+def web():
     with WebServer() as web:
         threading.Thread(target=web.serve_forever, args=(0.01,)).start()
-        try:
-            assert "not the server" in refusal_of(machines.connect(web, options=HASTY))
-        finally:
-            web.shutdown()
+        yield web
+        web.shutdown()
 
 
-def test_one_strange_answer_may_be_a_forwarder_s_and_is_not_taken_for_another_server(machines):
-    with WebServer() as web:
-        threading.Thread(target=web.serve_forever, args=(0.01,)).start()
-        try:
-            peer = machines.connect(web, options=HASTY)
-            until(lambda: peer.receive(0.01) or web.answers >= 2)
-        finally:
-            web.shutdown()
+def test_something_else_that_answers_at_the_address_is_an_error(machines, web):
+    assert "not the server" in refusal_of(machines.connect(web, options=HASTY))
+
+
+def test_one_strange_answer_may_be_a_forwarder_s_and_is_not_taken_for_another_server(machines, web):
+    peer = machines.connect(web, options=HASTY)
+    until(lambda: peer.receive(0.01) or web.answers >= 2)
 
 
 def test_a_forwarder_whose_server_is_away_is_not_taken_for_another_server(machines):

@@ -31,7 +31,8 @@ from tmrl_like.config.settings import Settings, is_loopback
 from tmrl_like.delivery.folder import shared_memory
 from tmrl_like.engine.options import address_of
 from tmrl_like.errors import ConfigError, CredentialsError, RefusedError, TmrlLikeError
-from tmrl_like.transport import PeerLink, host_and_port, server_address
+from tmrl_like.transport import PeerLink, server_address
+from tmrl_like.transport.addresses import written
 from tmrl_like.transport.credentials import PeerKeys, ServerKeys, read_keys
 from tmrl_like.wire import messages as m
 
@@ -68,7 +69,7 @@ def main(arguments: Arguments) -> int:
     checks["keys"] = _keys(settings)
     if arguments.place is not None:
         address = server_address(settings.server.host, settings.server.port)
-        checks[f"server {address}"] = _server(settings, load, address)
+        checks[f"server {written(*address)}"] = _server(settings, load, address)
         for node in settings.engine.nodes if settings.engine else ():
             checks[f"engine {node}"] = _knock(*address_of(node), "nats-server")
     states = [state for about, findings in checks.items() for state in _examine(about, findings)]
@@ -186,7 +187,7 @@ def _keys(settings: Settings) -> Iterator[Finding]:
     folder = settings.server.keys.path
     found = [name for name in ("peer.json", "server.json") if (folder / name).exists()]
     for name in found:
-        read_keys(folder / name, PeerKeys if name == "peer.json" else ServerKeys, secret=True)
+        read_keys(folder / name, PeerKeys if name == "peer.json" else ServerKeys)
     if not found:
         yield OK, f"none in {folder}; the first part of a run on this machine alone makes them"
         return
@@ -263,8 +264,8 @@ def _knock(host: str, port: int, command: str) -> Iterator[Finding]:
         yield _LISTENS
 
 
-def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
-    (found,) = _knock(*host_and_port(address), "`tmrl-like run` or `tmrl-like server`")
+def _server(settings: Settings, load: Load, address: tuple[str, int]) -> Iterator[Finding]:
+    (found,) = _knock(*address, "`tmrl-like run` or `tmrl-like server`")
     yield found
     if found != _LISTENS:
         return

@@ -43,7 +43,7 @@ def _invite(arguments: Arguments, folder: KeyFolder) -> None:
 def _join(arguments: Arguments, folder: KeyFolder) -> None:
     before = None
     with contextlib.suppress(CredentialsError):  # it has none that can be read
-        before = read_keys(folder.path / "peer.json", PeerKeys, secret=True)
+        before = read_keys(folder.path / "peer.json", PeerKeys)
     keys = folder.join(_pasted_line() if arguments.line == "-" else arguments.line)
     print(f"this machine may connect as {keys.name} ({', '.join(keys.roles)})")
     if before is not None and before.curve_public != keys.curve_public:
@@ -78,7 +78,7 @@ def _list(arguments: Arguments, folder: KeyFolder) -> None:
         if not (file := folder.path / "peer.json").exists():
             print(f"no keys in {folder.path}: the first server that starts here makes them")
             return
-        name = read_keys(file, PeerKeys, secret=True).name
+        name = read_keys(file, PeerKeys).name
         print(f"this machine connects as {name}; `keys list` on the server's machine lists all")
         return
     roles = {

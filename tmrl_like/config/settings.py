@@ -98,7 +98,7 @@ class ServerSection(ServerOptions):
 
     def dial(self) -> PeerLink:
         """Open this machine's side of a link to the server. Raises what `connect` does."""
-        address = host_and_port(self.host, self.port)
+        address = server_address(self.host, self.port)
         return connect(self.transport, *address, self.keys, self.limits)
 
     def engine_options(self, run: str) -> EngineOptions | None:

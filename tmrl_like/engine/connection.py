@@ -83,7 +83,6 @@ class EngineConnection:
         self._where = ", ".join(options.nodes)
         self._options, self._ping_s = options, ping_s
         self._tls = _tls_context(options.ca)
-        self._new_client = NodeClient
         self._client: Client = NodeClient(options.credentials)
         self._attend = attend
         self._wake = wake
@@ -132,15 +131,11 @@ class EngineConnection:
     # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._work_until_the_end())
-
-    async def _work_until_the_end(self) -> None:
-        work, ended = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._ended.wait())
-        await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if work.done() and (error := work.exception()):
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(first_of(self._work(), self._ended.wait()))
+        except Exception as error:
             self._fail(error)
-        await end(work, ended)
 
     async def _work(self) -> None:
         """Connect a client and run `attend` with it; if a node closes it for good, connect another
@@ -148,23 +143,17 @@ class EngineConnection:
         """
         import nats.errors
 
+        from tmrl_like.engine.client import NodeClient
+
         while True:
-            self._client = self._new_client(self._options.credentials)
+            self._client = NodeClient(self._options.credentials)
             self._hung_up.clear()
             try:
                 await self._connect()
-                parts = [
-                    asyncio.ensure_future(part)
-                    for part in (self._attend(self._client), self._hung_up.wait())
-                ]
-                try:
-                    await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-                    if parts[0].done():
-                        parts[0].result()
-                        await self._client.flush()  # closing sends nothing more
-                        return
-                finally:
-                    await end(*parts)
+                await first_of(self._attend(self._client), self._hung_up.wait())
+                if not self._hung_up.is_set():
+                    await self._client.flush()  # closing sends nothing more
+                    return
             except (nats.errors.Error, OSError) as error:
                 await self._on_error(error)
             finally:
@@ -269,6 +258,19 @@ class EngineConnection:
                 log.error("the engine's thread failed", exc_info=error)
             self._ended.set()
             self._wake()
+
+
+async def first_of(*work: Awaitable[object]) -> None:
+    """Do several things until one of them has ended, and end the others; raise what it has
+    raised.
+    """
+    tasks = [asyncio.ensure_future(part) for part in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await end(*tasks)
 
 
 async def end(*tasks: asyncio.Future[Any]) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import deque
 from functools import partial
@@ -25,12 +24,13 @@ from tmrl_like.base.budgets import Lines
 from tmrl_like.engine.connection import EngineConnection, end, hear, wait
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.subjects import (
+    ANSWERS,
+    BEATS,
+    GATEWAYS,
+    POLICIES,
+    SAMPLES,
     GatewayState,
-    acks_subject,
-    beats_subject,
-    gateway_subject,
-    policy_subject,
-    samples_subject,
+    subject_of,
 )
 from tmrl_like.engine.tracks import Tracks
 from tmrl_like.errors import DecodingError
@@ -76,7 +76,7 @@ class Gateway:
         self.is_valid = inner.is_valid
         self.wake = inner.wake
         name = f"the engine, --server.engine {','.join(options.nodes)}"[: m.MAX_NAME]
-        self._hello = m.Hello("trainer", name, _incarnation(), "")
+        self._hello = m.Hello.of_this_process("trainer", name)
         self._hello_at = 0.0
         self._down: deque[bytes] = deque()  # for the relay
         # bytes of packets from the relay; each counter is changed by one thread
@@ -86,9 +86,8 @@ class Gateway:
         self._client: Client | None = None
         self._tasks: set[asyncio.Task[bool]] = set()  # one for each message in flight
         self._tracks = Tracks()
-        # version and time of the newest complete policy, and of the one that is arriving
-        self._policy = self._arriving = (0, 0.0)
-        self._frames = 0  # number of frames of the latter that have arrived
+        self._policy = (0, 0.0)  # version and time of the newest complete policy
+        self._next = (self._policy, 0)  # policy and index of the frame that comes next
         self._feed = 0  # of the trainer; 0: unknown yet
         self._say = Lines(log, 1, 1 / _SAY_AGAIN_S)
         self._awake, self._closing = asyncio.Event(), asyncio.Event()
@@ -148,10 +147,10 @@ class Gateway:
         """
         run, site = self._run, client.options["name"]
         # subscribed first: which training it is must be known before what it has stored
-        await hear(client, policy_subject(run), self._on_policy)
-        await hear(client, acks_subject(run, site), self._on_word)
-        for subject in (samples_subject(run, site, "check"), beats_subject(run, site, "check")):
-            await client.publish(subject, headers=_CHECK)
+        await hear(client, subject_of(run, POLICIES), self._on_policy)
+        await hear(client, subject_of(run, ANSWERS, site), self._on_word)
+        for kind in (SAMPLES, BEATS):
+            await client.publish(subject_of(run, kind, site, "check"), headers=_CHECK)
         self._client = client
         stated_at = 0.0
         while self._tasks or not self._closing.is_set():
@@ -163,7 +162,8 @@ class Gateway:
             if client.is_connected and time.monotonic() - stated_at > _STATE_S:
                 stated_at = time.monotonic()
                 await client.publish(
-                    gateway_subject(run, site), msgspec.msgpack.encode(GatewayState(*self._policy))
+                    subject_of(run, GATEWAYS, site),
+                    msgspec.msgpack.encode(GatewayState(*self._policy)),
                 )
 
     def _start(self, message: m.SamplePacket | m.Beat, data: bytes | memoryview) -> None:
@@ -176,26 +176,6 @@ class Gateway:
         """Publish a message, a packet only if none before it is missing; return whether the nodes
         have taken it.
         """
-        is_next = isinstance(message, m.Beat) or self._tracks.begins(message)
-        return is_next and await self._publish(message, data)
-
-    def _on_passed_up(
-        self, message: m.SamplePacket | m.Beat, size_bytes: int, task: asyncio.Task[bool]
-    ) -> None:
-        """Note how passing a message on has ended; it may have been cancelled before it began."""
-        self._tasks.discard(task)
-        if isinstance(message, m.Beat):
-            return
-        is_taken = False
-        try:
-            is_taken = not task.cancelled() and task.result()
-        finally:
-            self._done_bytes += size_bytes + _PACKET_BYTES
-            self._tracks.ends(message, is_taken)
-            self._awake.set()
-
-    async def _publish(self, message: m.SamplePacket | m.Beat, data: bytes) -> bool:
-        """Publish a message, and return whether the nodes have taken it."""
         import nats.errors
         from nats.js.errors import APIError
 
@@ -205,11 +185,12 @@ class Gateway:
         run, site = self._run, client.options["name"]
         try:
             if isinstance(message, m.Beat):
-                await client.publish(beats_subject(run, site, message.worker), data)
-            else:
-                subject = samples_subject(run, site, message.worker)
-                await client.jetstream().publish(subject, data, timeout=_PATIENCE_S)
-            return True
+                await client.publish(subject_of(run, BEATS, site, message.worker), data)
+                return True
+            if self._tracks.begins(message):
+                where = subject_of(run, SAMPLES, site, message.worker)
+                await client.jetstream().publish(where, data, timeout=_PATIENCE_S)
+                return True
         except nats.errors.MaxPayloadError:
             reason = (
                 f"a packet takes {len(data):,} bytes, and the engine's nodes take "
@@ -225,6 +206,21 @@ class Gateway:
                 why, logging.WARNING, "the engine takes no samples, the workers keep them: %s", why
             )
         return False
+
+    def _on_passed_up(
+        self, message: m.SamplePacket | m.Beat, size_bytes: int, task: asyncio.Task[bool]
+    ) -> None:
+        """Note how passing a message on has ended; it may have been cancelled before it began."""
+        self._tasks.discard(task)
+        if isinstance(message, m.Beat):
+            return
+        is_taken = False
+        try:
+            is_taken = not task.cancelled() and task.result()
+        finally:
+            self._done_bytes += size_bytes + _PACKET_BYTES
+            self._tracks.ends(message, is_taken)
+            self._awake.set()
 
     def _on_word(self, msg: Msg) -> None:
         """Handle the trainer's answer to a worker."""
@@ -243,24 +239,22 @@ class Gateway:
         if not isinstance(frame, m.PolicyFrame):
             return
         policy = (frame.version, frame.published_at_s)
-        if policy == self._policy:
+        is_next = frame.index == 0 or self._next == (policy, frame.index)
+        if policy == self._policy or not is_next:
             return
-        if frame.index == 0:
-            self._arriving, self._frames = policy, 0
-        if policy == self._arriving and frame.index == self._frames:
-            self._frames += 1
-            if self._frames == frame.frames:
-                self._policy = policy
-            self._deliver(msg.data)
+        self._next = (policy, frame.index + 1)
+        if frame.index + 1 == frame.frames:
+            self._policy = policy
+        self._deliver(msg.data)
 
     def _on_trainer(self, feed: int) -> None:
         """If another training takes the samples, present it to the workers as another trainer at
         their server.
         """
         if self._feed not in (0, feed):
-            took_over = (self._hello.incarnation,)
-            self._hello = msgspec.structs.replace(
-                self._hello, incarnation=_incarnation(), takes_over=took_over
+            before = self._hello
+            self._hello = m.Hello.of_this_process(
+                "trainer", before.name, takes_over=(before.incarnation,)
             )
             self._hello_at = 0.0
             self.wake()
@@ -270,10 +264,6 @@ class Gateway:
         self._down.append(data)
         if len(self._down) == 1:
             self.wake()
-
-
-def _incarnation() -> int:
-    return secrets.randbits(62) + 1
 
 
 def _decoded(msg: Msg) -> m.AnyMessage | None:

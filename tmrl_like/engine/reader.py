@@ -26,17 +26,19 @@ import msgspec
 from tmrl_like.base.budgets import Lines
 from tmrl_like.base.text import one_line
 from tmrl_like.engine.backlog import Backlog
-from tmrl_like.engine.connection import EngineConnection, end, hear, wait
+from tmrl_like.engine.connection import EngineConnection, first_of, hear, wait
 from tmrl_like.engine.seat import SeatKeeper, in_copies
 from tmrl_like.engine.stream_pass import StreamPass
 from tmrl_like.engine.subjects import (
+    ANSWERS,
+    BEATS,
+    GATEWAYS,
+    POLICIES,
+    SAMPLES,
     GatewayState,
-    all_beats,
-    all_samples,
     feed_of,
-    gateway_subject,
-    policy_subject,
     stream_name,
+    subject_of,
     token,
 )
 from tmrl_like.errors import ConfigError, DecodingError
@@ -60,7 +62,7 @@ _MAX_OUTGOING = 64  # messages; a frame of a policy has half a MiB
 _AGAIN_S = 0.2
 _BEAT_S = 1.0
 _MAX_WORKERS = 4096
-_MAX_BEATS = 10_000  # maximum number that may wait
+_MAX_HEARD = 10_000  # messages that were not read from the stream are dropped beyond this
 # error codes: the stream differs; JetStream is not enabled for this account, or at this node
 _OTHER_CONFIG, _NOT_ENABLED = 10058, (10039, 10076)
 
@@ -100,7 +102,7 @@ class Reader:
         self.where = ", ".join(options.nodes)
         self._run, self._max_bytes = options.run, options.max_bytes
         self._name = stream_name(options.run)
-        self._samples = all_samples(options.run)
+        self._samples = subject_of(options.run, SAMPLES, None, None)
         self._seat_s, self._lonely_after_s = seat_s, lonely_after_s
         self._policy_again_s = policy_again_s
         self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -164,16 +166,19 @@ class Reader:
             await wait(self._greeted, _TURN_S)
         stream = client.jetstream(timeout=2.0)
         seat = SeatKeeper(self._run, self._hello, stream)
-        work = (self._closing.wait(), self._tend(seat, stream), self._say(client))
-        tasks = [asyncio.ensure_future(part) for part in (*work, self._read(client, stream))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await done.pop()
-            await self._say_what_waits(client)
-            await self._purge(stream)
-            await seat.leave()
-        finally:
-            await end(*tasks)
+        await first_of(
+            self._leave(client, seat, stream),
+            self._tend(seat, stream),
+            self._say(client),
+            self._read(client, stream),
+        )
+
+    async def _leave(self, client: Client, seat: SeatKeeper, stream: JetStreamContext) -> None:
+        """Wait until the link is closed, then publish what waits and free the seat."""
+        await self._closing.wait()
+        await self._say_what_waits(client)
+        await self._purge(stream)
+        await seat.leave()
 
     async def _tend(self, seat: SeatKeeper, stream: JetStreamContext) -> None:
         """Keep the seat; purge stored messages from the stream."""
@@ -253,7 +258,7 @@ class Reader:
     async def _say_who_trains(self, client: Client) -> None:
         if self._is_seated and self._hello is not None:
             training = feed_of(self._hello.run) or self._feed
-            await client.publish(policy_subject(self._run), m.encode(m.Welcome(training)))
+            await client.publish(subject_of(self._run, POLICIES), m.encode(m.Welcome(training)))
 
     async def _say_what_waits(self, client: Client) -> None:
         while self._outgoing and client.is_connected:
@@ -263,14 +268,14 @@ class Reader:
                     (message.version, message.published_at_s),
                     time.monotonic(),
                 )
-                await client.publish(policy_subject(self._run), data)
+                await client.publish(subject_of(self._run, POLICIES), data)
                 continue
             if isinstance(message, m.Ack):
                 data = m.encode(self._backlog.on_ack(message))
             elif isinstance(message, m.Dismissal):
                 self._backlog.on_dismissal(message)
             if site := self._sites.get(message.worker):
-                await client.publish(f"tmrl.{token(self._run)}.a.{site}", data)
+                await client.publish(f"{subject_of(self._run, ANSWERS)}.{site}", data)
 
     # incoming messages
 
@@ -285,8 +290,8 @@ class Reader:
         self._backlog.begin()
         while not self._is_seated:
             await asyncio.sleep(_TURN_S)
-        await hear(client, all_beats(self._run), self._on_beat)
-        await hear(client, gateway_subject(self._run), self._on_state)
+        await hear(client, subject_of(self._run, BEATS, None, None), self._on_heard)
+        await hear(client, subject_of(self._run, GATEWAYS, None), self._on_state)
         while True:
             try:
                 await self._provide(stream)
@@ -302,7 +307,7 @@ class Reader:
         leader for some seconds.
         """
         if self._direct is None:
-            self._direct = await hear(client, self._samples, self._on_published)
+            self._direct = await hear(client, self._samples, self._on_heard)
 
     async def _provide(self, stream: JetStreamContext) -> None:
         """Create the run's stream if there is none; log the differences of an existing one.
@@ -358,15 +363,12 @@ class Reader:
             self._inbox.put(message.data)
         self._backlog.note(place.sequence.stream, place.num_pending)
 
-    def _on_published(self, message: Msg) -> None:
-        if message.data and self._of_worker(message) is not None:
-            self._inbox.put(message.data)
-
-    def _on_beat(self, message: Msg) -> None:
+    def _on_heard(self, message: Msg) -> None:
+        """Take a sign of life, or a packet on its way to the stream, unless many wait already."""
         if (
             message.data
-            and self._inbox.qsize() < _MAX_BEATS
-            and isinstance(self._of_worker(message), m.Beat)
+            and self._inbox.qsize() < _MAX_HEARD
+            and self._of_worker(message) is not None
         ):
             self._inbox.put(message.data)
 

@@ -23,11 +23,13 @@ from tmrl_like.types import Count
 
 BUCKET = "tmrl-seats"
 """Name of the bucket that holds the trainer seat of each run."""
+SAMPLES, BEATS, ANSWERS, POLICIES, GATEWAYS = "s", "b", "a", "p", "g"
+"""Kinds of subjects."""
 _LONGEST_TOKEN = 64
 
 
 class GatewayState(msgspec.Struct, frozen=True):
-    """The state that a gateway reports on `gateway_subject`, as msgpack."""
+    """The state that a gateway reports, as msgpack."""
 
     version: Count = 0  # of the newest complete policy
     published_at_s: float = 0.0
@@ -56,39 +58,11 @@ def feed_of(training: str) -> int:
     return int.from_bytes(blake2b(training.encode(), digest_size=7).digest()) if training else 0
 
 
-def samples_subject(run: str, site: str, worker: str) -> str:
-    """Return the subject of a worker's packets."""
-    return f"tmrl.{token(run)}.s.{token(site)}.{token(worker)}"
-
-
-def beats_subject(run: str, site: str, worker: str) -> str:
-    """Return the subject of a worker's signs of life."""
-    return f"tmrl.{token(run)}.b.{token(site)}.{token(worker)}"
-
-
-def all_samples(run: str) -> str:
-    """Return the subjects of all samples, which the stream stores."""
-    return f"tmrl.{token(run)}.s.*.*"
-
-
-def all_beats(run: str) -> str:
-    """Return the subjects of all signs of life."""
-    return f"tmrl.{token(run)}.b.*.*"
-
-
-def acks_subject(run: str, site: str) -> str:
-    """Return the subject of acknowledgements and dismissals for a site's workers."""
-    return f"tmrl.{token(run)}.a.{token(site)}"
-
-
-def policy_subject(run: str) -> str:
-    """Return the subject of the trainer's policies."""
-    return f"tmrl.{token(run)}.p"
-
-
-def gateway_subject(run: str, site: str | None = None) -> str:
-    """Return the subject of the state of a site's gateway; None: of all gateways."""
-    return f"tmrl.{token(run)}.g.{'*' if site is None else token(site)}"
+@functools.lru_cache(10_000)
+def subject_of(run: str, kind: str, *names: str | None) -> str:
+    """Return a subject of a run: its kind, then the names of a site and of a worker; None: any."""
+    parts = ("*" if name is None else token(name) for name in names)
+    return ".".join(("tmrl", token(run), kind, *parts))
 
 
 def stream_name(run: str) -> str:

@@ -231,7 +231,7 @@ class WandbSink:
         self._thread = start_thread(self._run, "tmrl-wandb")
 
     def write(self, record: Record) -> None:
-        if self.failed:
+        if self.failed or record.get("kind") != "round":
             return
         while self._queue.qsize() >= self.MAX_WAITING:
             self._queue.get_nowait()
@@ -247,8 +247,7 @@ class WandbSink:
         try:
             run = self._start()
             while (record := self._queue.get()) is not None:
-                if record.get("kind") == "round":
-                    run.log(numbers_of(record))
+                run.log(numbers_of(record))
             run.finish()
         except Exception as error:
             self.failed = str(error) or type(error).__name__

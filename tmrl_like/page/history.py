@@ -151,10 +151,10 @@ class RunHistory:
 
 
 def _thinned(curve: Points) -> Points:
-    """Return the points that are far enough apart for half of a curve's room."""
+    """Return the points that are far enough apart for half of a curve's room, and the newest."""
     gap_s = 2 * (curve[-1][0] - curve[0][0]) / _MAX_POINTS
     kept = curve[:1]
-    for time_s, value in curve:
-        if time_s - kept[-1][0] > gap_s:
-            kept.append((time_s, value))
-    return kept
+    for point in curve[:-1]:
+        if point[0] - kept[-1][0] > gap_s:
+            kept.append(point)
+    return [*kept, curve[-1]]

@@ -20,7 +20,7 @@ from tmrl_like.base.threads import is_shortage, no_thread, start_thread
 from tmrl_like.errors import AddressInUseError, ConfigError, TransportError
 from tmrl_like.page.prometheus import exposition
 from tmrl_like.page.watcher import Watcher
-from tmrl_like.transport.addresses import bracketed, host_and_port, is_address
+from tmrl_like.transport.addresses import host_and_port, is_address, written
 
 log = logging.getLogger("tmrl_like.page")
 
@@ -70,8 +70,7 @@ class Page:
     @property
     def url(self) -> str:
         """The address for a browser."""
-        host, port = self.address
-        return f"http://{bracketed(host)}:{port}/"
+        return f"http://{written(*self.address)}/"
 
     def serve_forever(self) -> None:
         """Wait until `close` is called; raises the error that permanently ended the watcher's

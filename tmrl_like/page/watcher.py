@@ -19,16 +19,12 @@ from tmrl_like.wire import messages as m
 _LOOKS_EVERY_S = 0.35  # while a browser shows the page
 _KEEPS_UP_EVERY_S = 5.0  # otherwise; a server keeps reports for much longer
 _SHOWN_FOR_S = 5.0  # after a browser's request
-_TELLS_OF_RUN_EVERY_S = 2.0
 _decoder = msgspec.msgpack.Decoder(m.Sight)
 
 
 class Watcher:
     """Looks at a server regularly, more often while a browser shows the page (see
     `conversation.Role`).
-
-    The JSON for browsers is kept ready: the workers of the newest view, and the run, which is
-    described every few seconds.
 
     Attributes:
         session: keeps the connection; raises the error that ended it.
@@ -49,15 +45,24 @@ class Watcher:
         self._title = {**title, "server": link.where}
         self._view = self._report = 0
         self.seen_at = time.monotonic()
-        self._shown_at = self._asked_at = self._told_at = -math.inf
-        self._was_connected = False
-        self._workers = b"[]"
-        self._run = self._described_run(False)
+        self._shown_at = self._asked_at = -math.inf
+        self._connected = False
+        self._workers = b"[]"  # of the newest view, as JSON
         self.session = Session(link, self, m.Hello.of_this_process("watcher", name_of_peer(None)))
 
     def run(self) -> bytes:
-        """Return the run for a browser. Any thread."""
-        return self._run
+        """Return the run for a browser. Any thread: none changes it while it is encoded."""
+        history = self.history
+        return msgspec.json.encode(
+            {
+                **self._title,
+                "connected": self._connected,
+                "time_s": history.time_s,
+                "round": history.round,
+                "curves": history.curves,
+                "incidents": list(history.incidents),
+            }
+        )
 
     def workers(self) -> bytes:
         """Return the newest view's workers for a browser, and look at the server more often for a
@@ -96,18 +101,14 @@ class Watcher:
         )
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        """Request a view if one is due, and describe the run for browsers."""
+        """Request a view if one is due."""
         now = time.monotonic()
-        if connected != self._was_connected:
-            self._was_connected = connected
-            self._told_at = -math.inf
+        if connected != self._connected:
+            self._connected = connected
             if connected:
                 self.history.tell("good", "connected to the server")
             else:
                 self.history.tell("bad", "no server answers")
-        if now - self._told_at >= _TELLS_OF_RUN_EVERY_S:
-            self._told_at = now
-            self._run = self._described_run(connected)
         is_shown = now - self._shown_at < _SHOWN_FOR_S
         every_s = _LOOKS_EVERY_S if is_shown else _KEEPS_UP_EVERY_S
         if not connected:
@@ -121,19 +122,6 @@ class Watcher:
 
     def beat(self) -> m.Beat:
         return m.Beat()
-
-    def _described_run(self, connected: bool) -> bytes:
-        history = self.history
-        return msgspec.json.encode(
-            {
-                **self._title,
-                "connected": connected,
-                "time_s": history.time_s,
-                "round": history.round,
-                "curves": history.curves,
-                "incidents": list(history.incidents),
-            }
-        )
 
 
 def described(age_s: float, beat: m.Beat) -> dict[str, object]:

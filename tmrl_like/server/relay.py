@@ -26,17 +26,15 @@ from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.server.newest_policy import NewestPolicy
 from tmrl_like.server.seats import (
+    SEATS,
     Seat,
     TrainerSeat,
     WatcherSeat,
     WorkerSeat,
-    is_same_process,
     later,
     may_be,
     not_for,
     other_version,
-    share_file,
-    sit_together,
 )
 from tmrl_like.server.watchers import Reports
 from tmrl_like.transport.base import Identity, Incoming, ServerLink
@@ -295,50 +293,42 @@ class Relay:
         return seat
 
     def _on_hello(self, peer: bytes, identity: Identity, hello: m.Hello) -> None:
-        key = identity.name
-        own = [
-            seat
-            for seat in self._seats.values()
-            if seat.key == key and is_same_process(seat.hello, hello)
-        ]
-        for seat in own:
-            if seat.peer == peer:  # the peer has sent more than one hello
-                seat.seen_at = self._now
-                self._welcome(seat)
-                return
-        if not own and not self._new_seats.take(key, 1, self._now):
+        seat = SEATS[hello.role](peer, identity.name, hello, self._now)
+        own = next(filter(seat.is_of_process, self._seats.values()), None)
+        if own is not None and own.peer == peer:  # the peer has sent more than one hello
+            own.seen_at = self._now
+            self._welcome(own)
+            return
+        if own is not None:
+            self._leave(own)
+        elif not self._new_seats.take(seat.key, 1, self._now):
             return  # the peer will ask again
-        for seat in own:
-            self._leave(seat)
-        refusal = self._refusal_of(identity, hello)
+        refusal = self._refusal_of(seat, identity)
         if refusal is not None:
-            self._refuse(peer, key, hello, refusal)
+            self._refuse(seat, refusal)
             self._link.forget(peer)
             return
         if peer in self._seats:
             self._leave(self._seats[peer])
-        self._sit_down(peer, key, hello)
+        self._sit_down(seat)
 
-    def _sit_down(self, peer: bytes, key: str, hello: m.Hello) -> None:
-        seat: Seat
-        if hello.role == "worker":
-            seat = self.workers[hello.name] = WorkerSeat(peer, key, hello, self._now)
-            self._bind_name(hello.name, key)
-        elif hello.role == "watcher":
-            seat = WatcherSeat(peer, key, hello, self._now)
-        else:
-            seat = self.ranks[hello.rank.number] = TrainerSeat(peer, key, hello, self._now)
+    def _sit_down(self, seat: Seat) -> None:
+        self._seats[seat.peer] = seat
+        if isinstance(seat, WorkerSeat):
+            self.workers[seat.hello.name] = seat
+            self._bind_name(seat.hello.name, seat.key)
+        elif isinstance(seat, TrainerSeat):
+            self.ranks[seat.hello.rank.number] = seat
             self._welcome_workers_of(seat)
-        self._seats[peer] = seat
         self._welcome(seat)
-        self._say(key, logging.INFO, "%s %s is here (key %s)", *seat.who, key)
+        self._say(seat.key, logging.INFO, "%s %s is here (key %s)", *seat.who, seat.key)
 
     def _welcome_workers_of(self, trainer: TrainerSeat) -> None:
         """Welcome a trainer's workers again, so that they send what it has not stored; dismiss
         those whose spaces differ.
         """
         for worker in list(self.workers.values()):
-            refusal = self._refusal_for_spaces(worker.hello)
+            refusal = self._refusal_for_spaces(worker)
             if refusal is not None:
                 self._dismiss(worker, refusal)
             elif self._trainer_of(worker.hello.name) is trainer:
@@ -382,91 +372,82 @@ class Relay:
 
     # -- admission ---------------------------------------------------------------------------------
 
-    def _refusal_of(self, identity: Identity, hello: m.Hello) -> m.Refusal | None:
-        if not may_be(identity, hello.role):
-            return not_for(identity, hello.role)
-        if hello.role == "worker":
-            return self._refusal_of_worker(identity.name, hello)
-        if hello.role == "trainer":
-            return self._refusal_of_trainer(identity.name, hello)
-        watchers = sum(isinstance(seat, WatcherSeat) for seat in self._seats.values())
-        return (
-            later(f"the server has its {_MAX_WATCHERS} watchers")
-            if watchers >= _MAX_WATCHERS
-            else None
-        )
+    def _refusal_of(self, seat: Seat, identity: Identity) -> m.Refusal | None:
+        """Return why a peer cannot have a seat, or None; frees the seats of those it succeeds."""
+        if not may_be(identity, seat.hello.role):
+            return not_for(identity, seat.hello.role)
+        if isinstance(seat, WorkerSeat):
+            return self._refusal_of_worker(seat)
+        if isinstance(seat, TrainerSeat):
+            return self._refusal_of_trainer(seat)
+        watchers = sum(isinstance(other, WatcherSeat) for other in self._seats.values())
+        if watchers >= _MAX_WATCHERS:
+            return later(f"the server has its {_MAX_WATCHERS} watchers")
+        return None
 
-    def _refusal_of_worker(self, key: str, hello: m.Hello) -> m.Refusal | None:
-        if share_file(self.trainer, hello):
+    def _refusal_of_worker(self, worker: WorkerSeat) -> m.Refusal | None:
+        name, key = worker.hello.name, worker.key
+        if self.trainer is not None and worker.shares_file_with(self.trainer):
             return m.Refusal(_SHARED_FILE.format("worker", "trainer"))
-        owner = self._owners.get(hello.name, key)
+        owner = self._owners.get(name, key)
         if owner != key and self._link.is_valid(owner):
             return later(
-                f"the name {hello.name} belongs to the workers of the key {owner!r}, and this "
-                f"one's is {key!r}: give it another name (--name), or restart the server"
+                f"the name {name} belongs to the workers of the key {owner!r}, and this one's is "
+                f"{key!r}: give it another name (--name), or restart the server"
             )
-        namesake = self.workers.get(hello.name)
-        if namesake is not None and not self._makes_room(namesake, key, hello):
+        namesake = self.workers.get(name)
+        if namesake is not None and not self._makes_room(namesake, worker):
             return later(
-                f"a worker named {hello.name} is connected already: give this one another name "
-                "(--name)"
+                f"a worker named {name} is connected already: give this one another name (--name)"
             )
         if len(self.workers) >= self._max_workers:
             return later(
                 f"the server has its {self._max_workers} workers; raise server.max_workers, or "
                 "wait until one leaves"
             )
-        return self._refusal_for_spaces(hello)
+        return self._refusal_for_spaces(worker)
 
-    def _refusal_for_spaces(self, worker: m.Hello) -> m.Refusal | None:
-        trainer = self.trainer.hello.spaces if self.trainer else None
-        if trainer is None or worker.spaces is None or trainer == worker.spaces:
+    def _refusal_for_spaces(self, worker: WorkerSeat) -> m.Refusal | None:
+        own = worker.hello.spaces
+        trainers = self.trainer.hello.spaces if self.trainer else None
+        if own is None or trainers is None or own == trainers:
             return None
-        what, own, other = worker.spaces.difference(trainer)
+        what, of_worker, of_trainer = own.difference(trainers)
         return later(
-            f"this worker's {what} space is {own:.300}, the trainer's is {other:.300}: start both "
-            "with the same environment"
+            f"this worker's {what} space is {of_worker:.300}, the trainer's is {of_trainer:.300}: "
+            "start both with the same environment"
         )
 
-    def _refusal_of_trainer(self, key: str, hello: m.Hello) -> m.Refusal | None:
-        if hello.incarnation in self._succeeded:  # it was frozen or cut off, and is back
+    def _refusal_of_trainer(self, trainer: TrainerSeat) -> m.Refusal | None:
+        if trainer.hello.incarnation in self._succeeded:  # it was frozen or cut off, and is back
             return m.Refusal(_SUCCEEDED)
-        if any(share_file(worker, hello) for worker in self.workers.values()):
+        if any(map(trainer.shares_file_with, self.workers.values())):
             return m.Refusal(_SHARED_FILE.format("trainer", "worker"))
         for other in list(self.ranks.values()):
-            if not sit_together(hello.rank, other.hello.rank) and not self._makes_room(
-                other, key, hello
-            ):
+            if not trainer.sits_beside(other) and not self._makes_room(other, trainer):
                 return later(
                     f"a trainer is connected already ({other.hello.name}): stop it, or give this "
                     "one its own server"
                 )
         return None
 
-    def _makes_room(self, sitting: Seat, key: str, hello: m.Hello) -> bool:
-        """Free a seat if its process is dead or silent, or if the sender of `hello` succeeds it.
+    def _makes_room(self, sitting: Seat, successor: Seat) -> bool:
+        """Free a seat if its process is dead or silent, or if another one succeeds it.
 
         Returns whether the seat was freed.
         """
-        is_own = sitting.key == key
+        is_own = sitting.key == successor.key
         is_silent = self._now - sitting.seen_at > _ALIVE_WITHIN_S
-        if is_own and hello.goes_on_with(sitting.hello):
-            self._note_succeeded(sitting)
-        elif not is_silent and not (is_own and self._is_dead(sitting, hello)):
+        if is_own and successor.hello.goes_on_with(sitting.hello):
+            # dead or frozen: it must not get its seat back
+            self._succeeded.append(sitting.hello.incarnation)
+            self._tell(sitting.peer, m.Refusal(_SUCCEEDED))
+        elif not is_silent and not (is_own and self._is_dead(sitting, successor.hello)):
             return False
-        self._say(
-            sitting.key,
-            logging.WARNING,
-            "%s %s is gone or silent: another one takes its seat",
-            *sitting.who,
-        )
+        line = "%s %s is gone or silent: another one takes its seat"
+        self._say(sitting.key, logging.WARNING, line, *sitting.who)
         self._leave(sitting)
         return True
-
-    def _note_succeeded(self, trainer: Seat) -> None:
-        """Note that a trainer, dead or frozen, has a successor and must not get its seat back."""
-        self._succeeded.append(trainer.hello.incarnation)
-        self._tell(trainer.peer, m.Refusal(_SUCCEEDED))
 
     def _is_dead(self, sitting: Seat, successor: m.Hello) -> bool:
         """Whether the process of a seat is dead: the successor takes over its incarnation, or has
@@ -478,25 +459,22 @@ class Relay:
 
     # -- refusals ----------------------------------------------------------------------------------
 
-    def _refuse(self, peer: bytes, key: str, hello: m.Hello, refusal: m.Refusal) -> None:
+    def _refuse(self, seat: Seat, refusal: m.Refusal) -> None:
         self.counters.refused += 1
-        if self._unsaid.take(f"{hello.name}: {refusal.reason}", 1, self._now):
-            self._say(
-                key, logging.WARNING, "refused %s %s: %s", hello.role, hello.name, refusal.reason
-            )
-        self._tell(peer, refusal)
+        if self._unsaid.take(f"{seat.hello.name}: {refusal.reason}", 1, self._now):
+            self._say(seat.key, logging.WARNING, "refused %s %s: %s", *seat.who, refusal.reason)
+        self._tell(seat.peer, refusal)
 
     def _dismiss(self, seat: Seat, refusal: m.Refusal) -> None:
-        self._refuse(seat.peer, seat.key, seat.hello, refusal)
+        self._refuse(seat, refusal)
         self._leave(seat)
 
     def _dismiss_revoked(self, peer: bytes) -> None:
         refusal = m.Refusal("the server refuses this machine's key: it was revoked")
-        seat = self._seats.get(peer)
-        if seat is None:
+        if seat := self._seats.get(peer):
+            self._dismiss(seat, refusal)
+        else:
             self._tell(peer, refusal)
-            return
-        self._dismiss(seat, refusal)
 
     def _expel(self, seat: Seat, why: str) -> None:
         """Refuse a peer that breaks the protocol."""

@@ -29,6 +29,18 @@ class Seat:
     def who(self) -> tuple[str, str]:
         return self.hello.role, self.hello.name
 
+    def is_of_process(self, other: Seat) -> bool:
+        """Whether two connections belong to the same process."""
+        return (
+            self.hello.incarnation == other.hello.incarnation
+            and self.who == other.who
+            and self.key == other.key
+        )
+
+    def shares_file_with(self, other: Seat) -> bool:
+        """Whether two peers keep their weights in the same file."""
+        return self.hello.model_file != "" and self.hello.model_file == other.hello.model_file
+
 
 @dataclass(slots=True)
 class WorkerSeat(Seat):
@@ -47,12 +59,25 @@ class TrainerSeat(Seat):
     waiting: WaitingMessages = field(default_factory=WaitingMessages)
     feed: int = field(default_factory=lambda: secrets.randbits(62) + 1)
 
+    def sits_beside(self, other: TrainerSeat) -> bool:
+        """Whether two trainers are different ranks of one group."""
+        own, others = self.hello.rank, other.hello.rank
+        return own.group != 0 and own.group == others.group and own.number != others.number
+
 
 @dataclass(slots=True)
 class WatcherSeat(Seat):
     """The seat of a watcher."""
 
     newest_view: int = 0  # number of the newest view that it was sent
+
+
+SEATS: dict[str, type[Seat]] = {
+    "worker": WorkerSeat,
+    "trainer": TrainerSeat,
+    "watcher": WatcherSeat,
+}
+"""The seats of each role."""
 
 
 def may_be(identity: Identity, role: str) -> bool:
@@ -80,18 +105,3 @@ def other_version(found: int) -> m.Refusal:
         f"this peer speaks wire version {found}, the server {m.WIRE_VERSION}: upgrade tmrl_like on "
         f"the {older} to that of the {newer}"
     )
-
-
-def share_file(seat: Seat | None, hello: m.Hello) -> bool:
-    """Whether two peers keep their weights in the same file."""
-    return seat is not None and hello.model_file != "" and seat.hello.model_file == hello.model_file
-
-
-def sit_together(one: m.Rank, other: m.Rank) -> bool:
-    """Whether two trainers are different ranks of one group."""
-    return one.group != 0 and one.group == other.group and one.number != other.number
-
-
-def is_same_process(one: m.Hello, other: m.Hello) -> bool:
-    """Whether two connections belong to the same process."""
-    return (one.role, one.name, one.incarnation) == (other.role, other.name, other.incarnation)

@@ -20,7 +20,7 @@ from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.trainer_link import TrainerLink
-from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, host_and_port, server_address
+from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, server_address
 from tmrl_like.transport import connect as dial
 from tmrl_like.wire.messages import Rank
 from tmrl_like.wire.spaces import describe_spaces
@@ -92,7 +92,7 @@ def how_to_connect(
     if connect is not None:
         return connect
     port = cfg.PORT if server_port is None else server_port
-    address = host_and_port(server_address(server_ip or cfg.SERVER_IP_FOR_TRAINER, port))
+    address = server_address(server_ip or cfg.SERVER_IP_FOR_TRAINER, port)
     keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
     return lambda parts: parts.over(dial(transport, *address, keys, limits), name)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tmrl_like.base.options import Port, in_range
 from tmrl_like.errors import ConfigError, MissingExtraError
-from tmrl_like.transport.addresses import host_and_port, server_address
+from tmrl_like.transport.addresses import server_address
 from tmrl_like.transport.base import (
     Identity,
     PeerLink,
@@ -25,7 +25,6 @@ __all__ = [
     "ServerLink",
     "TransportOptions",
     "connect",
-    "host_and_port",
     "listen",
     "server_address",
 ]

@@ -13,10 +13,8 @@ _NAME = rf"{_LABEL}(?:\.{_LABEL})*\.?"
 _IPV6 = r"[^\s\[\]:/,]*(?::[^\s\[\]:/,]*){2,}"
 
 
-def server_address(host: str, port: int) -> str:
-    """Return a server's address as HOST:PORT.
-
-    `host` is `host`, `host:port`, `::1` or `[::1]:port`; `port` is used if it has none.
+def server_address(host: str, port: int) -> tuple[str, int]:
+    """Return the host and port at which a server is dialled, from what `host_and_port` splits.
 
     Raises:
         ConfigError: it is malformed, or no address that can be dialled.
@@ -28,11 +26,15 @@ def server_address(host: str, port: int) -> str:
             "server's name or address as workers and trainer reach it (server.bind is where it "
             "listens)"
         )
-    return f"{bracketed(host)}:{port}"
+    return host, port
 
 
 def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
-    """Split `host`, `host:port`, `::1`, `[::1]` or `[::1]:port`; raise ConfigError if malformed."""
+    """Split `host`, `host:port`, `::1`, `[::1]` or `[::1]:port`; `port` is used if it has none.
+
+    Raises:
+        ConfigError: it is malformed.
+    """
     form = rf"({_IPV6})|(?:\[({_IPV6})\]|({_NAME}))(?::(\d{{1,5}}))?"
     parts = re.fullmatch(form, str(address))  # a script may give a list
     if parts is None or int(parts[4] or 0) > 65535:
@@ -68,6 +70,6 @@ def is_address(host: str) -> bool:
     return True
 
 
-def bracketed(host: str) -> str:
-    """Return a host in the form that it has before a colon and a port."""
-    return f"[{host}]" if ":" in host else host
+def written(host: str, port: int | str) -> str:
+    """Return an address as HOST:PORT."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

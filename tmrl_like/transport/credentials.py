@@ -32,7 +32,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from tmrl_like.base.budgets import Bucket
+from tmrl_like.base.budgets import Bucket, Lines
 from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.base.files import disk, lock_folder, remove_drafts, write_atomically
 from tmrl_like.errors import CredentialsError
@@ -104,7 +104,7 @@ class KeyFolder:
                 "invited; to run a server here give it a folder of its own (--server.keys_dir "
                 "FOLDER)"
             )
-        return read_keys(self.path / "server.json", ServerKeys, secret=True)
+        return read_keys(self.path / "server.json", ServerKeys)
 
     def peer_keys(self) -> PeerKeys:
         """Return this machine's key as a peer; create it, and a server's, if there are no keys.
@@ -113,7 +113,7 @@ class KeyFolder:
             CredentialsError: the file is damaged or readable by others.
         """
         self._create_first()
-        return read_keys(self.path / "peer.json", PeerKeys, secret=True)
+        return read_keys(self.path / "peer.json", PeerKeys)
 
     def invite(self, name: str, roles: tuple[str, ...] = ("worker",)) -> str:
         """Make a key for another machine and return it as one line, to be passed to `join` there.
@@ -162,7 +162,7 @@ class KeyFolder:
                 "(--keys-dir) or remove it"
             )
         disk.remove(self.path / _UNFINISHED)  # else the next start would replace this key
-        self.write("peer.json", keys, private=True)
+        self.write("peer.json", keys)
         return keys
 
     def revoke(self, name: str) -> None:
@@ -178,10 +178,10 @@ class KeyFolder:
         disk.remove(file)
         disk.sync_folder(file.parent)
 
-    def write(self, name: str, content: msgspec.Struct, private: bool = False) -> None:
+    def write(self, name: str, content: msgspec.Struct) -> None:
         """Write a file of this folder; once this returns, the file survives a power cut."""
         file = self.path / name
-        write_atomically(file, checked_json(content), private=private)
+        write_atomically(file, checked_json(content), private=_is_secret(type(content)))
         disk.sync_folder(file.parent)
         remove_drafts(file.parent)
 
@@ -195,8 +195,7 @@ class KeyFolder:
 
     def _authorize(self, server: ServerKeys, name: str, roles: tuple[str, ...]) -> PeerKeys:
         public, secret = _curve_pair()
-        entry = Authorized(roles, public)
-        self.write(f"authorized/{name}.json", entry)
+        self.write(f"authorized/{name}.json", Authorized(roles, public))
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
     def _create_first(self) -> None:
@@ -239,16 +238,12 @@ class KeyFolder:
             if not unfinished.exists():
                 disk.open(unfinished).close()
                 disk.sync_folder(self.path)
-            self._write_all()
+            server = ServerKeys(*_curve_pair(), *tls_pair("default"))
+            self.write("peer.json", self._authorize(server, _LOCAL, ROLES))
+            self.write("server.json", server)
             disk.remove(unfinished)
         finally:
             lock.release()
-
-    def _write_all(self) -> None:
-        """Make and write all keys, `server.json` last."""
-        server = ServerKeys(*_curve_pair(), *tls_pair("default"))
-        self.write("peer.json", self._authorize(server, _LOCAL, ROLES), private=True)
-        self.write("server.json", server, private=True)
 
 
 class AuthorizedKeys:
@@ -265,7 +260,7 @@ class AuthorizedKeys:
         # by name: what was read from a file, and what told that it is this one
         self._known: dict[str, tuple[Authorized, _Stamp]] = {}
         self._absent_since: dict[str, float] = {}
-        self._said: set[str] = set()
+        self._say = Lines(log, 1, 0.0)  # each line once
         self._looks = Bucket(burst=100, per_s=10)
         self.identities: Mapping[str, Identity] = {}
         """Maps a public key (Z85) to its identity; always replaced as a whole."""
@@ -288,10 +283,8 @@ class AuthorizedKeys:
             self.refresh()
         found = self.identities.get(curve_public)
         if found is None:
-            self._warn_once(
-                "refused a connection with an unknown key; `tmrl-like keys invite` makes a valid "
-                "one"
-            )
+            line = "refused a connection with an unknown key; `tmrl-like keys invite` makes one"
+            self._say(line, logging.WARNING, line)
         return found
 
     def refresh(self, now: float | None = None) -> None:
@@ -305,9 +298,8 @@ class AuthorizedKeys:
                 }
             is_whole = (self._folder / "server.json").exists()
         except OSError as error:
-            self._warn_once(
-                f"cannot read {authorized} ({error.strerror}): the keys known so far stay valid"
-            )
+            line = "cannot read %s (%s): the keys known so far stay valid"
+            self._say(str(error), logging.WARNING, line, authorized, error.strerror)
             return
         for name, state in states.items():
             stamp = (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
@@ -324,25 +316,17 @@ class AuthorizedKeys:
         """Read a file. If that fails, keep the key that was in it, and try again next time."""
         try:
             file = self._folder / "authorized" / f"{name}.json"
-            self._known[name] = read_keys(file, Authorized, secret=False), stamp
+            self._known[name] = read_keys(file, Authorized), stamp
         except CredentialsError as error:
-            what_follows = (
-                "the key that was in it stays valid"
-                if name in self._known
-                else "this key is refused"
-            )
-            self._warn_once(f"{error}; {what_follows}")
+            is_known = name in self._known
+            follows = "the key that was in it stays valid" if is_known else "this key is refused"
+            self._say(str(error), logging.WARNING, "%s; %s", error, follows)
 
     def _drop_absent(self, absent: Set[str], now: float) -> None:
         self._absent_since = {name: self._absent_since.get(name, now) for name in absent}
         for name in absent:
             if now - self._absent_since[name] >= KEYS_CHECK_S:
                 del self._known[name]
-
-    def _warn_once(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
-            log.warning(line)
 
 
 def _curve_pair() -> tuple[str, str]:
@@ -379,7 +363,12 @@ def tls_pair(host: str) -> tuple[str, str]:
     return private.decode(), certificate.public_bytes(pem).decode()
 
 
-def read_keys(path: Path, kind: type[T], secret: bool) -> T:
+def _is_secret(kind: type[msgspec.Struct]) -> bool:
+    """Whether files of this kind are readable by their owner only."""
+    return kind is not Authorized
+
+
+def read_keys(path: Path, kind: type[T]) -> T:
     """Return the content of a file of a key folder.
 
     Raises:
@@ -390,7 +379,7 @@ def read_keys(path: Path, kind: type[T], secret: bool) -> T:
         mode = path.stat().st_mode
     except OSError as error:
         raise CredentialsError(f"cannot read {path}: {error.strerror}") from None
-    if secret and os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if _is_secret(kind) and os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise CredentialsError(f"{path} is a secret that others can read; run: chmod 600 {path}")
     try:
         return read_checked(content, kind)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import queue
-import threading
 from typing import Generic, TypeVar
 
 from tmrl_like.errors import AddressInUseError
@@ -16,7 +15,6 @@ T = TypeVar("T")
 
 _EVERYBODY = Identity("inproc", ("worker", "trainer"))
 _servers: dict[tuple[str, int], InprocServerLink] = {}
-_lock = threading.Lock()
 _ports = itertools.count(20_000)
 _ids = itertools.count(1)
 
@@ -49,14 +47,12 @@ class InprocServerLink(_InprocLink[Incoming]):
         """Take the address; raise AddressInUseError if another server in this process has it."""
         super().__init__(options)
         self.peers: dict[bytes, InprocPeerLink] = {}
-        with _lock:
-            host = LOCALHOST if host == "0.0.0.0" else host  # peers dial this machine
-            self.address = (host, port or next(_ports))
-            if self.address in _servers:
-                raise AddressInUseError(
-                    f"port {port} on {host} is taken: another server of this process listens there"
-                )
-            _servers[self.address] = self
+        host = LOCALHOST if host == "0.0.0.0" else host  # peers dial this machine
+        self.address = (host, port or next(_ports))
+        if _servers.setdefault(self.address, self) is not self:
+            raise AddressInUseError(
+                f"port {port} on {host} is taken: another server of this process listens there"
+            )
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
         self.options.check_size(len(data))
@@ -70,9 +66,8 @@ class InprocServerLink(_InprocLink[Incoming]):
         self.peers.pop(peer, None)
 
     def close(self) -> None:
-        with _lock:
-            if _servers.get(self.address) is self:
-                del _servers[self.address]
+        if _servers.get(self.address) is self:
+            _servers.pop(self.address, None)
         self.peers.clear()
 
 

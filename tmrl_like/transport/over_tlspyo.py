@@ -41,7 +41,7 @@ from zmq.utils import z85
 
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import CredentialsError, DecodingError, TransportError
-from tmrl_like.transport.addresses import bracketed
+from tmrl_like.transport.addresses import written
 from tmrl_like.transport.base import (
     Identity,
     Incoming,
@@ -144,6 +144,8 @@ class TlspyoLink:
     order; None in it is a wake-up.
     """
 
+    end: Callable[[], defer.DeferredList]  # called in the reactor by `close`
+
     def __init__(self, options: TransportOptions) -> None:
         self.options = options
         self.inbox: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
@@ -151,14 +153,9 @@ class TlspyoLink:
     def wake(self) -> None:
         self.inbox.put(None)
 
-    @staticmethod
-    def end(connections: Iterable[Connection]) -> defer.DeferredList:
-        """End connections after a moment for pending messages to leave; in the reactor."""
-        leaving = list(connections)
-        for connection in leaving:
-            connection.setTimeout(_FAREWELL_S)
-            connection.leave()
-        return defer.DeferredList([connection.ended for connection in leaving])
+    def close(self) -> None:
+        with contextlib.suppress(TransportError):  # raised in a forked process
+            in_reactor(self.end)
 
 
 class Connection(TimeoutMixin):  # type: ignore[misc]
@@ -314,6 +311,15 @@ class Connection(TimeoutMixin):  # type: ignore[misc]
             self.transport.resumeProducing()
 
 
+def ended(connections: Iterable[Connection]) -> defer.DeferredList:
+    """End connections after a moment for pending messages to leave; in the reactor."""
+    leaving = list(connections)
+    for connection in leaving:
+        connection.setTimeout(_FAREWELL_S)
+        connection.leave()
+    return defer.DeferredList([connection.ended for connection in leaving])
+
+
 class TlspyoServerLink(TlspyoLink):
     """Listens on one TCP port. See `ServerLink`."""
 
@@ -361,15 +367,11 @@ class TlspyoServerLink(TlspyoLink):
     def forget(self, peer: bytes) -> None:
         """See `ServerLink.forget`: there is no state to discard."""
 
-    def close(self) -> None:
-        with contextlib.suppress(TransportError):  # raised in a forked process
-            in_reactor(self._close)
-
-    def _close(self) -> defer.DeferredList:
+    def end(self) -> defer.DeferredList:
         if self._reading_keys.running:
             self._reading_keys.stop()
         self._port.stopListening()
-        return self.end([*self.connections.values(), *self.strangers])
+        return ended([*self.connections.values(), *self.strangers])
 
 
 class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
@@ -448,7 +450,7 @@ class TlspyoPeerLink(TlspyoLink):
     def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
         super().__init__(options)
         keys = folder.peer_keys()
-        self.where = f"{bracketed(host)}:{port}"
+        self.where = written(host, port)
         self._error: CredentialsError | None = None
         self._ever_proved = False
         self._strange_answers = 0
@@ -528,13 +530,9 @@ class TlspyoPeerLink(TlspyoLink):
         connection = self.client.to_server
         return connection is not None and connection.proved and connection.hand_over(data)
 
-    def close(self) -> None:
-        with contextlib.suppress(TransportError):  # raised in a forked process
-            in_reactor(self._close)
-
-    def _close(self) -> defer.DeferredList:
+    def end(self) -> defer.DeferredList:
         self._dialler.stopTrying()
-        return self.end(filter(None, [self.client.to_server]))
+        return ended(filter(None, [self.client.to_server]))
 
 
 class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]

@@ -28,7 +28,7 @@ import zmq
 
 from tmrl_like.base.threads import expect_threads
 from tmrl_like.errors import TransportError
-from tmrl_like.transport.addresses import bracketed, is_address
+from tmrl_like.transport.addresses import is_address, written
 from tmrl_like.transport.base import (
     Incoming,
     TransportOptions,
@@ -158,7 +158,7 @@ class ZmqServerLink(_ZmqLink):
             self._socket.curve_publickey = keys.curve_public.encode()
             self._socket.curve_secretkey = keys.curve_secret.encode()
             self._gate = Gate(self._context, self._socket, self._keys)
-            self._socket.bind(f"tcp://{bracketed(host)}:{port or '*'}")
+            self._socket.bind(f"tcp://{written(host, port or '*')}")
         except BaseException as error:
             self.close()
             if isinstance(error, zmq.ZMQError):
@@ -219,7 +219,7 @@ class ZmqPeerLink(_ZmqLink):
         super().__init__(zmq.DEALER, options)
         self.is_lost = False
         self._address = host, port
-        self.where = f"{bracketed(host)}:{port}"
+        self.where = written(host, port)
         self._endpoint = f"tcp://{self.where}"
         self._is_name = not is_address(host)
         # of a name, libzmq knows one address: of IPv4, or if this is set of IPv6

@@ -27,7 +27,7 @@ from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.errors import RefusedError, ShortageError, TmrlLikeError
 from tmrl_like.policies.network import Network, input_size
 from tmrl_like.session.session import Session, file_id
-from tmrl_like.transport import KeyFolder, connect, host_and_port
+from tmrl_like.transport import KeyFolder, connect
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition, with_alarms
 from tmrl_like.worker.link_messages import (
@@ -187,8 +187,7 @@ class Link:
         gate = PolicyGate(slots, setup.actor, network, probes)
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             keys = KeyFolder(Path(setup.keys))
-            address = host_and_port(setup.server)
-            peer_link = connect(setup.transport, *address, keys, setup.limits)
+            peer_link = connect(setup.transport, *setup.server, keys, setup.limits)
             undo.callback(peer_link.close)
             outbox = Outbox(
                 Path(setup.folder),

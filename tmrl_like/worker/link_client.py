@@ -17,6 +17,7 @@ from tmrl_like.base.children import start_script
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import no_process, start_thread
 from tmrl_like.errors import ShortageError, TmrlLikeError, TransportError
+from tmrl_like.transport.addresses import written
 from tmrl_like.worker.lane import Lane, condition_of
 from tmrl_like.worker.link_messages import (
     FROM_LINK,
@@ -135,7 +136,7 @@ class LinkClient:
         """
         self.connected = threading.Event()
         self.status = setup.condition
-        self.server = setup.server
+        self.server = written(*setup.server)
         self._link = link
         self._setup = setup
         self._lanes = lanes

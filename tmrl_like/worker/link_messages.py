@@ -41,7 +41,7 @@ class Setup(_Told):
     shared: str  # folder of the policy slots
     outbox: OutboxOptions
     transport: str
-    server: str  # HOST:PORT
+    server: tuple[str, int]  # host and port
     keys: str
     limits: TransportOptions
     spaces: Spaces

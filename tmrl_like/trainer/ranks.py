@@ -65,36 +65,11 @@ class Alone:
         rank: the number of this trainer.
         size: how many trainers there are.
         group: identifies this group of processes among all groups that ever existed; 0: alone.
-        samples: samples that have come to this rank.
-        tasks: of these, the environment steps that allow training.
     """
 
     rank = 0
     size = 1
     group = 0
-    samples = tasks = 0
-    _all = _mine = Vote()  # the newest vote of all, and this rank's part of it
-
-    def cast(self, mine: Vote, may_be_late: bool = False) -> Vote:
-        """Vote as `vote` does, and return the vote of all, with only those `samples` and `tasks`
-        that are new since the last call.
-        """
-        before = self._all
-        mine = mine._replace(samples=self.samples, tasks=self.tasks)
-        self._all, self._mine = self.vote(mine, may_be_late)
-        return self._all._replace(
-            samples=self._all.samples - before.samples, tasks=self._all.tasks - before.tasks
-        )
-
-    @property
-    def uncounted_samples(self) -> int:
-        """The samples of this rank that the ranks have not counted together yet."""
-        return self.samples - self._mine.samples
-
-    @property
-    def uncounted_tasks(self) -> int:
-        """The tasks of this rank that the ranks have not counted together yet."""
-        return self.tasks - self._mine.tasks
 
     def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
         """Return the vote of all ranks, the same on each, and this rank's own vote that is part of

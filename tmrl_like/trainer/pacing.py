@@ -78,9 +78,8 @@ class Pacer:
         `training_steps`.
         """
         if samples == self.recorded_samples > 0:
-            self.unpaced_steps = max(
-                0, training_steps - math.floor(min(self.limit * samples, training_steps))
-            )
+            paced_steps = math.floor(min(self.limit * samples, training_steps))
+            self.unpaced_steps = training_steps - paced_steps
 
     def expect_no_worker(self, samples: int) -> None:
         """Train from the `samples` in the memory without a limit, until a worker sends one."""

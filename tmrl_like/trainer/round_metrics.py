@@ -127,16 +127,13 @@ class RoundMetrics(Listener):
             record["training_steps_per_env_step_round"] = new_steps / new_samples
         for name, parts in self._of_samples.items():
             values = np.concatenate(parts)
-            if len(values):
-                shown = (
-                    np.percentile(values, [*_PERCENTILES.values()])
-                    if "{}" in name
-                    else [values.mean()]
-                )
-                record |= {
-                    name.format(p): float(value)
-                    for p, value in zip(_PERCENTILES, shown, strict=False)
-                }
+            if not len(values):
+                continue
+            if "{}" not in name:
+                record[name] = float(values.mean())
+                continue
+            for percentile, percent in _PERCENTILES.items():
+                record[name.format(percentile)] = float(np.percentile(values, percent))
         record |= _summary("test", [e for e in self.episodes if e.test])
         record |= _summary("train", [e for e in self.episodes if not e.test])
         for name, of_steps in self._steps.items():

@@ -26,7 +26,6 @@ from tmrl_like.trainer.checkpoint_file import (
     FORMAT,
     Head,
     Kept,
-    put_damaged_aside,
     read_newest,
     write_checkpoint,
 )
@@ -96,7 +95,6 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
             "the experiment the values that it was made with, or start over: run --fresh, or "
             "another --run_name"
         ) from error
-    put_damaged_aside(found)
     return found.head
 
 

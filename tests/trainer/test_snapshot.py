@@ -1,7 +1,6 @@
 """Checkpoints: what is restored, and what happens if one is damaged or cannot be written."""
 
 import copy
-import errno
 import random
 
 import msgspec
@@ -183,33 +182,6 @@ def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path):
 
 
 # -- files -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.fault(
-    "disk", "the disk is full while a checkpoint is written", "the one before stays whole"
-)
-@pytest.mark.fault(
-    "processes", "the trainer is killed while it writes a checkpoint", "the one before is whole"
-)
-@pytest.mark.parametrize(
-    "error",
-    [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()],
-    ids=["full", "killed"],
-)
-def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_error_no_draft(
-    tmp_path, monkeypatch, error
-):
-    def fails(source, target):
-        raise error
-
-    one = saved(tmp_path, 2)
-    before = names_in(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", fails)
-        with one_line("^(.*No space left.*)?$", type(error)):
-            take_snapshot(one, "run").write(tmp_path)
-    assert isinstance(error, KeyboardInterrupt) or names_in(tmp_path) == before
-    assert steps_of(loaded(tmp_path)) == (2, 2)
 
 
 @pytest.mark.fault(

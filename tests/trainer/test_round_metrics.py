@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from kit.clocks import Clock
 from kit.episodes import episode
 
 from tmrl_like.trainer.round_metrics import RoundMetrics
@@ -11,8 +12,8 @@ from tmrl_like.wire.packet import PacketWriter
 BATCH = Batch(*[torch.zeros(1)] * 6)
 
 
-def packed(writer, stream=""):
-    return Delivery(Buffer(blocks=[writer.block()], stream=stream))
+def packed(writer, ahead_s=0.0):
+    return Delivery(Buffer(blocks=[writer.block()]), ahead_s=ahead_s)
 
 
 def closed(metrics):
@@ -42,6 +43,23 @@ def test_how_long_actions_took_and_how_many_were_safe_is_of_the_decisions():
     record = closed(metrics)
     assert record["inference_p50_s"] == pytest.approx(0.0055, rel=1e-2)
     assert record["safe_action_share"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("tmrl_like.base.clocks.unix_s", clock)
+    writer, metrics = PacketWriter(), RoundMetrics()
+    for version, clock.now in enumerate((1e9 - 9.0, 1e9 - 8.0, 1e9 - 7.0, 1e9 - 6.0), start=1):
+        metrics.note_published(version)
+    clock.now = 1e9
+    writer.append((0, 0, 0, 0, 0, {}), StepTiming(1e9 + ahead_s - 2.0, 0.0, 0.0, 3))
+    metrics.on_samples(packed(writer, ahead_s))
+    clock.now += 10.0
+    record = closed(metrics)
+    assert (record["sample_age_p50_s"], record["policy_age_p50_s"]) == (2.0, 5.0)
+    assert record["policy_age_p999_s"] == 5.0
+    assert record["policy_staleness_p50_versions"] == 1.0
 
 
 def test_every_episode_of_every_worker_that_no_fault_ended_counts():

@@ -41,10 +41,9 @@ from tmrl_like.errors import (
 )
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
-from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Buffer, Delivery, Info, Receipt, Sample, StepTiming
+from tmrl_like.types import Buffer, Info, Receipt, Sample
 
 # -- what does not fit -----------------------------------------------------------------------------
 
@@ -227,29 +226,6 @@ def test_a_round_that_time_ends_exactly_at_its_end_is_not_done_again():
 
 
 # -- what it calls, and what it says ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
-def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monkeypatch):
-    now = [1e9]
-    monkeypatch.setattr("tmrl_like.base.clocks.unix_s", lambda: now[0])
-    timing = StepTiming(1e9 + ahead_s - 2.0, 0.0, 0.0, policy_version=3)
-    buffer = packed(ActionBufferEnv(1).take(3), "a/1/1/0", timing=timing)
-    network = Network(Delivery(buffer, (), Receipt("a", 1, 1), ahead_s=ahead_s))
-    network.fleet = lambda: now.append(now.pop() + 10.0) or {}  # the round is closed 10 s later
-    to = training()
-    for now[0] in (1e9 - 9.0, 1e9 - 8.0, 1e9 - 7.0, 1e9 - 6.0):
-        to.publish(network)
-    now[0] = 1e9
-    record = feed(to, network)
-    assert (
-        record["sample_age_p50_s"],
-        record["policy_age_p50_s"],
-        record["policy_age_p999_s"],
-    ) == (2.0, 5.0, 5.0)
-    assert (
-        record["policy_staleness_p50_versions"] == record["policy_staleness_p999_versions"] == 1.0
-    )
 
 
 @pytest.mark.parametrize(("training_steps", "starts_well"), [(0, False), (900, True)])

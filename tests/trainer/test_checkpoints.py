@@ -439,7 +439,7 @@ def test_only_a_full_disk_under_a_format_of_ones_own_does_not_end_training(
     run = Run(tmp_path / "own", dump=dump)
     with pytest.raises(error, match=says):
         run.save()
-        run.checkpoints.finish(run.training, version=1)
+        run.checkpoints.finish(run.training)
 
 
 class Parametrized:
@@ -460,9 +460,7 @@ def test_checkpoints_may_be_limited_by_time_and_the_last_one_is_written(
     driven, tmp_path, monkeypatch
 ):
     saved = []
-    monkeypatch.setattr(
-        Checkpoints, "save", lambda self, training, version: saved.append(training.epoch)
-    )
+    monkeypatch.setattr(Checkpoints, "save", lambda self, training: saved.append(training.epoch))
     options = TrainerOptions(checkpoint_interval_s=1e6)
     driven.trainer(
         training={"rounds": 1, "epochs": 4}, checkpoint_path=tmp_path, options=options

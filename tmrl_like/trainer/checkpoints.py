@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import torch
 
-from tmrl_like.agents.agent import TrainingAgent, modules_of
+from tmrl_like.agents.agent import modules_of
 from tmrl_like.base.files import disk, lock_folder
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import call_beside, thread_beside
@@ -173,11 +172,9 @@ class Checkpoints:
                 store.clear()
         runs = {kept_run or "", *(store.run for store in self._stores)} - {""}
         is_resumed = ranks.sum(kept_run is not None or any(self._stores)) != [0]
-        known = next(
-            filter(None, ranks.gather(max(runs, default="").encode())),
-            secrets.token_hex(8).encode(),
-        )
-        run = ranks.broadcast(known).decode()
+        own = max(runs, default="" if ranks.rank else secrets.token_hex(8))
+        of_rank_0, *of_others = ranks.gather(own.encode())
+        run = next(filter(None, of_others), of_rank_0).decode()
         if others := runs - {run}:
             raise CheckpointError(
                 f"{path} holds samples of several trainings ({run} and {', '.join(others)}), "
@@ -285,18 +282,24 @@ class Checkpoints:
 
     # -- saving it ---------------------------------------------------------------------------------
 
-    def save(self, training: TrainingOffline, version: int, wait: bool = False) -> None:
+    def save(self, training: TrainingOffline, wait: bool = False) -> None:
         """Write a checkpoint, between two training steps. A full disk is logged and does not stop
         training.
 
         Without `wait`, it is written while training goes on, or skipped if the previous one is
-        still being written. `version` is that of the policy published last.
+        still being written.
 
         Raises:
             DivergedError: a module of the agent has parameters that are not finite; nothing is
                 written.
         """
-        refuse_diverged(_parameters_of(training.agent))
+        refuse_diverged(
+            {
+                f"{name}.{parameter}": tensor.detach()
+                for name, module in modules_of(training.agent).items()
+                for parameter, tensor in module.named_parameters()
+            }
+        )
         if self.path is None or self.ranks.rank:
             return
         self._skipped = not wait and self._writing is not None and not self._writing.done()
@@ -304,7 +307,6 @@ class Checkpoints:
             log.info("the previous checkpoint is still being written: this one is skipped")
             return
         self._wait()
-        training.kept.version = version
         if self.dump is not None:  # the user's function reads the training itself
             flush_what_fits(training.memory)
             training.kept.receipts = self.receiver.receipts
@@ -315,14 +317,14 @@ class Checkpoints:
         if wait:
             self._wait()
 
-    def finish(self, training: TrainingOffline, version: int) -> None:
+    def finish(self, training: TrainingOffline) -> None:
         """Make sure that the last state of a finished training is on disk.
 
         Raises:
             CheckpointError: it could not be written.
         """
         if self._skipped:
-            self.save(training, version, wait=True)
+            self.save(training, wait=True)
         self._wait()
         if self._failure:
             raise CheckpointError(
@@ -375,12 +377,3 @@ def _training(returned: object, name: str) -> TrainingOffline:
     if not isinstance(returned, TrainingOffline):
         raise unexpected(name, returned, "the training")
     return returned
-
-
-def _parameters_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
-    """Return the parameters of all modules of an agent, by name."""
-    return {
-        f"{name}.{parameter}": tensor.detach()
-        for name, module in modules_of(agent).items()
-        for parameter, tensor in module.named_parameters()
-    }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -116,7 +117,7 @@ class SampleFigures:
         self._stream = ""
         self._last: list[Array] = []  # the newest observation, [1, D]
         # whether the observation changed, for each of the newest steps
-        self._moves: list[bool] = []
+        self._moves: deque[bool] = deque(maxlen=_MOST_STEPS)
 
     def add(self, buffer: Buffer) -> None:
         """Take samples that enter the memory."""
@@ -131,19 +132,18 @@ class SampleFigures:
                 continue
             if obs.size:
                 is_step = ~block.is_reset[len(block) - len(obs) + 1 :]
-                moves = (np.diff(obs, axis=0) != 0).any(axis=1)[is_step]
-                self._moves = [*self._moves, *moves.tolist()][-_MOST_STEPS:]
+                self._moves.extend((np.diff(obs, axis=0) != 0).any(axis=1)[is_step].tolist())
                 self._last = [obs[-1:]]
 
     def figures(self) -> Figures:
         """Return figures of the newest steps; none if too few have come since the last figures."""
-        moves = self._moves
-        if not moves:
+        if not self._moves:
             self._stream = ""
-        if len(moves) < _LEAST_STEPS:
+        if len(self._moves) < _LEAST_STEPS:
             return {}
-        self._moves = []
-        return {"observation_moves_share": float(np.mean(moves))}
+        share = float(np.mean(self._moves))
+        self._moves.clear()
+        return {"observation_moves_share": share}
 
 
 def _numbers(segment: Columns) -> Array:

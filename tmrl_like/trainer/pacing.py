@@ -108,7 +108,7 @@ class Pacer:
         """Whether the training for this many tasked environment steps is done after
         `training_steps`.
         """
-        return bool(training_steps - self.untasked_training + 1 > self.limit * tasked_steps)
+        return training_steps - self.untasked_training + 1 > self.limit * tasked_steps
 
     def wait_for(self, receipt: Receipt, new_tasks: int) -> None:
         """Note that a worker holds still until all tasks so far are done, including `new_tasks`

@@ -140,7 +140,7 @@ class Ranks(Alone):
                 "not usable: start them with torchrun"
             ) from None
         self._choose_interface(num_local)
-        has_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= max(1, num_local)
+        has_gpu = torch.cuda.device_count() >= max(1, num_local)
         backend = options.backend if options.backend != "auto" else "nccl" if has_gpu else "gloo"
         if torch.cuda.is_available():
             torch.cuda.set_device(local_rank % torch.cuda.device_count())

@@ -305,7 +305,7 @@ class TrainingOffline(Schedule):
         self._wait_for_samples()
         for batch in itertools.islice(self.memory, max(0, self.steps - self.round_steps)):
             self._train(batch)
-            if self.total_updates % self.update_model_interval == 0 and self._may_publish():
+            if self._is_publication_due():
                 self.publish(self._interface)
             self._release_workers()
             if self.pacer.in_lockstep or self.total_updates % self.update_buffer_interval == 0:
@@ -332,7 +332,8 @@ class TrainingOffline(Schedule):
         `TrainerInterface.broadcast_model` does.
         """
         self._published_at = self.clock()
-        self._metrics.note_published(interface.broadcast_model(self.agent.get_actor()))
+        self.kept.version = interface.broadcast_model(self.agent.get_actor())
+        self._metrics.note_published(self.kept.version)
 
     def _wait_for_samples(self) -> None:
         """Pause while training would run ahead of the environment, or the memory holds too few
@@ -356,7 +357,9 @@ class TrainingOffline(Schedule):
             raise _StopTraining
         return vote.ready and self.pacer.may_train(self.total_updates, self.total_samples)
 
-    def _may_publish(self) -> bool:
+    def _is_publication_due(self) -> bool:
+        if self.total_updates % self.update_model_interval:
+            return False
         if not self.update_model_interval_s:
             return True
         since_s = self.clock() - self._published_at

@@ -104,9 +104,7 @@ def share(training: TrainingOffline, ranks: Alone) -> None:
     """
     if ranks.size == 1:
         return
-    state = _from_bytes(
-        ranks.broadcast(bytes(_bytes_of(_state_of(training))) if ranks.rank == 0 else b"")
-    )
+    state = _from_bytes(ranks.broadcast(bytes(_bytes_of(_state_of(training)))))
     if ranks.rank:
         _restore(training, state)
         seed = zlib.crc32(state["torch_rng"].numpy()) + ranks.rank

@@ -329,15 +329,15 @@ class Trainer:
             ends = is_over()
             if ends or time.monotonic() - saved_at >= self._options.checkpoint_interval_s:
                 saved_at = time.monotonic()
-                self._checkpoints.save(training, link.newest_version)
-        self._checkpoints.finish(training, link.newest_version)
+                self._checkpoints.save(training)
+        self._checkpoints.finish(training)
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint now, if this trainer keeps any, and wait until it is written.
 
         A full disk is logged and does not stop training.
         """
-        self._checkpoints.save(self.training, self.link.newest_version, wait=True)
+        self._checkpoints.save(self.training, wait=True)
 
     @contextlib.contextmanager
     def _memory_named(self) -> Iterator[None]:

@@ -259,8 +259,10 @@ def known_figures(agent: TrainingAgent, memory: MemoryDataloading, num_ranks: in
     """Return the figures of a training that need not be measured: `batch_size` and `memory_size`,
     of all ranks together, `gamma` and `max_entropy` in nats.
     """
-    sizes = {"batch_size": memory.batch_size, "memory_size": memory.memory_size}
-    known: Figures = {name: size * num_ranks for name, size in sizes.items()}
+    known: Figures = {
+        "batch_size": memory.batch_size * num_ranks,
+        "memory_size": memory.memory_size * num_ranks,
+    }
     if agent.gamma is not None:
         known["gamma"] = agent.gamma
     match agent.action_space:

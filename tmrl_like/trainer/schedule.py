@@ -307,7 +307,6 @@ class TrainingOffline(Schedule):
             self._train(batch)
             if self._is_publication_due():
                 self.publish(self._interface)
-            self._release_workers()
             if self.pacer.in_lockstep or self.total_updates % self.update_buffer_interval == 0:
                 self._take_samples()
             if self.round_steps < self.steps:
@@ -388,7 +387,7 @@ class TrainingOffline(Schedule):
 
     def _take_samples(self, timeout_s: float = 0.0) -> None:
         """Put arrived samples into the memory; take no more from a worker process whose samples do
-        not fit.
+        not fit. In lockstep, let the workers continue whose training steps are done.
         """
         taken = []
         rejected = set()
@@ -412,7 +411,8 @@ class TrainingOffline(Schedule):
                 self._tell(delivery)
         if taken:
             self._interface.confirm(taken)
-            self._release_workers()
+        for receipt in self.pacer.done(self.total_updates):
+            self._interface.note_trained(receipt)
 
     def _append(self, delivery: Delivery) -> None:
         buffer = delivery.buffer
@@ -433,11 +433,6 @@ class TrainingOffline(Schedule):
         yet.
         """
         return self.total_samples + self._came - self._counted.samples
-
-    def _release_workers(self) -> None:
-        """In lockstep, let the workers continue whose training steps are done."""
-        for receipt in self.pacer.done(self.total_updates):
-            self._interface.note_trained(receipt)
 
     # -- reports
 

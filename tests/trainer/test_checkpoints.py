@@ -25,7 +25,6 @@ from tmrl_like.errors import (
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.trainer import checkpoint_file
 from tmrl_like.trainer.checkpoint_file import Kept
-from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.connecting import expect_no_worker
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
@@ -456,16 +455,12 @@ def test_an_error_of_torch_that_is_no_full_disk_is_raised(tmp_path, monkeypatch)
         Run(tmp_path).save()
 
 
-def test_checkpoints_may_be_limited_by_time_and_the_last_one_is_written(
-    driven, tmp_path, monkeypatch
-):
-    saved = []
-    monkeypatch.setattr(Checkpoints, "save", lambda self, training: saved.append(training.epoch))
+def test_checkpoints_may_be_limited_by_time_and_the_last_one_is_written(driven, tmp_path):
     options = TrainerOptions(checkpoint_interval_s=1e6)
-    driven.trainer(
-        training={"rounds": 1, "epochs": 4}, checkpoint_path=tmp_path, options=options
-    ).run()
-    assert saved == [1, 4]
+    training = {"rounds": 1, "epochs": 4}
+    driven.trainer(training=training, checkpoint_path=tmp_path, options=options).run()
+    newest = checkpoint_file.read_newest(tmp_path).head
+    assert (newest.number, newest.epoch) == (2, 4)
 
 
 class Diverging(CountingAgent):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -63,6 +64,7 @@ class Checkpoints:
         load: reads them.
         ranks: of several, rank 0 writes checkpoints.
         sync_every_s: longest time until samples are synced to the disk, in seconds.
+        interval_s: least time between two checkpoints, in seconds.
         check_of: makes the check that a training's samples from workers must pass.
         make_store: makes the store.
         beside: starts a writing thread with this name.
@@ -76,6 +78,7 @@ class Checkpoints:
     load: Load | None = None
     ranks: Alone = field(default_factory=Alone)
     sync_every_s: float = 0.0
+    interval_s: float = 0.0
     check_of: Callable[[TrainingOffline], BlockCheck | None] = lambda training: None
     make_store: Callable[..., SampleStore] = SampleStore
     beside: Callable[[str], Executor] = thread_beside
@@ -96,6 +99,7 @@ class Checkpoints:
         self._stores: list[SampleStore] = []
         self._threads: list[Executor] = []  # they write checkpoints and samples
         self._writing: Future[None] | None = None
+        self._saved_at = -math.inf
         self._skipped = False
         self._failure = ""  # of the checkpoint written last
 
@@ -286,8 +290,8 @@ class Checkpoints:
         """Write a checkpoint, between two training steps. A full disk is logged and does not stop
         training.
 
-        Without `wait`, it is written while training goes on, or skipped if the previous one is
-        still being written.
+        Without `wait`, it is written while training goes on, or skipped if the previous one was
+        written less than `interval_s` ago, or is still being written.
 
         Raises:
             DivergedError: a module of the agent has parameters that are not finite; nothing is
@@ -302,10 +306,14 @@ class Checkpoints:
         )
         if self.path is None or self.ranks.rank:
             return
-        self._skipped = not wait and self._writing is not None and not self._writing.done()
+        is_early = time.monotonic() - self._saved_at < self.interval_s
+        is_writing = self._writing is not None and not self._writing.done()
+        self._skipped = not wait and (is_early or is_writing)
         if self._skipped:
-            log.info("the previous checkpoint is still being written: this one is skipped")
+            if is_writing:
+                log.info("the previous checkpoint is still being written: this one is skipped")
             return
+        self._saved_at = time.monotonic()
         self._wait()
         if self.dump is not None:  # the user's function reads the training itself
             flush_what_fits(training.memory)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,7 +156,11 @@ class Trainer:
                 parts.enter_context(use_run(own, "rank" if ranks.rank else "trainer"))
             path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
             formats = (dump_run_instance_fn, load_run_instance_fn)
-            self._checkpoints = Checkpoints(path, *formats, ranks, options.sync_every_s, _check_of)
+            self._checkpoints = Checkpoints(
+                *(path, *formats, ranks, options.sync_every_s),
+                check_of=_check_of,
+                interval_s=options.checkpoint_interval_s,
+            )
             parts.callback(self._checkpoints.close)
             # torchrun starts all of them again when one has failed: then they go on
             restarts = ranks.sum(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
@@ -321,15 +323,10 @@ class Trainer:
             return training.epoch >= training.epochs or training.is_over(self._stop.is_set)
 
         training.publish(link)
-        saved_at = -math.inf
-        ends = is_over()
-        while not ends:
+        while not is_over():
             training.run_epoch(link, listeners, self._stop.is_set)
             training.publish(link)
-            ends = is_over()
-            if ends or time.monotonic() - saved_at >= self._options.checkpoint_interval_s:
-                saved_at = time.monotonic()
-                self._checkpoints.save(training)
+            self._checkpoints.save(training)
         self._checkpoints.finish(training)
 
     def save_checkpoint(self) -> None:

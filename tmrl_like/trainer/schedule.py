@@ -280,10 +280,8 @@ class TrainingOffline(Schedule):
             self._follow_discount()
         records: list[Record] = []
         stops = False
-        metrics = self._metrics
+        self._begin_metrics()
         while self.round < self.rounds and not stops:
-            if metrics.is_closed:
-                metrics.begin(self.epoch, self.round, self.total_updates, self.total_samples)
             self.tuning.begin_round(self.ranks)
             self._follow_values()
             with (
@@ -292,10 +290,12 @@ class TrainingOffline(Schedule):
             ):
                 self._run_round()
                 self.round += 1
-            vote = self._vote(should_stop(), metrics.duration_s >= self.metrics_interval_s)
+            is_due = self._metrics.duration_s >= self.metrics_interval_s
+            vote = self._vote(should_stop(), is_due)
             stops = vote.stop
             if stops or vote.due or self.round >= self.rounds:
                 records.append(self._close_round())
+                self._begin_metrics()
         if self.round >= self.rounds:
             self.epoch += 1
             self.round = 0
@@ -493,6 +493,9 @@ class TrainingOffline(Schedule):
         record = {"kind": kind, "time_s": self.elapsed_s, **record}
         for listener in self._told:
             listener.on_record(record)
+
+    def _begin_metrics(self) -> None:
+        self._metrics.begin(self.epoch, self.round, self.total_updates, self.total_samples)
 
     def _close_round(self) -> Record:
         numbers = {"memory_transitions": len(self.memory)} | self._interface.fleet()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from torch import distributed
 
 from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.base.text import one_line
@@ -119,12 +120,10 @@ class Ranks(Alone):
             RankError: the others do not connect within `start_timeout_s`.
             ConfigError: a variable is missing or wrong.
         """
-        from torch import distributed
         from torch.distributed.distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
         self._options = options
-        self._dist = distributed
         self._averages = 0
         self._ballot: Vote | None = None  # the vote that is sent with the next average
         self._late: tuple[Vote, Vote] | None = None  # the result of that vote
@@ -149,7 +148,7 @@ class Ranks(Alone):
                 rendezvous(options.address or "env://", self.rank, self.size, timeout=self._timeout)
             )[0]
             prefix = _round_of(store, self.rank, self.size, self._timeout)
-            self._dist.init_process_group(
+            distributed.init_process_group(
                 "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
                 store=PrefixStore(prefix, store),
                 rank=self.rank,
@@ -208,14 +207,14 @@ class Ranks(Alone):
         """
         with self._said():
             if self.size > 2 or any(tensor.device.type != "cpu" for tensor in tensors):
-                works = [self._dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+                works = [distributed.all_reduce(tensor, async_op=True) for tensor in tensors]
                 for work in works:
                     work.wait()
                 return
             other = 1 - self.rank
             others = [torch.empty_like(tensor) for tensor in tensors]
-            works = [self._dist.irecv(tensor, other) for tensor in others]
-            works += [self._dist.isend(tensor, other) for tensor in tensors]
+            works = [distributed.irecv(tensor, other) for tensor in others]
+            works += [distributed.isend(tensor, other) for tensor in tensors]
             for work in works:
                 work.wait(self._timeout)
         for tensor, added in zip(tensors, others, strict=True):
@@ -223,7 +222,7 @@ class Ranks(Alone):
 
     def largest(self, tensor: torch.Tensor) -> None:
         with self._said():
-            self._dist.all_reduce(tensor, self._dist.ReduceOp.MAX)
+            distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
 
     def sum(self, *numbers: int) -> list[int]:
         said = torch.tensor(numbers, dtype=torch.int64)
@@ -278,11 +277,11 @@ class Ranks(Alone):
     def begin(self) -> None:
         self._timeout = datetime.timedelta(seconds=self._options.timeout_s)
         # a new process group would have to connect again
-        self._dist.distributed_c10d._set_pg_timeout(self._timeout)
+        distributed.distributed_c10d._set_pg_timeout(self._timeout)
 
     def leave(self) -> None:
-        if self._dist.is_initialized():  # without this, gloo's threads abort a process that ends
-            self._dist.destroy_process_group()
+        if distributed.is_initialized():  # without this, gloo's threads abort a process that ends
+            distributed.destroy_process_group()
 
 
 def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -> str:

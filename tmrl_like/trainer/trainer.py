@@ -25,7 +25,6 @@ from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.text import name_of, one_line
 from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.run_lock import use_run
-from tmrl_like.delivery.receiver import BlockCheck
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, FinishedError, PolicyError, ShortageError
 from tmrl_like.metrics.reading import Record
@@ -158,7 +157,7 @@ class Trainer:
             formats = (dump_run_instance_fn, load_run_instance_fn)
             self._checkpoints = Checkpoints(
                 *(path, *formats, ranks, options.sync_every_s),
-                check_of=_check_of,
+                check_of=lambda to: SampleCheck(to.observation_space, to.action_space, to.memory),
                 interval_s=options.checkpoint_interval_s,
             )
             parts.callback(self._checkpoints.close)
@@ -377,10 +376,6 @@ class Trainer:
                 write_starts(self._metrics_path.parent, starts)
         except OSError as error:
             log.error("run.json cannot be written: %s; training goes on", error)
-
-
-def _check_of(training: TrainingOffline) -> BlockCheck:
-    return SampleCheck(training.observation_space, training.action_space, training.memory)
 
 
 def _saver_of(

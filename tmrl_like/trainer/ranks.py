@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.trainer")
 
 _MAX_BYTES = 1 << 31
-_ROUND = datetime.timedelta(seconds=0.1)
+_LOOK_S = 0.05
 
 
 class Vote(NamedTuple):
@@ -299,18 +299,13 @@ def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -
         store.wait(answers, timeout)
         store.set(f"tmrl/{own}", " ".join(store.get(answer).decode() for answer in answers))
         return own
-    while True:
+    while time.monotonic() < until:
         named: str = store.get("tmrl/round").decode()  # perhaps by a rank 0 that is gone
         store.set(f"tmrl/{named}/{rank}", own)
-        try:
-            store.wait([f"tmrl/{named}"], _ROUND)
-        except RuntimeError:
-            if time.monotonic() > until:
-                raise
-            continue
-        if own.encode() in store.get(f"tmrl/{named}").split():
+        if store.check([f"tmrl/{named}"]) and own.encode() in store.get(f"tmrl/{named}").split():
             return named
-        time.sleep(_ROUND.total_seconds())
+        time.sleep(_LOOK_S)
+    raise RuntimeError("rank 0 does not answer")
 
 
 def meet(options: RankOptions) -> Alone:

@@ -26,10 +26,8 @@ def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers():
     metrics = RoundMetrics()
     for loss in (0.0, torch.tensor(4.0), torch.tensor(5.0)):
         metrics.on_step(BATCH, {"loss": loss, "lr": 0.5})
-    record = closed(metrics)
-    assert (record["loss"], record["lr"]) == (3.0, 0.5)
-    assert record["training_steps_per_env_step"] == 2.0
-    assert record["workers"] == 2
+    expected = {"loss": 3.0, "lr": 0.5, "training_steps_per_env_step": 2.0, "workers": 2}
+    assert closed(metrics).items() >= expected.items()
 
 
 def test_how_long_actions_took_and_how_many_were_safe_is_of_the_decisions():
@@ -56,21 +54,16 @@ def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monke
     writer.append((0, 0, 0, 0, 0, {}), StepTiming(1e9 + ahead_s - 2.0, 0.0, 0.0, 3))
     metrics.on_samples(packed(writer, ahead_s))
     clock.now += 10.0
-    record = closed(metrics)
-    assert (record["sample_age_p50_s"], record["policy_age_p50_s"]) == (2.0, 5.0)
-    assert record["policy_age_p999_s"] == 5.0
-    assert record["policy_staleness_p50_versions"] == 1.0
+    expected = {"sample_age_p50_s": 2.0, "policy_age_p50_s": 5.0, "policy_age_p999_s": 5.0}
+    assert closed(metrics).items() >= (expected | {"policy_staleness_p50_versions": 1.0}).items()
 
 
 def test_every_episode_of_every_worker_that_no_fault_ended_counts():
     metrics = RoundMetrics()
     tests = episode("a", return_=-1.0, test=True), episode("b", return_=-3.0, test=True)
-    metrics.on_samples(Delivery(Buffer(), tests))
     broken = episode("b", return_=0.0, test=True, terminated=False, fault="hangs")
-    metrics.on_samples(Delivery(Buffer(), (broken,)))
+    metrics.on_samples(Delivery(Buffer(), (*tests, broken)))
     metrics.on_samples(Delivery(Buffer(), (episode("a", return_=-10.0),)))
-    record = closed(metrics)
-    assert record["return_test_mean"] == -2.0
-    assert (record["episodes_test"], record["faults_test"], record["faults_train"]) == (2, 1, 0)
-    assert record["return_train_mean"] == -10.0
-    assert record["terminated_test_share"] == 1.0
+    expected = {"episodes_test": 2, "faults_test": 1, "return_test_mean": -2.0}
+    expected |= {"episodes_train": 1, "faults_train": 0, "return_train_mean": -10.0}
+    assert closed(metrics).items() >= (expected | {"terminated_test_share": 1.0}).items()

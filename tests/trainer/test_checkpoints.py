@@ -9,9 +9,10 @@ import pytest
 import torch
 from house import linear_actor
 from kit.failing import failing
-from kit.fakes import CountingAgent, CountingEnv, ListMemory
+from kit.fakes import CountingAgent, CountingEnv
 from kit.refusals import one_line
 from kit.trainings import HoldingBack, Run, message, taken
+from kit.trainings import training as training_of
 
 from tmrl_like.base.files import disk, write_atomically
 from tmrl_like.base.functional import partial
@@ -70,7 +71,7 @@ class OwnFormat:
         self.then()
 
     def load(self, path):
-        training = TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), CountingAgent)
+        training = training_of(batch_size=2)
         state = pickle.loads(path.read_bytes())  # noqa: S301
         training.memory.data, training.total_samples, training.total_updates, training.kept = state
         return training
@@ -263,11 +264,7 @@ def test_what_is_restored_without_what_says_which_samples_it_has_has_none_twice(
     first.kill()
 
     def load(path):
-        training = (
-            own.load(path)
-            if with_memory
-            else TrainingOffline(CountingEnv, ListMemory, CountingAgent)
-        )
+        training = own.load(path) if with_memory else training_of()
         training.kept = Kept()
         return training
 

@@ -57,7 +57,7 @@ _WARM_UP_EVERY_S = 5.0
 _COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 # longest wait of one of several ranks that has nothing new, for the others' sake
 _OTHERS_WAIT_S = 0.02
-_OF_AN_EPOCH = ("_interface", "_told", "_should_stop")
+_OF_AN_EPOCH = ("_interface", "_told", "_should_stop")  # what `run_epoch` is given
 _BY_POSITION = (  # after the first three, in the order of the original interface
     "epochs",
     "rounds",
@@ -369,7 +369,7 @@ class TrainingOffline(Schedule):
         at any of them.
         """
         pacer = self.pacer
-        stop |= self.elapsed_s > self.max_minutes * 60
+        stop = stop or self.elapsed_s > self.max_minutes * 60
         mine = Vote(self.memory.ready, stop, is_due, pacer.in_lockstep, self._came, self._tasks)
         before = self._heard
         self._heard, self._counted = self.ranks.vote(mine, may_be_late)

@@ -217,7 +217,8 @@ class Run:
         }
 
     def save(self, version=1):
-        self.checkpoints.save(self.training, version, wait=True)
+        self.training.kept.version = version
+        self.checkpoints.save(self.training, wait=True)
 
     def kill(self):
         self.checkpoints.close()

@@ -125,13 +125,12 @@ def main():
     said["sum"] = ranks.sum(1, ranks.rank, 10**15)
     if ranks.rank == 0:
         print(json.dumps(said), flush=True)
-    if "kill" in sys.argv:
-        if ranks.rank == 1:
-            sys.exit(9)
-        try:
-            ranks.sum(1)
-        except RankError as error:
-            print(json.dumps(str(error)), flush=True)
+    if ranks.rank == 1:
+        sys.exit(9)
+    try:
+        ranks.sum(1)
+    except RankError as error:
+        print(json.dumps(str(error)), flush=True)
     ranks.leave()
 
 

@@ -159,18 +159,3 @@ def test_numbers_that_no_clock_shows_count_for_nothing(fleet, number):
         fleet.known.on_beat(Beat("w", at_s=number, up_s=5e5))
         assert fleet.known.ahead_s("w", number) == 0.0
     assert fleet.seems_s(3.0) == 3.0
-
-
-def test_of_very_many_workers_those_are_forgotten_that_were_heard_of_longest_ago(fleet):
-    fleet.worker.wall_off_s = HOUR
-
-    def hear(k):
-        fleet.known.on_beat(Beat(f"w{k}", at_s=fleet.worker.wall(0.0), up_s=100.0))
-
-    def is_known(k):
-        return fleet.known.ahead_s(f"w{k}", fleet.worker.wall(0.0) - 100.0) != 0.0
-
-    for k in range(10_500):
-        hear(k)
-        hear(0)
-    assert [is_known(k) for k in (0, 1, 500, 501, 10_499)] == [True, False, False, True, True]

@@ -2,12 +2,11 @@
 next.
 """
 
-import threading
-
 import numpy as np
 import pytest
 from house import linear_actor
 from kit.clocks import Clock
+from kit.executors import Beside
 from kit.links import DeadLink
 from kit.packets import numbered, packet_of
 
@@ -15,6 +14,7 @@ from tmrl_like.base import clocks
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import DivergedError
 from tmrl_like.policies.policy_file import describe
+from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.policies.weight_file import Weights, size_of
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.sample_ages import FreshnessLimits
@@ -130,24 +130,16 @@ def test_a_policy_keeps_its_weights_while_it_is_sent_and_of_those_that_wait_the_
 
 
 def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monkeypatch):
-    begun, go_on, saved = threading.Semaphore(0), threading.Event(), []
-
-    def slowly(path, weights, card):
-        begun.release()
-        assert go_on.wait(20.0)
-        saved.append(weights.arrays()["layer.bias"].item())
-
-    monkeypatch.setattr("tmrl_like.trainer.saver.write_policy", slowly)
-    card = describe(linear_actor())
-    saver = Saver(tmp_path / "policy", None, card, TrainerOptions(), lambda: 0)
-    link = make_link(saver=saver)
-    for bias in (1.0, 2.0, 3.0, 4.0):
+    monkeypatch.setattr("tmrl_like.trainer.saver.thread_beside", lambda name: Beside())
+    store, card = PolicyStore(tmp_path), describe(linear_actor())
+    saver = Saver(None, store, card, TrainerOptions(), lambda: 0)
+    link, biases = make_link(saver=saver), [1.0, 2.0, 3.0, 4.0]
+    for bias in biases:
         link.broadcast_model(linear_actor(bias=bias))
         tick(link)
-        assert bias > 1.0 or begun.acquire(timeout=20.0)
-    go_on.set()
     saver.close()
-    assert saved == [1.0, 2.0, 3.0, 4.0]
+    saved = [linear_actor().load(store.path(version)) for version in store.versions()]
+    assert [actor.layer.bias.item() for actor in saved] == biases
 
 
 def test_what_is_missing_before_anything_came_is_the_server_and_every_worker(make_link):

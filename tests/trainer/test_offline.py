@@ -4,11 +4,11 @@ from unittest.mock import Mock
 
 import pytest
 from in_threads import ThreadRanks, all_at_once
-from kit.fakes import CountingAgent, CountingEnv, ListMemory
+from kit.fakes import CountingAgent, ListMemory
 from kit.trainings import Standing, delivery
+from kit.trainings import training as training_of
 
-from tmrl_like import Trainer, TrainingOffline, partial
-from tmrl_like.base.functional import partial as deferred
+from tmrl_like import Trainer, partial
 from tmrl_like.errors import ConfigError, FinishedError, ShortageError
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.policies.policy_store import PolicyStore
@@ -27,11 +27,10 @@ def recorded(tmp_path):
     return tmp_path / "recorded"
 
 
-def training(path="", agent=CountingAgent, cls=TrainingOffline, **fields):
-    memory = partial(ListMemory, batch_size=2, dataset_path=path)
-    fields = {"epochs": 2, "rounds": 2, "steps": 50, "device": "cpu"} | fields
-    made_of = {"env_cls": CountingEnv, "memory_cls": memory, "training_agent_cls": agent}
-    return deferred(cls, **made_of, **fields)
+def training(path="", **fields):
+    memory = partial(ListMemory, dataset_path=path)
+    fields = {"epochs": 2, "steps": 50, "device": "cpu"} | fields
+    return partial(training_of, memory_cls=memory, batch_size=2, **fields)
 
 
 @pytest.fixture
@@ -118,7 +117,10 @@ def test_training_without_memory_is_one_line_on_each_system(recorded, offline, w
         def train(self, batch):
             raise RuntimeError(words)
 
-    with offline(recorded, agent=Agent) as trainer, pytest.raises(ShortageError, match=words[:20]):
+    with (
+        offline(recorded, agent_cls=Agent) as trainer,
+        pytest.raises(ShortageError, match=words[:20]),
+    ):
         trainer.run()
 
 

@@ -32,7 +32,7 @@ def said():
     }
     parts = [
         subprocess.Popen(
-            [sys.executable, SCRIPT, "kill"],
+            [sys.executable, SCRIPT],
             env=os.environ | both | {"RANK": rank, "LOCAL_RANK": rank},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

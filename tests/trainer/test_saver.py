@@ -1,10 +1,8 @@
 """Saving published policies to disk."""
 
-import threading
-
 import pytest
 from house import linear_actor
-from kit.waiting import until
+from kit.executors import AtOnce, Beside
 
 from tmrl_like.policies.policy_file import describe, read_card
 from tmrl_like.policies.policy_store import PolicyStore
@@ -18,11 +16,12 @@ def publication(version, bias=0.0):
 
 
 class Kept:
-    """A saver whose training steps and clock are set by the test."""
+    """A saver whose training steps, clock and thread are the test's."""
 
-    def __init__(self, folder, monkeypatch, waiting_bytes=32 << 20, **options):
+    def __init__(self, folder, monkeypatch, beside, waiting_bytes=32 << 20, **options):
         self.steps, self.now = 0, 100.0
         monkeypatch.setattr("tmrl_like.trainer.saver.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("tmrl_like.trainer.saver.thread_beside", lambda name: beside)
         self.store = PolicyStore(folder / "drone" / "policies")
         card = describe(linear_actor(), run="drone")
         options = TrainerOptions(**options)
@@ -34,20 +33,11 @@ class Kept:
         self.now += after_s
         self.steps += steps
         self.saver.save(publication(version, bias))
-        until(lambda: not self.saver.held)
 
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    made = []
-
-    def make(**options):
-        made.append(Kept(tmp_path, monkeypatch, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.saver.close()
+    return lambda beside=None, **options: Kept(tmp_path, monkeypatch, beside or AtOnce(), **options)
 
 
 def test_each_version_that_is_finite_is_kept_and_the_newest_under_its_own_name(kept, tmp_path):
@@ -90,24 +80,10 @@ def test_a_version_gets_a_tag_when_both_limits_have_passed(limits, tags, kept):
 @pytest.mark.fault(
     "disk", "the disk is slower than policies come", "the oldest that wait are left out"
 )
-def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_out(
-    kept, monkeypatch
-):
-    writes, go_on = threading.Event(), threading.Event()
-    one = kept(waiting_bytes=3 * len(publication(1).weights.content.data))
-    add = one.store.add
-
-    def slowly(*arguments):
-        writes.set()
-        assert go_on.wait(20.0)
-        return add(*arguments)
-
-    monkeypatch.setattr(one.store, "add", slowly)
-    one.saver.save(publication(1))
-    assert writes.wait(20.0)
-    for version in range(2, 8):
-        one.saver.save(publication(version))
-    go_on.set()
+def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_out(kept):
+    one = kept(Beside(), waiting_bytes=3 * len(publication(1).weights.content.data))
+    for version in range(1, 8):
+        one.save(version)
     one.saver.close()
     assert one.store.versions() == [1, 5, 6, 7]
 
@@ -120,6 +96,5 @@ def test_a_policy_that_cannot_be_written_is_logged_once(kept, monkeypatch, caplo
     monkeypatch.setattr(one.store, "add", full)
     one.save(1)
     one.save(2)
-    one.saver.close()
     (said,) = caplog.messages
     assert said.endswith("policies: No space left on device; training goes on")

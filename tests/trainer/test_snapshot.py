@@ -1,7 +1,6 @@
 """Checkpoints: what is restored, and what happens if one is damaged or cannot be written."""
 
 import copy
-import errno
 import random
 
 import msgspec
@@ -90,16 +89,14 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path)
     assert float(two.agent.get_actor().state_dict()["layer.bias"]) == 1.0
     assert (steps_of(two), two.total_samples, two.kept.version) == ((1, 1), 7, 3)
     assert (two.epoch, two.round) == (3, 2)
-    assert (two.pacer.recorded_samples, two.pacer.unpaced_steps) == (5, 1)
+    assert two.pacer.state_dict() == one.pacer.state_dict()
     assert two.elapsed_s == pytest.approx(600.0, abs=60.0)
     assert len(two.memory.data) == 4
 
 
 def test_returns_go_on(tmp_path):
     one = training()
-    one.diagnosis.add(
-        episode(return_=float(k), test=test) for k in range(20) for test in (False, True)
-    )
+    one.diagnosis.add(episode(return_=float(k)) for k in range(20))
     one.diagnosis.returns.begin(50_000)
     assert one.diagnosis.returns.have_risen()
     returns = copy.deepcopy(vars(one.diagnosis.returns))
@@ -120,18 +117,14 @@ def test_all_random_generators_go_on_where_they_stood(tmp_path):
 
 
 def test_a_training_goes_on_where_there_are_fewer_gpus(tmp_path, monkeypatch):
-    states = [torch.full((16,), float(k)) for k in range(2)]
-    set_states = {}
+    restored = []
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.get_rng_state_all", lambda: states)
-    monkeypatch.setattr(
-        "torch.cuda.set_rng_state_all", lambda all_: set_states.update(enumerate(all_))
-    )
-    one = training(device="cpu")
-    take_snapshot(one).write(tmp_path)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_rng_state_all", lambda: [torch.zeros(16)] * 2)
+    monkeypatch.setattr("torch.cuda.set_rng_state_all", restored.extend)
+    take_snapshot(training(device="cpu")).write(tmp_path)
     loaded(tmp_path, device="cpu")
-    assert list(set_states) == [0]
+    assert len(restored) == 1
 
 
 class Holder:
@@ -183,33 +176,6 @@ def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path):
 
 
 # -- files -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.fault(
-    "disk", "the disk is full while a checkpoint is written", "the one before stays whole"
-)
-@pytest.mark.fault(
-    "processes", "the trainer is killed while it writes a checkpoint", "the one before is whole"
-)
-@pytest.mark.parametrize(
-    "error",
-    [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()],
-    ids=["full", "killed"],
-)
-def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_error_no_draft(
-    tmp_path, monkeypatch, error
-):
-    def fails(source, target):
-        raise error
-
-    one = saved(tmp_path, 2)
-    before = names_in(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", fails)
-        with one_line("^(.*No space left.*)?$", type(error)):
-            take_snapshot(one, "run").write(tmp_path)
-    assert isinstance(error, KeyboardInterrupt) or names_in(tmp_path) == before
-    assert steps_of(loaded(tmp_path)) == (2, 2)
 
 
 @pytest.mark.fault(

@@ -70,11 +70,7 @@ def test_what_is_asked_for_holds_from_the_next_round_on_with_a_line_and_a_metric
     assert list(to.agent.seen) == [(0.25, 3)] * 10
     assert "agent.lr changes: 0.5 -> 0.25" in caplog.text
     assert "memory.batch_size changes: 2 -> 3" in caplog.text
-    assert (record["agent.lr"], record["memory.batch_size"], record["trainer.steps"]) == (
-        0.25,
-        3,
-        5,
-    )
+    assert record.items() >= values.items()
     assert "agent.gamma" not in record
 
 
@@ -157,15 +153,15 @@ def test_the_agent_s_discount_is_the_memory_s_from_the_start_and_when_it_changes
 
 def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
     to = training()
-    to.tune({"agent.lr": 0.25, "agent.gamma": 0.6, "trainer.steps": 5, "memory.batch_size": 3})
+    values = {"agent.lr": 0.25, "agent.gamma": 0.6, "trainer.steps": 5, "memory.batch_size": 3}
+    to.tune(values)
     to.run_epoch(to.network)
     caplog.clear()
     two = resumed(to, training(), tmp_path)
     assert (two.agent.lr, two.steps, two.memory.nb_steps, two.memory.batch_size) == (0.25, 5, 5, 3)
     assert two.agent.gamma == 0.6
     assert "->" not in caplog.text
-    record = two.run_epoch(two.network)[-1]
-    assert (record["agent.lr"], record["trainer.steps"]) == (0.25, 5)
+    assert two.run_epoch(two.network)[-1].items() >= values.items()
 
 
 @pytest.mark.parametrize(

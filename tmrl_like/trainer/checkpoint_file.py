@@ -77,7 +77,6 @@ class Checkpoint(NamedTuple):
 
     head: Head
     body: memoryview
-    path: Path
 
 
 def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
@@ -101,18 +100,18 @@ def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
 
 def read_newest(folder: Path) -> Checkpoint | None:
     """Read the newest undamaged checkpoint, or return None if there is none. Newer, damaged ones
-    are reported in the log.
+    are reported in the log, and renamed, so that none is kept as the one before the next.
 
     Raises:
         CheckpointError: all checkpoints are damaged, or the newest has another format.
     """
-    damaged = 0
+    damaged: dict[int, Path] = {}
     why = ""
     for number, path in reversed(_files_in(folder).items()):
         try:
             found = _read(path)
         except (OSError, ValueError) as error:
-            damaged = damaged or number
+            damaged[number] = path
             why = why or one_line(error, 200)
             continue
         if found.head.format != FORMAT:
@@ -125,29 +124,18 @@ def read_newest(folder: Path) -> Checkpoint | None:
             log.warning(
                 "checkpoint %d in %s is damaged (%s): going on from checkpoint %d, of training "
                 "step %d",
-                damaged,
-                folder,
-                why,
-                number,
-                found.head.training_steps,
+                *(max(damaged), folder, why, number, found.head.training_steps),
             )
+        for path in damaged.values():
+            with contextlib.suppress(OSError):
+                path.replace(path.with_name(f"damaged-{path.name}"))
         return found
     if damaged:
         raise CheckpointError(
-            f"checkpoint {damaged} in {folder} is damaged ({why}), and there is no other one: move "
-            "the folder away to start over"
+            f"checkpoint {max(damaged)} in {folder} is damaged ({why}), and there is no other one: "
+            "move the folder away to start over"
         )
     return None
-
-
-def put_damaged_aside(newest: Checkpoint) -> None:
-    """Rename the damaged checkpoints that are newer than `newest`; otherwise one of them would be
-    kept as the previous one of the next checkpoint.
-    """
-    paths = list(_files_in(newest.path.parent).values())
-    for path in paths[paths.index(newest.path) + 1 :]:
-        with contextlib.suppress(OSError):
-            path.replace(path.with_name(f"damaged-{path.name}"))
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -173,4 +161,4 @@ def _read(path: Path) -> Checkpoint:
     body = memoryview(data)[end + 1 :]
     if head.format == FORMAT and (len(body), zlib.crc32(body)) != (head.size_bytes, head.checksum):
         raise ValueError("its checksum does not match")
-    return Checkpoint(head, body, path)
+    return Checkpoint(head, body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -12,9 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import torch
 
-from tmrl_like.agents.agent import TrainingAgent, modules_of
+from tmrl_like.agents.agent import modules_of
 from tmrl_like.base.files import disk, lock_folder
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import call_beside, thread_beside
@@ -64,6 +64,7 @@ class Checkpoints:
         load: reads them.
         ranks: of several, rank 0 writes checkpoints.
         sync_every_s: longest time until samples are synced to the disk, in seconds.
+        interval_s: least time between two checkpoints, in seconds.
         check_of: makes the check that a training's samples from workers must pass.
         make_store: makes the store.
         beside: starts a writing thread with this name.
@@ -77,6 +78,7 @@ class Checkpoints:
     load: Load | None = None
     ranks: Alone = field(default_factory=Alone)
     sync_every_s: float = 0.0
+    interval_s: float = 0.0
     check_of: Callable[[TrainingOffline], BlockCheck | None] = lambda training: None
     make_store: Callable[..., SampleStore] = SampleStore
     beside: Callable[[str], Executor] = thread_beside
@@ -97,6 +99,7 @@ class Checkpoints:
         self._stores: list[SampleStore] = []
         self._threads: list[Executor] = []  # they write checkpoints and samples
         self._writing: Future[None] | None = None
+        self._saved_at = -math.inf
         self._skipped = False
         self._failure = ""  # of the checkpoint written last
 
@@ -173,11 +176,9 @@ class Checkpoints:
                 store.clear()
         runs = {kept_run or "", *(store.run for store in self._stores)} - {""}
         is_resumed = ranks.sum(kept_run is not None or any(self._stores)) != [0]
-        known = next(
-            filter(None, ranks.gather(max(runs, default="").encode())),
-            secrets.token_hex(8).encode(),
-        )
-        run = ranks.broadcast(known).decode()
+        own = max(runs, default="" if ranks.rank else secrets.token_hex(8))
+        of_rank_0, *of_others = ranks.gather(own.encode())
+        run = next(filter(None, of_others), of_rank_0).decode()
         if others := runs - {run}:
             raise CheckpointError(
                 f"{path} holds samples of several trainings ({run} and {', '.join(others)}), "
@@ -285,26 +286,35 @@ class Checkpoints:
 
     # -- saving it ---------------------------------------------------------------------------------
 
-    def save(self, training: TrainingOffline, version: int, wait: bool = False) -> None:
+    def save(self, training: TrainingOffline, wait: bool = False) -> None:
         """Write a checkpoint, between two training steps. A full disk is logged and does not stop
         training.
 
-        Without `wait`, it is written while training goes on, or skipped if the previous one is
-        still being written. `version` is that of the policy published last.
+        Without `wait`, it is written while training goes on, or skipped if the previous one was
+        written less than `interval_s` ago, or is still being written.
 
         Raises:
             DivergedError: a module of the agent has parameters that are not finite; nothing is
                 written.
         """
-        refuse_diverged(_parameters_of(training.agent))
+        refuse_diverged(
+            {
+                f"{name}.{parameter}": tensor.detach()
+                for name, module in modules_of(training.agent).items()
+                for parameter, tensor in module.named_parameters()
+            }
+        )
         if self.path is None or self.ranks.rank:
             return
-        self._skipped = not wait and self._writing is not None and not self._writing.done()
+        is_early = time.monotonic() - self._saved_at < self.interval_s
+        is_writing = self._writing is not None and not self._writing.done()
+        self._skipped = not wait and (is_early or is_writing)
         if self._skipped:
-            log.info("the previous checkpoint is still being written: this one is skipped")
+            if is_writing:
+                log.info("the previous checkpoint is still being written: this one is skipped")
             return
+        self._saved_at = time.monotonic()
         self._wait()
-        training.kept.version = version
         if self.dump is not None:  # the user's function reads the training itself
             flush_what_fits(training.memory)
             training.kept.receipts = self.receiver.receipts
@@ -315,14 +325,14 @@ class Checkpoints:
         if wait:
             self._wait()
 
-    def finish(self, training: TrainingOffline, version: int) -> None:
+    def finish(self, training: TrainingOffline) -> None:
         """Make sure that the last state of a finished training is on disk.
 
         Raises:
             CheckpointError: it could not be written.
         """
         if self._skipped:
-            self.save(training, version, wait=True)
+            self.save(training, wait=True)
         self._wait()
         if self._failure:
             raise CheckpointError(
@@ -375,12 +385,3 @@ def _training(returned: object, name: str) -> TrainingOffline:
     if not isinstance(returned, TrainingOffline):
         raise unexpected(name, returned, "the training")
     return returned
-
-
-def _parameters_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
-    """Return the parameters of all modules of an agent, by name."""
-    return {
-        f"{name}.{parameter}": tensor.detach()
-        for name, module in modules_of(agent).items()
-        for parameter, tensor in module.named_parameters()
-    }

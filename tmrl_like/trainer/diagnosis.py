@@ -106,10 +106,12 @@ class Returns:
         their largest rise.
         """
         largest = self.largest_rises
+        have_risen = False
         for name, rise, clear in self._rises():
             if rise > max(clear, largest.get(name, 0.0)):
                 largest[name] = rise
-        return any(rise > largest.get(name, math.inf) / 2 for name, rise, _ in self._rises())
+            have_risen |= rise > largest.get(name, math.inf) / 2
+        return have_risen
 
     def are_flat(self, was_said: bool) -> bool:
         """Whether returns have risen by less than a quarter of a clear rise, or half of one if they

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -116,7 +117,7 @@ class SampleFigures:
         self._stream = ""
         self._last: list[Array] = []  # the newest observation, [1, D]
         # whether the observation changed, for each of the newest steps
-        self._moves: list[bool] = []
+        self._moves: deque[bool] = deque(maxlen=_MOST_STEPS)
 
     def add(self, buffer: Buffer) -> None:
         """Take samples that enter the memory."""
@@ -131,19 +132,18 @@ class SampleFigures:
                 continue
             if obs.size:
                 is_step = ~block.is_reset[len(block) - len(obs) + 1 :]
-                moves = (np.diff(obs, axis=0) != 0).any(axis=1)[is_step]
-                self._moves = [*self._moves, *moves.tolist()][-_MOST_STEPS:]
+                self._moves.extend((np.diff(obs, axis=0) != 0).any(axis=1)[is_step].tolist())
                 self._last = [obs[-1:]]
 
     def figures(self) -> Figures:
         """Return figures of the newest steps; none if too few have come since the last figures."""
-        moves = self._moves
-        if not moves:
+        if not self._moves:
             self._stream = ""
-        if len(moves) < _LEAST_STEPS:
+        if len(self._moves) < _LEAST_STEPS:
             return {}
-        self._moves = []
-        return {"observation_moves_share": float(np.mean(moves))}
+        share = float(np.mean(self._moves))
+        self._moves.clear()
+        return {"observation_moves_share": share}
 
 
 def _numbers(segment: Columns) -> Array:
@@ -259,8 +259,10 @@ def known_figures(agent: TrainingAgent, memory: MemoryDataloading, num_ranks: in
     """Return the figures of a training that need not be measured: `batch_size` and `memory_size`,
     of all ranks together, `gamma` and `max_entropy` in nats.
     """
-    sizes = {"batch_size": memory.batch_size, "memory_size": memory.memory_size}
-    known: Figures = {name: size * num_ranks for name, size in sizes.items()}
+    known: Figures = {
+        "batch_size": memory.batch_size * num_ranks,
+        "memory_size": memory.memory_size * num_ranks,
+    }
     if agent.gamma is not None:
         known["gamma"] = agent.gamma
     match agent.action_space:

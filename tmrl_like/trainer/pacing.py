@@ -78,9 +78,8 @@ class Pacer:
         `training_steps`.
         """
         if samples == self.recorded_samples > 0:
-            self.unpaced_steps = max(
-                0, training_steps - math.floor(min(self.limit * samples, training_steps))
-            )
+            paced_steps = math.floor(min(self.limit * samples, training_steps))
+            self.unpaced_steps = training_steps - paced_steps
 
     def expect_no_worker(self, samples: int) -> None:
         """Train from the `samples` in the memory without a limit, until a worker sends one."""
@@ -109,7 +108,7 @@ class Pacer:
         """Whether the training for this many tasked environment steps is done after
         `training_steps`.
         """
-        return bool(training_steps - self.untasked_training + 1 > self.limit * tasked_steps)
+        return training_steps - self.untasked_training + 1 > self.limit * tasked_steps
 
     def wait_for(self, receipt: Receipt, new_tasks: int) -> None:
         """Note that a worker holds still until all tasks so far are done, including `new_tasks`

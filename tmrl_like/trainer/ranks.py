@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from torch import distributed
 
 from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.base.text import one_line
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.trainer")
 
 _MAX_BYTES = 1 << 31
-_ROUND = datetime.timedelta(seconds=0.1)
+_LOOK_S = 0.05
 
 
 class Vote(NamedTuple):
@@ -65,36 +66,11 @@ class Alone:
         rank: the number of this trainer.
         size: how many trainers there are.
         group: identifies this group of processes among all groups that ever existed; 0: alone.
-        samples: samples that have come to this rank.
-        tasks: of these, the environment steps that allow training.
     """
 
     rank = 0
     size = 1
     group = 0
-    samples = tasks = 0
-    _all = _mine = Vote()  # the newest vote of all, and this rank's part of it
-
-    def cast(self, mine: Vote, may_be_late: bool = False) -> Vote:
-        """Vote as `vote` does, and return the vote of all, with only those `samples` and `tasks`
-        that are new since the last call.
-        """
-        before = self._all
-        mine = mine._replace(samples=self.samples, tasks=self.tasks)
-        self._all, self._mine = self.vote(mine, may_be_late)
-        return self._all._replace(
-            samples=self._all.samples - before.samples, tasks=self._all.tasks - before.tasks
-        )
-
-    @property
-    def uncounted_samples(self) -> int:
-        """The samples of this rank that the ranks have not counted together yet."""
-        return self.samples - self._mine.samples
-
-    @property
-    def uncounted_tasks(self) -> int:
-        """The tasks of this rank that the ranks have not counted together yet."""
-        return self.tasks - self._mine.tasks
 
     def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
         """Return the vote of all ranks, the same on each, and this rank's own vote that is part of
@@ -144,12 +120,10 @@ class Ranks(Alone):
             RankError: the others do not connect within `start_timeout_s`.
             ConfigError: a variable is missing or wrong.
         """
-        from torch import distributed
         from torch.distributed.distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
         self._options = options
-        self._dist = distributed
         self._averages = 0
         self._ballot: Vote | None = None  # the vote that is sent with the next average
         self._late: tuple[Vote, Vote] | None = None  # the result of that vote
@@ -165,7 +139,7 @@ class Ranks(Alone):
                 "not usable: start them with torchrun"
             ) from None
         self._choose_interface(num_local)
-        has_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= max(1, num_local)
+        has_gpu = torch.cuda.device_count() >= max(1, num_local)
         backend = options.backend if options.backend != "auto" else "nccl" if has_gpu else "gloo"
         if torch.cuda.is_available():
             torch.cuda.set_device(local_rank % torch.cuda.device_count())
@@ -174,7 +148,7 @@ class Ranks(Alone):
                 rendezvous(options.address or "env://", self.rank, self.size, timeout=self._timeout)
             )[0]
             prefix = _round_of(store, self.rank, self.size, self._timeout)
-            self._dist.init_process_group(
+            distributed.init_process_group(
                 "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
                 store=PrefixStore(prefix, store),
                 rank=self.rank,
@@ -233,14 +207,14 @@ class Ranks(Alone):
         """
         with self._said():
             if self.size > 2 or any(tensor.device.type != "cpu" for tensor in tensors):
-                works = [self._dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+                works = [distributed.all_reduce(tensor, async_op=True) for tensor in tensors]
                 for work in works:
                     work.wait()
                 return
             other = 1 - self.rank
             others = [torch.empty_like(tensor) for tensor in tensors]
-            works = [self._dist.irecv(tensor, other) for tensor in others]
-            works += [self._dist.isend(tensor, other) for tensor in tensors]
+            works = [distributed.irecv(tensor, other) for tensor in others]
+            works += [distributed.isend(tensor, other) for tensor in tensors]
             for work in works:
                 work.wait(self._timeout)
         for tensor, added in zip(tensors, others, strict=True):
@@ -248,7 +222,7 @@ class Ranks(Alone):
 
     def largest(self, tensor: torch.Tensor) -> None:
         with self._said():
-            self._dist.all_reduce(tensor, self._dist.ReduceOp.MAX)
+            distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
 
     def sum(self, *numbers: int) -> list[int]:
         said = torch.tensor(numbers, dtype=torch.int64)
@@ -303,11 +277,11 @@ class Ranks(Alone):
     def begin(self) -> None:
         self._timeout = datetime.timedelta(seconds=self._options.timeout_s)
         # a new process group would have to connect again
-        self._dist.distributed_c10d._set_pg_timeout(self._timeout)
+        distributed.distributed_c10d._set_pg_timeout(self._timeout)
 
     def leave(self) -> None:
-        if self._dist.is_initialized():  # without this, gloo's threads abort a process that ends
-            self._dist.destroy_process_group()
+        if distributed.is_initialized():  # without this, gloo's threads abort a process that ends
+            distributed.destroy_process_group()
 
 
 def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -> str:
@@ -325,18 +299,13 @@ def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -
         store.wait(answers, timeout)
         store.set(f"tmrl/{own}", " ".join(store.get(answer).decode() for answer in answers))
         return own
-    while True:
+    while time.monotonic() < until:
         named: str = store.get("tmrl/round").decode()  # perhaps by a rank 0 that is gone
         store.set(f"tmrl/{named}/{rank}", own)
-        try:
-            store.wait([f"tmrl/{named}"], _ROUND)
-        except RuntimeError:
-            if time.monotonic() > until:
-                raise
-            continue
-        if own.encode() in store.get(f"tmrl/{named}").split():
+        if store.check([f"tmrl/{named}"]) and own.encode() in store.get(f"tmrl/{named}").split():
             return named
-        time.sleep(_ROUND.total_seconds())
+        time.sleep(_LOOK_S)
+    raise RuntimeError("rank 0 does not answer")
 
 
 def meet(options: RankOptions) -> Alone:

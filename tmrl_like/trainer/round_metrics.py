@@ -34,19 +34,16 @@ class RoundMetrics(Listener):
 
     Attributes:
         episodes: reported in this round, by any worker.
-        is_closed: whether the last round has been summarised and no new one has begun.
     """
 
     def __init__(self) -> None:
         self._published_s: dict[int, float] = {}  # Unix time of publication, by version
         self._newest_version = 0
         self.begin(0, 0, 0, 0)
-        self.is_closed = True
 
     def begin(self, epoch: int, round_: int, training_steps: int, samples: int) -> None:
         """Begin a round, after this many training steps and samples."""
         self.episodes: list[EpisodeStats] = []
-        self.is_closed = False
         self._numbers = {"epoch": epoch, "round": round_}
         self._began = training_steps, samples
         self._started = time.monotonic()
@@ -111,7 +108,6 @@ class RoundMetrics(Listener):
 
     def on_round(self, record: Record) -> None:
         """Summarise the round; the record already has the totals of training steps and samples."""
-        self.is_closed = True
         steps = record["training_steps_total"]
         samples = record["env_steps_total"]
         new_steps = steps - self._began[0]
@@ -127,16 +123,13 @@ class RoundMetrics(Listener):
             record["training_steps_per_env_step_round"] = new_steps / new_samples
         for name, parts in self._of_samples.items():
             values = np.concatenate(parts)
-            if len(values):
-                shown = (
-                    np.percentile(values, [*_PERCENTILES.values()])
-                    if "{}" in name
-                    else [values.mean()]
-                )
-                record |= {
-                    name.format(p): float(value)
-                    for p, value in zip(_PERCENTILES, shown, strict=False)
-                }
+            if not len(values):
+                continue
+            if "{}" not in name:
+                record[name] = float(values.mean())
+                continue
+            for percentile, percent in _PERCENTILES.items():
+                record[name.format(percentile)] = float(np.percentile(values, percent))
         record |= _summary("test", [e for e in self.episodes if e.test])
         record |= _summary("train", [e for e in self.episodes if not e.test])
         for name, of_steps in self._steps.items():

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import gymnasium
 import msgspec
@@ -57,6 +57,7 @@ _WARM_UP_EVERY_S = 5.0
 _COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 # longest wait of one of several ranks that has nothing new, for the others' sake
 _OTHERS_WAIT_S = 0.02
+_OF_AN_EPOCH = ("_interface", "_told", "_should_stop")  # what `run_epoch` is given
 _BY_POSITION = (  # after the first three, in the order of the original interface
     "epochs",
     "rounds",
@@ -83,14 +84,6 @@ class _StopTraining(Exception):  # noqa: N818 - not an error
 
 def _never() -> bool:
     return False
-
-
-class _Around(NamedTuple):
-    """What an epoch works with: the connection, the listeners, and the request to stop."""
-
-    interface: TrainerInterface
-    listeners: tuple[Listener, ...]
-    should_stop: StopAsked
 
 
 class TrainingOffline(Schedule):
@@ -152,6 +145,8 @@ class TrainingOffline(Schedule):
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
         self.memory, self.agent = self._make_parts()
         self.ranks = Alone()
+        self._came = self._tasks = 0  # samples of this rank; those that allow training in lockstep
+        self._heard = self._counted = Vote()  # newest vote of all ranks; this rank's part of it
         self.kept = Kept()
         self.total_samples = len(self.memory)
         self._began_at = self._published_at = self.clock()
@@ -277,56 +272,55 @@ class TrainingOffline(Schedule):
         Returns:
             The metrics of all rounds.
         """
-        around = _Around(interface, (*self._listeners, *listeners), should_stop)
+        self._interface = interface
+        self._told = (*self._listeners, *listeners)
+        self._should_stop = should_stop
         if self.agent_scheduler is not None:
             self.agent_scheduler(self.agent, self.epoch)
             self._follow_discount()
         records: list[Record] = []
         stops = False
-        metrics = self._metrics
+        self._begin_metrics()
         while self.round < self.rounds and not stops:
-            if metrics.is_closed:
-                metrics.begin(self.epoch, self.round, self.total_updates, self.total_samples)
             self.tuning.begin_round(self.ranks)
             self._follow_values()
             with (
                 _profiled() if self.profiling else contextlib.nullcontext(),
                 contextlib.suppress(_StopTraining),
             ):
-                self._run_round(around)
+                self._run_round()
                 self.round += 1
-            vote = self._vote(
-                around.should_stop, is_due=metrics.duration_s >= self.metrics_interval_s
-            )
+            is_due = self._metrics.duration_s >= self.metrics_interval_s
+            vote = self._vote(should_stop(), is_due)
             stops = vote.stop
             if stops or vote.due or self.round >= self.rounds:
-                records.append(self._close_round(around))
+                records.append(self._close_round())
+                self._begin_metrics()
         if self.round >= self.rounds:
             self.epoch += 1
             self.round = 0
         return records
 
-    def _run_round(self, around: _Around) -> None:
-        self._wait_for_samples(around)
+    def _run_round(self) -> None:
+        self._wait_for_samples()
         for batch in itertools.islice(self.memory, max(0, self.steps - self.round_steps)):
-            self._train(batch, around)
-            if self.total_updates % self.update_model_interval == 0 and self._may_publish(around):
-                self.publish(around.interface)
-            self._release_workers(around)
+            self._train(batch)
+            if self._is_publication_due():
+                self.publish(self._interface)
             if self.pacer.in_lockstep or self.total_updates % self.update_buffer_interval == 0:
-                self._take_samples(around)
+                self._take_samples()
             if self.round_steps < self.steps:
-                self._wait_for_samples(around)
+                self._wait_for_samples()
         self.round_steps = 0
 
-    def _train(self, batch: Batch, around: _Around) -> None:
+    def _train(self, batch: Batch) -> None:
         metrics = self.agent.train(batch)
         if not isinstance(metrics, Mapping):
             agent = type(self.agent).__name__
             raise ConfigError(
                 f"{agent}.train returned {one_line(metrics, 80)}; expected a dict of metrics"
             )
-        for listener in around.listeners:
+        for listener in self._told:
             listener.on_step(batch, metrics)
         self.total_updates += 1
         self.round_steps += 1
@@ -337,67 +331,67 @@ class TrainingOffline(Schedule):
         `TrainerInterface.broadcast_model` does.
         """
         self._published_at = self.clock()
-        self._metrics.note_published(interface.broadcast_model(self.agent.get_actor()))
+        self.kept.version = interface.broadcast_model(self.agent.get_actor())
+        self._metrics.note_published(self.kept.version)
 
-    def _wait_for_samples(self, around: _Around) -> None:
+    def _wait_for_samples(self) -> None:
         """Pause while training would run ahead of the environment, or the memory holds too few
         samples.
         """
-        if self._may_train(around, may_be_late=True) or self._may_train(around):
+        if self._may_train(may_be_late=True) or self._may_train():
             return
         longest_s = math.inf if self.ranks.size == 1 else _OTHERS_WAIT_S
         with self._metrics.idle():
-            for _ in self._reminders(around):
-                self._take_samples(
-                    around, min(self.sleep_between_buffer_retrieval_attempts, longest_s)
-                )
-                if self._may_train(around):
+            for _ in self._reminders():
+                self._take_samples(min(self.sleep_between_buffer_retrieval_attempts, longest_s))
+                if self._may_train():
                     return
 
-    def _may_train(self, around: _Around, may_be_late: bool = False) -> bool:
+    def _may_train(self, may_be_late: bool = False) -> bool:
         """Whether to train now: either all ranks do or none. Raises _StopTraining if a rank is to
         end.
         """
-        vote = self._vote(around.should_stop, may_be_late=may_be_late)
+        vote = self._vote(self._should_stop(), may_be_late=may_be_late)
         if vote.stop:
             raise _StopTraining
         return vote.ready and self.pacer.may_train(self.total_updates, self.total_samples)
 
-    def _may_publish(self, around: _Around) -> bool:
+    def _is_publication_due(self) -> bool:
+        if self.total_updates % self.update_model_interval:
+            return False
         if not self.update_model_interval_s:
             return True
         since_s = self.clock() - self._published_at
-        return self._vote(around.should_stop, since_s >= self.update_model_interval_s).due
+        return self._vote(self._should_stop(), since_s >= self.update_model_interval_s).due
 
-    def _vote(
-        self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False
-    ) -> Vote:
+    def _vote(self, stop: bool, is_due: bool = False, may_be_late: bool = False) -> Vote:
         """Exchange the state of this rank with all others, and count the samples that have arrived
         at any of them.
         """
         pacer = self.pacer
-        stop = should_stop() or self.elapsed_s > self.max_minutes * 60
-        vote = self.ranks.cast(
-            Vote(self.memory.ready, stop, is_due, pacer.in_lockstep), may_be_late
-        )
+        stop = stop or self.elapsed_s > self.max_minutes * 60
+        mine = Vote(self.memory.ready, stop, is_due, pacer.in_lockstep, self._came, self._tasks)
+        before = self._heard
+        self._heard, self._counted = self.ranks.vote(mine, may_be_late)
+        vote = self._heard
         if vote.in_lockstep:
             pacer.enter_lockstep(self.total_updates)
-        if vote.samples:
+        if vote.samples > before.samples:
             self.diagnosis.returns.begin(self.total_updates)
             pacer.before_samples(self.total_updates, self.total_samples)
-        self.total_samples += vote.samples
-        pacer.tasked_steps += vote.tasks
+        self.total_samples += vote.samples - before.samples
+        pacer.tasked_steps += vote.tasks - before.tasks
         return vote
 
     # -- samples
 
-    def _take_samples(self, around: _Around, timeout_s: float = 0.0) -> None:
+    def _take_samples(self, timeout_s: float = 0.0) -> None:
         """Put arrived samples into the memory; take no more from a worker process whose samples do
-        not fit.
+        not fit. In lockstep, let the workers continue whose training steps are done.
         """
         taken = []
         rejected = set()
-        for delivery in around.interface.retrieve(timeout_s):
+        for delivery in self._interface.retrieve(timeout_s):
             receipt = delivery.receipt
             if receipt is not None and receipt[:2] in rejected:
                 continue
@@ -410,14 +404,15 @@ class TrainingOffline(Schedule):
                 # if even the first samples do not fit, the memory's arguments may be wrong instead
                 if receipt is None or not is_a_misfit:
                     raise
-                around.interface.reject(receipt, str(error))
+                self._interface.reject(receipt, str(error))
                 rejected.add(receipt[:2])
             else:
                 taken.append(delivery)
-                self._tell(around, delivery)
+                self._tell(delivery)
         if taken:
-            around.interface.confirm(taken)
-            self._release_workers(around)
+            self._interface.confirm(taken)
+        for receipt in self.pacer.done(self.total_updates):
+            self._interface.note_trained(receipt)
 
     def _append(self, delivery: Delivery) -> None:
         buffer = delivery.buffer
@@ -425,35 +420,28 @@ class TrainingOffline(Schedule):
             self.pacer.enter_lockstep(self.total_updates)
         if len(buffer):
             self.memory.append(buffer)
-            self.ranks.samples += len(buffer)
+            self._came += len(buffer)
             has_begun = self._samples_so_far > self.start_training
             if self.pacer.in_lockstep and has_begun and self.memory.ready:
-                self.ranks.tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
+                self._tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
         if delivery.awaits and delivery.receipt is not None:
-            self.pacer.wait_for(delivery.receipt, self.ranks.uncounted_tasks)
+            self.pacer.wait_for(delivery.receipt, self._tasks - self._counted.tasks)
 
     @property
     def _samples_so_far(self) -> int:
         """The samples that all ranks have counted, plus those of this rank that are not counted
         yet.
         """
-        return self.total_samples + self.ranks.uncounted_samples
-
-    def _release_workers(self, around: _Around) -> None:
-        """In lockstep, let the workers continue whose training steps are done."""
-        for receipt in self.pacer.done(self.total_updates):
-            around.interface.note_trained(receipt)
+        return self.total_samples + self._came - self._counted.samples
 
     # -- reports
 
-    def _reminders(self, around: _Around) -> Iterator[None]:
+    def _reminders(self) -> Iterator[None]:
         """On each iteration, report what is missing if training has waited for long, and how far
         the warm-up is.
         """
-        silent_since = self.clock()
-        remind_after_s = _FIRST_REMINDER_S
-        came = self._awaited()
-        counted_at = -math.inf
+        came = -1
+        silent_since = interval_s = remind_at = counted_at = -math.inf
         while True:
             yield
             now = self.clock()
@@ -461,19 +449,19 @@ class TrainingOffline(Schedule):
             came = self._awaited()
             if came != before:
                 silent_since = now
-                remind_after_s = _FIRST_REMINDER_S
-            elif now - silent_since >= remind_after_s and (
-                self.ranks.rank == 0 or not self.memory.ready
-            ):
-                self._remind(now - silent_since, around)
-                remind_after_s += min(remind_after_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
+                interval_s = _FIRST_REMINDER_S
+                remind_at = now + interval_s
+            elif now >= remind_at and (self.ranks.rank == 0 or not self.memory.ready):
+                self._remind(now - silent_since)
+                interval_s = min(2 * interval_s, _LONGEST_REMINDER_S)
+                remind_at += interval_s
             if self.total_samples < self.start_training and now - counted_at >= _WARM_UP_EVERY_S:
                 counted_at = now
                 counts = {
                     "start_training": self.start_training,
                     "env_steps_total": self.total_samples,
                 }
-                self._say(around, "warm_up", counts)
+                self._say("warm_up", counts)
 
     def _awaited(self) -> int:
         """The number of samples so far: of all ranks, or of this one alone while it has too few to
@@ -481,59 +469,58 @@ class TrainingOffline(Schedule):
         """
         if self.memory.ready:
             return self.total_samples
-        return min(self.ranks.samples, max(1, self.start_training))
+        return min(self._came, max(1, self.start_training))
 
-    def _remind(self, waited_s: float, around: _Around) -> None:
+    def _remind(self, waited_s: float) -> None:
         """Say which workers are missing, or that the memory makes nothing of their samples."""
-        came = self.ranks.samples
-        if self.memory.ready or came < max(1, self.start_training):
-            log.warning("no samples for %.0f s: %s", waited_s, around.interface.who_is_missing())
+        if self.memory.ready or self._came < max(1, self.start_training):
+            log.warning("no samples for %.0f s: %s", waited_s, self._interface.who_is_missing())
             return
         log.warning(
             "nothing to train on for %.0f s: %d samples have come, and %s makes %d transitions of "
             "them, none that begins and ends in one episode: look at its memory_size and __len__",
-            *(waited_s, came, type(self.memory).__name__, len(self.memory)),
+            *(waited_s, self._came, type(self.memory).__name__, len(self.memory)),
         )
 
-    def _tell(self, around: _Around, delivery: Delivery) -> None:
-        for listener in around.listeners:
+    def _tell(self, delivery: Delivery) -> None:
+        for listener in self._told:
             listener.on_samples(delivery)
         for stats in delivery.episodes:
-            self._say(
-                around,
-                "episode",
-                msgspec.to_builtins(stats) | {"env_steps_total": self._samples_so_far},
-            )
+            counts = {"env_steps_total": self._samples_so_far}
+            self._say("episode", msgspec.to_builtins(stats) | counts)
 
-    def _say(self, around: _Around, kind: str, record: Record) -> None:
+    def _say(self, kind: str, record: Record) -> None:
         record = {"kind": kind, "time_s": self.elapsed_s, **record}
-        for listener in around.listeners:
+        for listener in self._told:
             listener.on_record(record)
 
-    def _close_round(self, around: _Around) -> Record:
-        numbers = {"memory_transitions": len(self.memory)} | around.interface.fleet()
+    def _begin_metrics(self) -> None:
+        self._metrics.begin(self.epoch, self.round, self.total_updates, self.total_samples)
+
+    def _close_round(self) -> Record:
+        numbers = {"memory_transitions": len(self.memory)} | self._interface.fleet()
         mine = msgspec.msgpack.encode((self._metrics.episodes, numbers))
         kind = tuple[tuple[EpisodeStats, ...], dict[str, int | float]]
         for rank, said in enumerate(self.ranks.gather(mine)):
             if rank != self.ranks.rank:
                 episodes, others = msgspec.msgpack.decode(said, type=kind)
-                self._tell(around, Delivery(Buffer(), episodes))
+                self._tell(Delivery(Buffer(), episodes))
                 numbers |= {name: numbers.get(name, 0) + others[name] for name in others}
         record: Record = {
             "training_steps_total": self.total_updates,
             "env_steps_total": self.total_samples,
             **numbers,
         }
-        for listener in around.listeners:
+        for listener in self._told:
             listener.on_round(record)
-        self._say(around, "round", record)
+        self._say("round", record)
         return record
 
     # -- end and state
 
     def is_over(self, should_stop: StopAsked = _never) -> bool:
         """Whether time is up or a stop was requested, on any rank. The caller counts the epochs."""
-        return self._vote(should_stop).stop
+        return self._vote(should_stop()).stop
 
     def clock(self) -> float:
         """Return seconds of a clock that never goes back."""
@@ -549,7 +536,9 @@ class TrainingOffline(Schedule):
         self._began_at = self.clock() - seconds
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"elapsed_s": self.elapsed_s}
+        """Pickle all but what the newest epoch was given."""
+        state = vars(self) | {"elapsed_s": self.elapsed_s}
+        return {name: value for name, value in state.items() if name not in _OF_AN_EPOCH}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled training, perhaps where the clock is another one."""

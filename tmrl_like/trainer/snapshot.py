@@ -26,7 +26,6 @@ from tmrl_like.trainer.checkpoint_file import (
     FORMAT,
     Head,
     Kept,
-    put_damaged_aside,
     read_newest,
     write_checkpoint,
 )
@@ -96,7 +95,6 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
             "the experiment the values that it was made with, or start over: run --fresh, or "
             "another --run_name"
         ) from error
-    put_damaged_aside(found)
     return found.head
 
 
@@ -106,9 +104,7 @@ def share(training: TrainingOffline, ranks: Alone) -> None:
     """
     if ranks.size == 1:
         return
-    state = _from_bytes(
-        ranks.broadcast(bytes(_bytes_of(_state_of(training))) if ranks.rank == 0 else b"")
-    )
+    state = _from_bytes(ranks.broadcast(bytes(_bytes_of(_state_of(training)))))
     if ranks.rank:
         _restore(training, state)
         seed = zlib.crc32(state["torch_rng"].numpy()) + ranks.rank

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,6 @@ from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.text import name_of, one_line
 from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.run_lock import use_run
-from tmrl_like.delivery.receiver import BlockCheck
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, FinishedError, PolicyError, ShortageError
 from tmrl_like.metrics.reading import Record
@@ -158,7 +155,11 @@ class Trainer:
                 parts.enter_context(use_run(own, "rank" if ranks.rank else "trainer"))
             path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
             formats = (dump_run_instance_fn, load_run_instance_fn)
-            self._checkpoints = Checkpoints(path, *formats, ranks, options.sync_every_s, _check_of)
+            self._checkpoints = Checkpoints(
+                *(path, *formats, ranks, options.sync_every_s),
+                check_of=lambda to: SampleCheck(to.observation_space, to.action_space, to.memory),
+                interval_s=options.checkpoint_interval_s,
+            )
             parts.callback(self._checkpoints.close)
             # torchrun starts all of them again when one has failed: then they go on
             restarts = ranks.sum(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
@@ -321,23 +322,18 @@ class Trainer:
             return training.epoch >= training.epochs or training.is_over(self._stop.is_set)
 
         training.publish(link)
-        saved_at = -math.inf
-        ends = is_over()
-        while not ends:
+        while not is_over():
             training.run_epoch(link, listeners, self._stop.is_set)
             training.publish(link)
-            ends = is_over()
-            if ends or time.monotonic() - saved_at >= self._options.checkpoint_interval_s:
-                saved_at = time.monotonic()
-                self._checkpoints.save(training, link.newest_version)
-        self._checkpoints.finish(training, link.newest_version)
+            self._checkpoints.save(training)
+        self._checkpoints.finish(training)
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint now, if this trainer keeps any, and wait until it is written.
 
         A full disk is logged and does not stop training.
         """
-        self._checkpoints.save(self.training, self.link.newest_version, wait=True)
+        self._checkpoints.save(self.training, wait=True)
 
     @contextlib.contextmanager
     def _memory_named(self) -> Iterator[None]:
@@ -380,10 +376,6 @@ class Trainer:
                 write_starts(self._metrics_path.parent, starts)
         except OSError as error:
             log.error("run.json cannot be written: %s; training goes on", error)
-
-
-def _check_of(training: TrainingOffline) -> BlockCheck:
-    return SampleCheck(training.observation_space, training.action_space, training.memory)
 
 
 def _saver_of(

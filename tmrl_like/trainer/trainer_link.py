@@ -157,21 +157,15 @@ class TrainerLink(TrainerInterface):
         return version
 
     def _copy(self, model: ActorModule, version: int) -> Publication:
-        """Copy the weights, into memory that no publication needs any more if any of it fits
-        them.
-        """
+        """Copy the weights, into memory that no publication needs any more if any fits them."""
         parameters = model.state_dict()
         held = [] if self._saver is None else self._saver.held
         with self._lock:
             self._next_publication = None  # its memory may be overwritten
             in_use = [one.weights for one in (*held, self._publication) if one is not None]
-            self._memory = [
-                weights for weights in self._memory if weights.fits(parameters) or weights in in_use
-            ]
-            weights = next((weights for weights in self._memory if weights not in in_use), None)
-            if weights is None:  # takes longer than copying
-                weights = WeightsCopy(parameters)
-                self._memory.append(weights)
+        free = (one for one in self._memory if one not in in_use and one.fits(parameters))
+        weights = next(free, None) or WeightsCopy(parameters)  # which takes longer than copying
+        self._memory = [*in_use, weights]
         weights.fill(parameters)
         return Publication(version, time.time(), weights)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tmrl_like.metrics.reading import Record
-from tmrl_like.types import Batch, Block, Delivery
+from tmrl_like.types import Batch, Delivery
 
 StepMetrics: TypeAlias = Mapping[str, float | torch.Tensor]
 """What `TrainingAgent.train` returns: numbers, or tensors [] that may be on a device."""
@@ -36,14 +35,6 @@ class Listener:
         """
 
 
-def steps_of(block: Block) -> Iterator[tuple[Any, NDArray[np.bool_]]]:
-    """Yield the columns of each segment, and which of its rows follow a decision: no resets do."""
-    start = 0
-    for segment in block.segments:
-        yield segment.tree(), ~block.is_reset[start : start + segment.rows]
-        start += segment.rows
-
-
 class RecentRewards(Listener):
     """Keeps the newest rewards; any thread may read their mean."""
 
@@ -58,9 +49,14 @@ class RecentRewards(Listener):
         """
         found = [self.newest]
         for block in delivery.buffer.blocks:
-            for (_, _, rewards, *_), is_step in steps_of(block):
+            end = 0
+            for segment in block.segments:
+                start = end
+                end += segment.rows
+                rewards = segment.tree()[2]
                 is_number = isinstance(rewards, np.ndarray) and rewards.dtype.kind in "fiub"
-                if is_number and rewards.size == len(is_step):
+                if is_number and rewards.size == segment.rows:
+                    is_step = ~block.is_reset[start:end]
                     found.append(rewards.reshape(-1)[is_step].astype(np.float64))
         self.newest = np.concatenate(found)[-self._window :]
 

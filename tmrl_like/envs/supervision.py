@@ -250,10 +250,10 @@ class SupervisedEnv:
 
     # -- in the caller's thread --------------------------------------------------------------------
 
-    def run(self, call: Callable[[], _T]) -> _T:
+    def run(self, call: Callable[[], _T], within_s: float | None = None) -> _T:
         """Make a call that uses the environment, in the control thread, and return its result.
 
-        If the call raises, what moves is stopped.
+        If the call raises, what moves is stopped. `within_s` takes the place of `hang_timeout_s`.
 
         Raises:
             EnvironmentFaultError: the environment did not return in time.
@@ -263,13 +263,10 @@ class SupervisedEnv:
             return call()
         if self._closed:
             raise StoppedError
-        return self._run(call, self._hang_timeout_s)
-
-    def _run(self, call: Callable[[], _T], hang_timeout_s: float) -> _T:
         thread = self._thread
         job = thread.start(partial(self._with_brake, call))
         try:
-            self._wait(job, thread, hang_timeout_s)
+            self._wait(job, thread, within_s or self._hang_timeout_s)
             result: _T = job.result()
             return result
         except _LeftBehindError:  # `close` left it behind, and it has come back at once
@@ -428,7 +425,7 @@ class SupervisedEnv:
         """Make the environment in the control thread; raises as `run`."""
         if self._thread.is_left:
             self._renew_thread()
-        self._run(self._make_here, within_s)
+        self.run(self._make_here, within_s)
 
     def _make_here(self) -> None:
         self._processes = processes = EnvProcesses(self._guard)

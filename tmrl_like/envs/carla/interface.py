@@ -106,7 +106,7 @@ class CarlaInterface(TaskInterface[VehicleState]):
         return spaces.Tuple((motion, ahead, *self._sensors.spaces()))
 
     def get_action_space(self) -> spaces.Box:
-        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+        return spaces.Box(-1.0, 1.0, (2,))
 
     def send_control(self, control: Any) -> None:
         self._act(VehicleAction.from_policy(control))

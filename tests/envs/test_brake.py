@@ -249,26 +249,21 @@ def test_what_was_stopped_takes_no_step_before_the_next_reset(diary):
 
 
 class Arm(Interface):
-    """An interface that records its resets, which move it, and what it is sent."""
+    """An interface that can be stopped; `when_seen` is called before it is observed."""
 
-    def __init__(self):
-        super().__init__()
-        self.said = []
-        self.when_seen = int
+    when_seen = int
 
-    def reset(self, seed=None, options=None):
-        self.said.append("moves home")
-        return super().reset(seed, options)
-
-    def send_control(self, control):
-        self.said.append("sent")
+    @property
+    def moved(self):
+        """The calls that move it or stop it, since it was made."""
+        return [call for call in self.calls if call in ("reset", "send_control", "stop")]
 
     def get_obs_rew_terminated_info(self):
         self.when_seen()
         return super().get_obs_rew_terminated_info()
 
     def stop(self):
-        self.said.append("stopped")
+        self._note("stop")
 
 
 @pytest.fixture(params=[True, False], ids=["waits", "does not wait"])
@@ -297,16 +292,16 @@ def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more(a
     def stop():
         arm.when_seen = int
         arm_env.stopping.set()
-        until(lambda: "stopped" in arm.said)
+        until(lambda: "stop" in arm.moved)
 
     arm.when_seen = stop
     with ends:
         arm_env.run(lambda: call(arm_env))
-    assert arm.said == ["moves home", "sent", "stopped"]
+    assert arm.moved == ["reset", "send_control", "stop"]
     arm_env.stopping.clear()
     arm_env.run(arm_env.reset)
     arm_env.close()
-    assert arm.said[3:] == ["moves home", "sent", "stopped"]
+    assert arm.moved == ["reset", "send_control", "stop"] * 2
 
 
 @pytest.mark.parametrize(

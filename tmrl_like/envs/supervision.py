@@ -114,8 +114,8 @@ class SupervisedEnv:
         self._hang_timeout_s = hang_timeout_s
         self._seed = seed
         self._is_new = True  # `env` has not been reset yet
-        self._left: set[int] = set()  # idents of threads that were left behind
-        self._renew_thread()
+        self._thread = ControlThread()
+        self._has_left = False  # whether a thread was ever left behind
         self._call_while_waiting: Callable[[], None] | None = None
         # start of the current call and, until some thread takes it, the call's name
         self._call_token: list[Any] = [0.0]
@@ -180,7 +180,7 @@ class SupervisedEnv:
     @property
     def thread_id(self) -> int:
         """Native id of the control thread, which changes after a hang."""
-        return self._thread.native_id
+        return self._thread.native_id or 0
 
     # -- in the control thread ---------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class SupervisedEnv:
         return obs, rew, terminated, truncated, info
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if self._left and threading.get_ident() in self._left:
+        if self._has_left and getattr(threading.current_thread(), "is_left", False):
             raise _LeftBehindError
         token = self._call_token = [time.monotonic(), name]
         try:
@@ -264,7 +264,7 @@ class SupervisedEnv:
         if self._closed:
             raise StoppedError
         thread = self._thread
-        job = thread.start(partial(self._with_brake, call))
+        job = thread.submit(partial(self._with_brake, call))
         try:
             self._wait(job, thread, within_s or self._hang_timeout_s)
             result: _T = job.result()
@@ -331,19 +331,10 @@ class SupervisedEnv:
         if self._is_open:
             self.brake.pull()
         _take(self._call_token)
-        self._left.add(self._thread.ident)
         self._thread.leave()
-        self._is_lost = True
+        self._has_left = self._is_lost = True
         with contextlib.suppress(ShortageError):  # `_make` tries again
-            self._renew_thread()
-
-    def _renew_thread(self) -> None:
-        """Start a new control thread; raise ShortageError if the system gives none, or the
-        interpreter is exiting.
-        """
-        self._thread = ControlThread()
-        # the ident of a thread that has ended may be reused
-        self._left.discard(self._thread.ident)
+            self._thread = ControlThread()
 
     def episode_ended_well(self) -> None:
         """Reset the counts of faults and rebuilds in a row."""
@@ -424,7 +415,7 @@ class SupervisedEnv:
     def _make(self, within_s: float) -> None:
         """Make the environment in the control thread; raises as `run`."""
         if self._thread.is_left:
-            self._renew_thread()
+            self._thread = ControlThread()
         self.run(self._make_here, within_s)
 
     def _make_here(self) -> None:
@@ -465,7 +456,7 @@ class SupervisedEnv:
             self._leave_thread()
         if self._thread.is_left:
             raise TimeoutError("there is no thread for it")
-        job = self._thread.start(self._close_here)
+        job = self._thread.submit(self._close_here)
         if not wait([job], within_s).done:
             self._leave_thread()
             raise TimeoutError(f"not done after {within_s:g} s")

@@ -362,31 +362,21 @@ def test_a_stop_while_the_guard_is_told_of_a_reset_lets_none_begin():
     brake.close()
 
 
-def test_a_stop_that_returns_in_the_next_episode_leaves_the_guard_of_that_one_armed():
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_stop_that_returns_after_the_next_reset_leaves_the_guard_armed(is_rebuilt, monkeypatch):
     env, guard = SlowToStop(), Mock()
-    brake = Brake(env, guard, threading.Event())
-    brake.release()
-    brake.pull_soon()
-    env.begun.wait()
-    brake.release()
-    env.may_return.set()
-    brake.close()
-    outside = call(env.stop_from_outside)
-    assert guard.call_at_end.mock_calls == [outside, outside, call(None)]
-
-
-def test_a_stop_that_returns_after_a_rebuild_leaves_the_new_environments_guard_armed(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.brake.STOPS_WITHIN_S", 0.01)
-    env, guard, before = SlowToStop(), Mock(), set(threading.enumerate())
-    old = Brake(env, guard, threading.Event())
-    (thread,) = set(threading.enumerate()) - before
-    new = Brake(env, guard, threading.Event())
+    old = new = Brake(env, guard, threading.Event())
     old.release()
     old.pull_soon()
     env.begun.wait()
-    old.close()
+    if is_rebuilt:
+        new = Brake(env, guard, threading.Event())
+        with monkeypatch.context() as patch:
+            patch.setattr("tmrl_like.envs.brake.STOPS_WITHIN_S", 0.01)
+            old.close()
     new.release()
+    outside = call(env.stop_from_outside)
     env.may_return.set()
-    thread.join()
-    assert guard.call_at_end.mock_calls == [call(env.stop_from_outside)] * 2
     new.close()
+    until(lambda: "tmrl-brake" not in [thread.name for thread in threading.enumerate()])
+    assert guard.call_at_end.mock_calls == [outside, outside, call(None)]

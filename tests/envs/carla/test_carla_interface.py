@@ -69,14 +69,9 @@ def env(make):
     return make(CarlaEnv)
 
 
-@pytest.fixture
-def world(simulator):
-    """Return the world as another client sees it."""
-    return stand_in.World(simulator)
-
-
-def add_car(world, place):
-    return world.try_spawn_actor(world.get_blueprint_library().find("vehicle.tesla.model3"), place)
+def add_car(simulator, place):
+    """Make a car as another client does."""
+    return simulator.try_spawn_actor(stand_in.ActorBlueprint("vehicle.tesla.model3"), place)
 
 
 def data(frame=1, **values):
@@ -197,13 +192,13 @@ def begins_at(env, place):
     return begun == pytest.approx([place.location.x] * 4, abs=0.1)
 
 
-def test_spawn_points_that_are_taken_are_not_used(sync_env, simulator, world):
+def test_spawn_points_that_are_taken_are_not_used(sync_env, simulator):
     first, second, third = simulator.map.get_spawn_points()
-    add_car(world, first)
-    add_car(world, second)
+    add_car(simulator, first)
+    add_car(simulator, second)
     assert begins_at(sync_env, third)
     sync_env.close()
-    add_car(world, third)
+    add_car(simulator, third)
     told = "none of the 3 spawn points of Carla/Maps/Straight is free"
     with pytest.raises(EnvironmentFaultError, match=told):
         sync_env.reset()
@@ -231,11 +226,9 @@ def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(sync_env, simulator,
     assert is_as_it_was(simulator)
 
 
-def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
-    env, make, simulator, world, caplog
-):
+def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(env, make, simulator, caplog):
     make().reset()  # never closed
-    other = add_car(world, carla.Transform(carla.Location(80, 2, 0)))
+    other = add_car(simulator, carla.Transform(carla.Location(80, 2, 0)))
     with caplog.at_level(logging.WARNING, logger="tmrl_like.envs"):
         env.reset()
     assert "destroyed 5 actors with role_name 'tmrl_like' that were left over" in caplog.text

@@ -92,8 +92,8 @@ class CarlaWorld:
     def __init__(
         self,
         options: SimulatorOptions,
-        fixed_step_s: float | None = None,
-        client_cls: Callable[[str, int], Any] | None = None,
+        fixed_step_s: float | None,
+        client_cls: Callable[[str, int], Any] | None,
     ) -> None:
         """Connect, remove leftover actors, and set the clock; for the arguments see
         `CarlaInterface`.

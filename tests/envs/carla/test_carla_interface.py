@@ -147,9 +147,15 @@ def test_steering_away_crosses_a_line_and_leaves_the_route(make):
     assert sum(reward < -4 for reward in rewards) == 1
 
 
-def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(sync_env, simulator):
+@pytest.fixture
+def walls(simulator):
+    """Walls 8 m ahead of the spawn points."""
     for point in simulator.map.get_spawn_points():
         simulator.walls.append((point.location.x + 9.0, point.location.y, 1.0))
+
+
+@pytest.mark.usefixtures("walls")
+def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(sync_env):
     obs, _ = sync_env.reset()
     assert obs[3].argmin() == 0  # straight ahead
     assert obs[3][0] == pytest.approx(8.0, abs=0.1)
@@ -332,6 +338,13 @@ def test_ranges_are_the_nearest_points_clockwise_without_the_road_and_the_car_it
     found = ranges((10, 0, 0), (7, 0.1, -1), road, own, (0, 5, 0), (-4, 0, 0))
     assert found == pytest.approx([7.0007, 5.0, 4.0, 30.0], abs=1e-3)
     assert ranges() == [30.0] * 4
+
+
+@pytest.mark.usefixtures("walls")
+def test_the_lidar_shows_a_whole_turn_where_a_frame_is_too_short_for_one(env):
+    env.reset()
+    ahead = [env.step(np.zeros(2, np.float32))[0][3][0] for _ in range(8)]
+    assert ahead == pytest.approx([8.0] * 8, abs=0.1)
 
 
 # -- the stand-in ----------------------------------------------------------------------------------

@@ -113,7 +113,6 @@ class SupervisedEnv:
         self._make_env = make_env
         self._hang_timeout_s = hang_timeout_s
         self._seed = seed
-        self._is_new = True  # `env` has not been reset yet
         self._thread = ControlThread()
         self._has_left = False  # whether a thread was ever left behind
         self._call_while_waiting: Callable[[], None] | None = None
@@ -137,7 +136,7 @@ class SupervisedEnv:
 
     def _adopt(self, env: Any) -> None:
         self.env = env
-        self._is_new = True
+        self._is_new = True  # it has not been reset yet
         self._is_open, self._is_lost = True, False
         time_step_s = attribute_of(env, "time_step_s") or attribute_of(env, "time_step_duration")
         self.time_step_s = float(time_step_s or 0.0)
@@ -328,8 +327,7 @@ class SupervisedEnv:
 
     def _leave_thread(self) -> None:
         """Stop what moves, leave the control thread behind, and continue with a new one."""
-        if self._is_open:
-            self.brake.pull()
+        self.brake.pull()
         _take(self._call_token)
         self._thread.leave()
         self._has_left = self._is_lost = True

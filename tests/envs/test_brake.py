@@ -21,7 +21,6 @@ from kit.refusals import one_line
 from kit.waiting import until
 from moving import Moving, Remote, WithDevice, drive
 from said import say
-from test_real_time import Manual
 
 from tmrl_like.base.processes import is_alive
 from tmrl_like.envs.brake import Brake
@@ -267,9 +266,8 @@ class Arm(Interface):
 
 
 @pytest.fixture(params=[True, False], ids=["waits", "does not wait"])
-def arm_env(request, monkeypatch):
-    """An arm behind a manual clock, after a reset; `wait_on_done` or not."""
-    monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: Manual())
+def arm_env(request, manual_time):
+    """An arm after a reset; `wait_on_done` or not."""
     with contextlib.closing(
         SupervisedEnv(partial(RealTimeEnv, Arm, wait_on_done=request.param))
     ) as env:

@@ -255,6 +255,8 @@ def test_a_car_that_somebody_destroys_is_a_fault(sync_env, simulator):
     simulator.load()
     with one_line("refused: trying to operate on a destroyed actor", EnvironmentFaultError):
         sync_env.step(GAS)
+    with one_line("the car is gone from the simulator: somebody", EnvironmentFaultError):
+        sync_env.interface.look()
 
 
 # -- no simulator, a wrong one, one that dies ------------------------------------------------------

@@ -223,7 +223,6 @@ class CarlaInterface(TaskInterface[VehicleState]):
                 and seen.get_transform().location.distance(place.location) < _AT_PLACE_M
             ):
                 self._rig.wait_for(frame)
-                self._rig.take_events(frame)
                 return self.look()
         raise EnvironmentFaultError(
             "the car did not get to its spawn point: is something else driving it?"

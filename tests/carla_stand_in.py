@@ -84,7 +84,54 @@ def open_drive():
 </OpenDRIVE>"""
 
 
-class Simulator:
+class World:
+    """The world as `Client.get_world` returns it; it is the simulator."""
+
+    def get_map(self):
+        return self.answer().map
+
+    def get_settings(self):
+        """Return a copy of the settings."""
+        now = self.answer().settings
+        return carla.WorldSettings(now.synchronous_mode, False, now.fixed_delta_seconds or 0.0)
+
+    def apply_settings(self, world_settings):
+        self.answer().settings = world_settings
+        return self.frame
+
+    def get_blueprint_library(self):
+        self.answer()
+        return BlueprintLibrary()
+
+    def try_spawn_actor(self, blueprint, transform, attach_to=None):
+        """Make and return an actor, or return None if a vehicle is in its way."""
+        with self.answer().lock:
+            ways_m = (o.get_location().distance(transform.location) for o in self.actors.values())
+            if attach_to is None and min(ways_m, default=math.inf) < 2 * _CAR_RADIUS_M:
+                return None
+            kind = Vehicle if attach_to is None else Sensor
+            actor = kind(self, next(self._ids), blueprint, transform, attach_to)
+            self.actors[actor.id] = actor
+            return actor
+
+    def get_actors(self):
+        return list(self.answer().actors.values())
+
+    def get_snapshot(self):
+        return self.snapshot
+
+    def tick(self, seconds=10.0):
+        return self.answer().advance(self.settings.fixed_delta_seconds or self.period_s)
+
+    def wait_for_tick(self, seconds=10.0):
+        frame = self.frame
+        with self.ticked:
+            if not self.ticked.wait_for(lambda: self.frame != frame, seconds):
+                raise _time_out(seconds)
+            return self.snapshot
+
+
+class Simulator(World):
     """The simulator's side, which clients of the real CARLA never see.
 
     Attributes:
@@ -136,17 +183,6 @@ class Simulator:
             time.sleep(self.timeout_s)
             raise _time_out(self.timeout_s)
         return self
-
-    def add(self, blueprint, transform, parent):
-        """Make and return an actor, or return None if a vehicle is in its way."""
-        with self.lock:
-            ways_m = (o.get_location().distance(transform.location) for o in self.actors.values())
-            if parent is None and min(ways_m, default=math.inf) < 2 * _CAR_RADIUS_M:
-                return None
-            kind = Vehicle if parent is None else Sensor
-            actor = kind(self, next(self._ids), blueprint, transform, parent)
-            self.actors[actor.id] = actor
-            return actor
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -223,50 +259,7 @@ class Client:
         return self._simulator.answer().version
 
     def get_world(self):
-        return World(self._simulator.answer())
-
-
-class World:
-    """The world as `Client.get_world` returns it."""
-
-    def __init__(self, simulator):
-        self._simulator = simulator
-
-    def get_map(self):
-        return self._simulator.answer().map
-
-    def get_settings(self):
-        """Return a copy of the settings."""
-        now = self._simulator.answer().settings
-        return carla.WorldSettings(now.synchronous_mode, False, now.fixed_delta_seconds or 0.0)
-
-    def apply_settings(self, world_settings):
-        self._simulator.answer().settings = world_settings
-        return self._simulator.frame
-
-    def get_blueprint_library(self):
-        self._simulator.answer()
-        return BlueprintLibrary()
-
-    def try_spawn_actor(self, blueprint, transform, attach_to=None):
-        return self._simulator.answer().add(blueprint, transform, attach_to)
-
-    def get_actors(self):
-        return list(self._simulator.answer().actors.values())
-
-    def get_snapshot(self):
-        return self._simulator.snapshot
-
-    def tick(self, seconds=10.0):
-        simulator = self._simulator.answer()
-        return simulator.advance(simulator.settings.fixed_delta_seconds or simulator.period_s)
-
-    def wait_for_tick(self, seconds=10.0):
-        simulator, frame = self._simulator, self._simulator.frame
-        with simulator.ticked:
-            if not simulator.ticked.wait_for(lambda: simulator.frame != frame, seconds):
-                raise _time_out(seconds)
-            return simulator.snapshot
+        return self._simulator.answer()
 
 
 class BlueprintLibrary:

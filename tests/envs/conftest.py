@@ -1,12 +1,16 @@
-"""Screens for tests: X servers without a monitor."""
+"""Screens for tests, X servers without a monitor; and a clock that a test sets."""
 
 import contextlib
+import functools
 import importlib.util
 import os
 import shutil
 import subprocess
 
 import pytest
+from kit.clocks import LoopTime
+
+from tmrl_like.envs.clock import Clock
 
 
 def pytest_itemcollected(item):
@@ -42,6 +46,15 @@ def start_x_server():
     finally:
         server.terminate()
         server.wait(10)
+
+
+@pytest.fixture
+def manual_time(monkeypatch):
+    """The time of environments in real time, which only advances by waits, and by hand."""
+    time = LoopTime()
+    clock = functools.partial(Clock, now=time.perf_counter, sleep=time.sleep)
+    monkeypatch.setattr("tmrl_like.envs.real_time.Clock", clock)
+    return time
 
 
 @pytest.fixture(scope="session")

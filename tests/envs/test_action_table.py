@@ -55,30 +55,29 @@ def test_rtgyms_function_of_actions_gets_the_row():
     assert env.interface.sent[-1].tolist() == [-1.0, 0.0]
 
 
+BOX = Two.action_space
+
+
 @pytest.mark.parametrize(
-    ("inputs", "message"),
+    ("space", "inputs", "told"),
     [
-        ([], r"inputs is \[\]; expected a table of one row or more"),
-        ("few", "inputs is 'few'; expected a table of one row or more"),
-        ([[0, 0], [[1], [0, 1]]], "row 1 of the table of inputs is .*; expected an action of Box"),
+        (BOX, [], r"inputs is \[\]; expected a table of one row or more"),
+        (BOX, "few", "inputs is 'few'; expected a table of one row or more"),
         (
-            [[0, 0.25], [1, 1]],
-            r"lacks the default action \[0.0, 0.0\], .* nearest row is 0, \[0.0, 0.25\]",
+            BOX,
+            [[0, 0], [[1], [0, 1]]],
+            "row 1 of the table of inputs is .*; expected an action",
         ),
-    ],
-)
-def test_a_table_that_does_not_fit_is_one_line(inputs, message):
-    with one_line(message):
-        RealTimeEnv(Two, 0.001, inputs=inputs)
-
-
-@pytest.mark.parametrize(
-    ("space", "row", "told"),
-    [
+        (spaces.MultiDiscrete([3, 2]), [[0.5, 0]], "row 0 of the table of inputs"),
         (spaces.Text(3), ["a"], "no table of inputs fits Text"),
-        (spaces.MultiDiscrete([3, 2]), [0.5, 0], "row 0 of the table of inputs"),
     ],
 )
-def test_what_a_table_cannot_drive_is_named(space, row, told):
+def test_a_table_that_does_not_fit_is_one_line(space, inputs, told):
     with one_line(told):
-        ActionTable([row], space)
+        ActionTable(inputs, space)
+
+
+def test_a_table_without_the_default_action_is_told_its_nearest_row():
+    told = r"lacks the default action \[0.0, 0.0\], .* nearest row is 0, \[0.0, 0.25\]"
+    with one_line(told):
+        RealTimeEnv(Two, 0.001, inputs=[[0, 0.25], [1, 1]])

@@ -21,7 +21,6 @@ from kit.refusals import one_line
 from kit.waiting import until
 from moving import Moving, Remote, WithDevice, drive
 from said import say
-from test_real_time import Manual
 
 from tmrl_like.base.processes import is_alive
 from tmrl_like.envs.brake import Brake
@@ -249,32 +248,26 @@ def test_what_was_stopped_takes_no_step_before_the_next_reset(diary):
 
 
 class Arm(Interface):
-    """An interface that records its resets, which move it, and what it is sent."""
+    """An interface that can be stopped; `when_seen` is called before it is observed."""
 
-    def __init__(self):
-        super().__init__()
-        self.said = []
-        self.when_seen = int
+    when_seen = int
 
-    def reset(self, seed=None, options=None):
-        self.said.append("moves home")
-        return super().reset(seed, options)
-
-    def send_control(self, control):
-        self.said.append("sent")
+    @property
+    def moved(self):
+        """The calls that move it or stop it, since it was made."""
+        return [call for call in self.calls if call in ("reset", "send_control", "stop")]
 
     def get_obs_rew_terminated_info(self):
         self.when_seen()
         return super().get_obs_rew_terminated_info()
 
     def stop(self):
-        self.said.append("stopped")
+        self._note("stop")
 
 
 @pytest.fixture(params=[True, False], ids=["waits", "does not wait"])
-def arm_env(request, monkeypatch):
-    """An arm behind a manual clock, after a reset; `wait_on_done` or not."""
-    monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: Manual())
+def arm_env(request, manual_time):
+    """An arm after a reset; `wait_on_done` or not."""
     with contextlib.closing(
         SupervisedEnv(partial(RealTimeEnv, Arm, wait_on_done=request.param))
     ) as env:
@@ -297,16 +290,16 @@ def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more(a
     def stop():
         arm.when_seen = int
         arm_env.stopping.set()
-        until(lambda: "stopped" in arm.said)
+        until(lambda: "stop" in arm.moved)
 
     arm.when_seen = stop
     with ends:
         arm_env.run(lambda: call(arm_env))
-    assert arm.said == ["moves home", "sent", "stopped"]
+    assert arm.moved == ["reset", "send_control", "stop"]
     arm_env.stopping.clear()
     arm_env.run(arm_env.reset)
     arm_env.close()
-    assert arm.said[3:] == ["moves home", "sent", "stopped"]
+    assert arm.moved == ["reset", "send_control", "stop"] * 2
 
 
 @pytest.mark.parametrize(
@@ -367,31 +360,21 @@ def test_a_stop_while_the_guard_is_told_of_a_reset_lets_none_begin():
     brake.close()
 
 
-def test_a_stop_that_returns_in_the_next_episode_leaves_the_guard_of_that_one_armed():
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_stop_that_returns_after_the_next_reset_leaves_the_guard_armed(is_rebuilt, monkeypatch):
     env, guard = SlowToStop(), Mock()
-    brake = Brake(env, guard, threading.Event())
-    brake.release()
-    brake.pull_soon()
-    env.begun.wait()
-    brake.release()
-    env.may_return.set()
-    brake.close()
-    outside = call(env.stop_from_outside)
-    assert guard.call_at_end.mock_calls == [outside, outside, call(None)]
-
-
-def test_a_stop_that_returns_after_a_rebuild_leaves_the_new_environments_guard_armed(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.brake.STOPS_WITHIN_S", 0.01)
-    env, guard, before = SlowToStop(), Mock(), set(threading.enumerate())
-    old = Brake(env, guard, threading.Event())
-    (thread,) = set(threading.enumerate()) - before
-    new = Brake(env, guard, threading.Event())
+    old = new = Brake(env, guard, threading.Event())
     old.release()
     old.pull_soon()
     env.begun.wait()
-    old.close()
+    if is_rebuilt:
+        new = Brake(env, guard, threading.Event())
+        with monkeypatch.context() as patch:
+            patch.setattr("tmrl_like.envs.brake.STOPS_WITHIN_S", 0.01)
+            old.close()
     new.release()
+    outside = call(env.stop_from_outside)
     env.may_return.set()
-    thread.join()
-    assert guard.call_at_end.mock_calls == [call(env.stop_from_outside)] * 2
     new.close()
+    until(lambda: "tmrl-brake" not in [thread.name for thread in threading.enumerate()])
+    assert guard.call_at_end.mock_calls == [outside, outside, call(None)]

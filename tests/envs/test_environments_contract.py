@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 import pytest
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from house import alone
@@ -24,9 +25,11 @@ from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.envs.racing import RacingEnv
 from tmrl_like.envs.robot import RobotEnv, SimulatedArm
 from tmrl_like.envs.robot.physics import ArmOptions
+from tmrl_like.envs.space_mouse import SpaceMouseDriver
 from tmrl_like.errors import MissingExtraError
 
 STEPS = 6
+BOX = spaces.Box(-1.0, 1.0, (6,))
 PLACE = {"progress": (), "distance": (), "potential": (), "position": (2,)}
 
 
@@ -148,6 +151,7 @@ def test_it_passes_gymnasiums_checks(case, env):
         (RacingEnv, "Box2D", "box2d"),
         (SimulatedArm().connect, "mujoco", "mujoco"),
         (VizDoomEnv, "vizdoom", "vizdoom"),
+        (partial(SpaceMouseDriver, BOX, BOX.low), "pyspacemouse", "spacemouse"),
     ],
 )
 def test_without_its_package_the_extra_is_named(make, package, extra, monkeypatch):

@@ -111,20 +111,23 @@ def test_an_environment_without_default_action_gets_a_neutral_one_of_its_space(s
     assert action in space
 
 
+MISTAKE = r"environment '{}' .*unsupported operand.*test_generic\.py:\d+\)$"
+
+
 @pytest.mark.parametrize(
-    ("id", "arguments"),
-    [("real-time-gym-ts-v1", {"config": {"interface": lambda: None + 1}}), ("Buggy-v0", {})],
+    ("id", "arguments", "told"),
+    [
+        ("real-time-gym-ts-v1", {"config": {"interface": lambda: None + 1}}, MISTAKE),
+        ("Buggy-v0", {}, MISTAKE),
+        ("Nothing-v0", {}, "{}"),
+        ("Pendulum-v1", {"gravity": 3}, "'{}'.*'gravity'"),
+        ("real-time-gym-ts-v1", {"gravity": 3}, "'{}'.*'gravity'"),
+    ],
 )
-def test_a_type_error_of_an_environment_is_said_with_its_place(id, arguments, monkeypatch):
+def test_what_cannot_be_made_is_said_an_environment_s_own_mistake_with_its_place(
+    id, arguments, told, monkeypatch
+):
     buggy = EnvSpec("Buggy-v0", lambda: None + 1)
     monkeypatch.setitem(gymnasium.registry, "Buggy-v0", buggy)
-    with one_line(rf"environment '{id}' .*unsupported operand.*test_generic\.py:\d+\)$"):
+    with one_line(told.format(id)):
         GenericGymEnv(id, arguments)
-
-
-def test_an_unknown_environment_and_arguments_that_one_does_not_take_are_named():
-    with pytest.raises(ConfigError, match="Nothing-v0"):
-        GenericGymEnv("Nothing-v0")
-    for id in ("Pendulum-v1", "real-time-gym-ts-v1"):
-        with one_line(rf"'{id}'.*'gravity'"):
-            GenericGymEnv(id, {"gravity": 3})

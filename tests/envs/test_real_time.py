@@ -20,21 +20,6 @@ from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
 ZERO = np.zeros(1, np.float32)
 
 
-class Manual:
-    """A clock that only advances by waits, and by hand."""
-
-    max_spin_s = 0.0
-
-    def __init__(self):
-        self.time = 1024.0
-
-    def now(self):
-        return self.time
-
-    def wait_until(self, deadline):
-        self.time = max(self.time, deadline)
-
-
 def test_it_spins_for_a_quarter_of_a_time_step_at_most():
     clock = Clock(1.0)
     for duration, spins_for in ((0.02, 0.005), (0.04, 0.006)):
@@ -83,21 +68,19 @@ def test_a_space_that_takes_no_actions_may_be_of_any_kind():
 
 @pytest.mark.parametrize("wait_on_done", [True, False])
 def test_after_a_long_pause_a_reset_takes_no_observation_of_the_episode_before_and_a_step_does(
-    wait_on_done, monkeypatch
+    wait_on_done, manual_time
 ):
     """The reset's would show the pause, in which a game may have stood still."""
-    clock = Manual()
-    monkeypatch.setattr("tmrl_like.envs.real_time.Clock", lambda spin_s: clock)
     env = RealTimeEnv(Interface, 0.05, wait_on_done=wait_on_done)
     env.reset()
     env.step(ZERO)
-    clock.time += 60.0
+    manual_time.now += 60.0
     env.unwrapped.wait()
     assert env.step(ZERO)[0][0] == 2
     calls = env.unwrapped.interface.calls
     assert calls.count("wait") == 1
     calls.clear()
-    clock.time += 60.0
+    manual_time.now += 60.0
     env.reset()
     assert calls == [*["wait"] * wait_on_done, "reset", "send_control"]
     assert env.step(ZERO)[0][0] == 1

@@ -43,19 +43,17 @@ def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_
     env = ResidualEnv(make_counting, a_tenth_more, scale=[0.5, 1.0])
     assert env.action_space == spaces.Box(np.float32([-0.5, -2.0]), np.float32([0.5, 2.0]))
     assert env.default_action.tolist() == [0.0, 0.0]
-    obs, _ = env.reset()
-    rest, none = [0.0, 1.0], [0.0, 0.0]
-    assert as_lists(obs) == [[0.0], rest, rest, [0.0, 3.0], none, none]
-    obs, *_ = env.step(np.array([0.5, -2.0], np.float32))
-    assert as_lists(obs) == [[1.0], rest, [0.5, 1.0], pytest.approx([0.1, 3.0]), none, [0.5, -2.0]]
-    obs, *_ = env.step(np.array([-0.5, 2.0], np.float32))
-    within_the_bounds = pytest.approx([-0.4, 4.0])
-    assert as_lists(obs)[:3] == [[2.0], [0.5, 1.0], within_the_bounds]
-    assert as_lists(obs)[-2:] == [[0.5, -2.0], [-0.5, 2.0]]
+    rest, none, one, other = [0.0, 1.0], [0.0, 0.0], [0.5, -2.0], [-0.5, 2.0]
+    first, second = [0.5, 1.0], pytest.approx([-0.4, 4.0])  # the sums, within the bounds
+    begins = [[0.0], rest, rest, [0.0, 3.0], none, none]
+    assert as_lists(env.reset()[0]) == begins
+    obs, *_ = env.step(np.array(one, np.float32))
+    assert as_lists(obs) == [[1.0], rest, first, pytest.approx([0.1, 3.0]), none, one]
+    obs, *_ = env.step(np.array(other, np.float32))
+    assert as_lists(obs) == [[2.0], first, second, pytest.approx([0.2, 3.0]), one, other]
     assert env.observation_space.contains(obs)
-    assert as_lists(env.unwrapped.interface.sent) == [rest, [0.5, 1.0], within_the_bounds]
-    obs, _ = env.reset()
-    assert as_lists(obs)[-2:] == [none, none]
+    assert as_lists(env.unwrapped.interface.sent) == [rest, first, second]
+    assert as_lists(env.reset()[0]) == begins
 
 
 def test_an_observation_that_is_no_tuple_is_one_part():

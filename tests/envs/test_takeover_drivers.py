@@ -72,6 +72,7 @@ def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
     pygame = Mock()
     count, pad = pygame.joystick.get_count, pygame.joystick.Joystick.return_value
     monkeypatch.setitem(sys.modules, "pygame", pygame)
+    monkeypatch.setattr(drivers, "time", clock := LoopTime())
     monkeypatch.setattr(os, "environ", os.environ.copy())
     os.environ.pop("SDL_VIDEODRIVER", None)
     driver = GamepadDriver(BOX, REST)
@@ -85,7 +86,10 @@ def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
     pad.get_axis.side_effect = [0.05, -0.5]  # within the dead zone; half up
     assert driver(None).tolist() == [1, 0.5]
     pad.get_button.return_value, pad.get_axis.side_effect = True, [0.0, 0.0]
+    clock.now += 1.0
     assert driver(None).tolist() == [1, -1]
+    with one_line(r"actions of Discrete\(3\) are no deflections"):
+        GamepadDriver(spaces.Discrete(3), 0)
 
 
 def test_the_road_driver_follows_the_road_for_a_while(monkeypatch):

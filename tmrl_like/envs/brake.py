@@ -74,7 +74,7 @@ class Brake:
     def pull_soon(self) -> None:
         """Do as `pull`, but without waiting. A signal handler may call it."""
         if self.exists:
-            self._thread.start(self._stop_once)
+            self._thread.submit(self._stop_once)
 
     def pull(self) -> None:
         """Stop what moves, unless that is done already. Return when it has stopped, or when `stop`
@@ -82,7 +82,7 @@ class Brake:
         """
         if not self.exists or self._thread.is_left:
             return
-        if wait([self._thread.start(self._stop_once)], STOPS_WITHIN_S).not_done:
+        if wait([self._thread.submit(self._stop_once)], STOPS_WITHIN_S).not_done:
             log.error(
                 "the environment's stop() has not come back for %g s: what it stops may still move",
                 STOPS_WITHIN_S,

@@ -6,42 +6,42 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
-from tmrl_like.base.threads import start_thread
+from tmrl_like.base.threads import no_thread
 
 
-class ControlThread:
+class ControlThread(threading.Thread):
     """A daemon thread with a queue of calls. It ends after `leave`, once its calls have returned.
 
     Attributes:
         is_left: whether `leave` was called.
-        ident: what `threading.get_ident` returns in the thread.
-        native_id: what `threading.get_native_id` returns in the thread.
     """
 
     def __init__(self, name: str = "tmrl-control") -> None:
         """Start the thread; raise ShortageError if the system gives no more threads."""
+        super().__init__(name=name, daemon=True)
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = (
             queue.SimpleQueue()
         )
         self._newest: Future[Any] = Future()
         self._newest.set_result(None)
         self.is_left = False
-        thread = start_thread(partial(_serve, self._calls), name)
-        self.ident, self.native_id = thread.ident or 0, thread.native_id or 0
+        try:
+            self.start()
+        except RuntimeError as error:
+            raise no_thread(name, error) from None
 
     @property
     def is_current(self) -> bool:
         """Whether the caller runs in this thread."""
-        return threading.get_ident() == self.ident
+        return threading.current_thread() is self
 
     @property
     def is_busy(self) -> bool:
         return not self._newest.done()
 
-    def start(self, call: Callable[[], Any]) -> Future[Any]:
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
         """Queue a call for the thread; return the future of its result."""
         self._newest = Future()
         self._calls.put((call, self._newest))
@@ -52,11 +52,11 @@ class ControlThread:
         self.is_left = True
         self._calls.put(None)
 
-
-def _serve(calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
-    while (item := calls.get()) is not None:
-        _make_call(*item)
-        del item
+    def run(self) -> None:
+        """Make the calls; the thread does this by itself."""
+        while (item := self._calls.get()) is not None:
+            _make_call(*item)
+            del item
 
 
 def _make_call(call: Callable[[], Any], done: Future[Any]) -> None:

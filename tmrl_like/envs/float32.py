@@ -75,7 +75,7 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._looks:
             # many environments return float64 although their space says float32, some in `step`
             self._looks -= 1
-            self._converts = self._converts or any(map(_is_float64, tree.leaves(obs)))
+            self._converts |= any(np.asarray(leaf).dtype == np.float64 for leaf in tree.leaves(obs))
         return tree.map_leaves(_to_float32, obs) if self._converts else obs
 
 
@@ -112,10 +112,6 @@ def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
             space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32
         )
     return space
-
-
-def _is_float64(value: Any) -> bool:
-    return np.asarray(value).dtype == np.float64
 
 
 def _to_float32(value: Any) -> Any:

@@ -157,7 +157,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self.current_step = 0
         self.running = self.is_waiting = self.is_stopped = False
         self._sending = threading.Lock()  # so that no command is sent after a `stop`
-        self._clock = Clock(self.spin_s) if clock is None else clock
+        self._clock = clock or Clock(self.spin_s)
         self._clock.max_spin_s = min(self.spin_s, MAX_SPIN_SHARE * self.time_step_duration)
         self._in_time_step = False
         self._captured: Any = None  # the time-step's observation; None before it is captured

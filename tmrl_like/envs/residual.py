@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from tmrl_like.base.factories import instance_or_function, known_from_env
 from tmrl_like.envs.actions import held_actions
@@ -116,18 +115,15 @@ class ResidualEnv(Float32Env):
         return self._with_base(obs), *results
 
     def _with_base(self, obs: Any) -> tuple[Any, ...]:
-        self._wanted = self._asked(obs)
-        return (*(obs if self._is_tuple else (obs,)), self._wanted, *self._corrections)
-
-    def _asked(self, obs: Any) -> NDArray[Any]:
+        """Ask the base, and return an observation with its action and the past corrections."""
         answer = self._base(obs)
-        action = np.asarray(self._rest if answer is None else answer, self._space.dtype)
-        if action.shape != self._space.shape or not np.isfinite(action).all():
+        wanted = np.asarray(self._rest if answer is None else answer, self._space.dtype)
+        if wanted.shape != self._space.shape or not np.isfinite(wanted).all():
             raise EnvironmentFaultError(
                 f"the base gave {answer!r:.80}; expected an action of {self._space}"
             )
-        within: NDArray[Any] = np.clip(action, self._space.low, self._space.high)
-        return within
+        self._wanted = wanted.clip(self._space.low, self._space.high)
+        return (*(obs if self._is_tuple else (obs,)), self._wanted, *self._corrections)
 
     def close(self) -> None:
         """Close the environment, and the base if it has a `close`."""

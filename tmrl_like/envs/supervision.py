@@ -113,9 +113,8 @@ class SupervisedEnv:
         self._make_env = make_env
         self._hang_timeout_s = hang_timeout_s
         self._seed = seed
-        self._is_new = True  # `env` has not been reset yet
-        self._left: set[int] = set()  # idents of threads that were left behind
-        self._renew_thread()
+        self._thread = ControlThread()
+        self._has_left = False  # whether a thread was ever left behind
         self._call_while_waiting: Callable[[], None] | None = None
         # start of the current call and, until some thread takes it, the call's name
         self._call_token: list[Any] = [0.0]
@@ -137,7 +136,7 @@ class SupervisedEnv:
 
     def _adopt(self, env: Any) -> None:
         self.env = env
-        self._is_new = True
+        self._is_new = True  # it has not been reset yet
         self._is_open, self._is_lost = True, False
         time_step_s = attribute_of(env, "time_step_s") or attribute_of(env, "time_step_duration")
         self.time_step_s = float(time_step_s or 0.0)
@@ -180,7 +179,7 @@ class SupervisedEnv:
     @property
     def thread_id(self) -> int:
         """Native id of the control thread, which changes after a hang."""
-        return self._thread.native_id
+        return self._thread.native_id or 0
 
     # -- in the control thread ---------------------------------------------------------------------
 
@@ -224,7 +223,7 @@ class SupervisedEnv:
         return obs, rew, terminated, truncated, info
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if self._left and threading.get_ident() in self._left:
+        if self._has_left and getattr(threading.current_thread(), "is_left", False):
             raise _LeftBehindError
         token = self._call_token = [time.monotonic(), name]
         try:
@@ -250,10 +249,10 @@ class SupervisedEnv:
 
     # -- in the caller's thread --------------------------------------------------------------------
 
-    def run(self, call: Callable[[], _T]) -> _T:
+    def run(self, call: Callable[[], _T], within_s: float | None = None) -> _T:
         """Make a call that uses the environment, in the control thread, and return its result.
 
-        If the call raises, what moves is stopped.
+        If the call raises, what moves is stopped. `within_s` takes the place of `hang_timeout_s`.
 
         Raises:
             EnvironmentFaultError: the environment did not return in time.
@@ -263,13 +262,10 @@ class SupervisedEnv:
             return call()
         if self._closed:
             raise StoppedError
-        return self._run(call, self._hang_timeout_s)
-
-    def _run(self, call: Callable[[], _T], hang_timeout_s: float) -> _T:
         thread = self._thread
-        job = thread.start(partial(self._with_brake, call))
+        job = thread.submit(partial(self._with_brake, call))
         try:
-            self._wait(job, thread, hang_timeout_s)
+            self._wait(job, thread, within_s or self._hang_timeout_s)
             result: _T = job.result()
             return result
         except _LeftBehindError:  # `close` left it behind, and it has come back at once
@@ -331,22 +327,12 @@ class SupervisedEnv:
 
     def _leave_thread(self) -> None:
         """Stop what moves, leave the control thread behind, and continue with a new one."""
-        if self._is_open:
-            self.brake.pull()
+        self.brake.pull()
         _take(self._call_token)
-        self._left.add(self._thread.ident)
         self._thread.leave()
-        self._is_lost = True
+        self._has_left = self._is_lost = True
         with contextlib.suppress(ShortageError):  # `_make` tries again
-            self._renew_thread()
-
-    def _renew_thread(self) -> None:
-        """Start a new control thread; raise ShortageError if the system gives none, or the
-        interpreter is exiting.
-        """
-        self._thread = ControlThread()
-        # the ident of a thread that has ended may be reused
-        self._left.discard(self._thread.ident)
+            self._thread = ControlThread()
 
     def episode_ended_well(self) -> None:
         """Reset the counts of faults and rebuilds in a row."""
@@ -427,8 +413,8 @@ class SupervisedEnv:
     def _make(self, within_s: float) -> None:
         """Make the environment in the control thread; raises as `run`."""
         if self._thread.is_left:
-            self._renew_thread()
-        self._run(self._make_here, within_s)
+            self._thread = ControlThread()
+        self.run(self._make_here, within_s)
 
     def _make_here(self) -> None:
         self._processes = processes = EnvProcesses(self._guard)
@@ -468,7 +454,7 @@ class SupervisedEnv:
             self._leave_thread()
         if self._thread.is_left:
             raise TimeoutError("there is no thread for it")
-        job = self._thread.start(self._close_here)
+        job = self._thread.submit(self._close_here)
         if not wait([job], within_s).done:
             self._leave_thread()
             raise TimeoutError(f"not done after {within_s:g} s")

@@ -60,8 +60,6 @@ class Shrink:
         image = frame[self._crop]
         if self._grey:
             image = self._cv2.cvtColor(image, self._cv2.COLOR_RGB2GRAY)
-        if image.shape[:2] == self._size[::-1]:
-            return np.array(image)
         small: NDArray[np.uint8] = self._cv2.resize(
             image, self._size, interpolation=self._cv2.INTER_AREA
         )

@@ -69,14 +69,9 @@ def env(make):
     return make(CarlaEnv)
 
 
-@pytest.fixture
-def world(simulator):
-    """Return the world as another client sees it."""
-    return stand_in.World(simulator)
-
-
-def add_car(world, place):
-    return world.try_spawn_actor(world.get_blueprint_library().find("vehicle.tesla.model3"), place)
+def add_car(simulator, place):
+    """Make a car as another client does."""
+    return simulator.try_spawn_actor(stand_in.ActorBlueprint("vehicle.tesla.model3"), place)
 
 
 def data(frame=1, **values):
@@ -152,9 +147,15 @@ def test_steering_away_crosses_a_line_and_leaves_the_route(make):
     assert sum(reward < -4 for reward in rewards) == 1
 
 
-def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(sync_env, simulator):
+@pytest.fixture
+def walls(simulator):
+    """Walls 8 m ahead of the spawn points."""
     for point in simulator.map.get_spawn_points():
         simulator.walls.append((point.location.x + 9.0, point.location.y, 1.0))
+
+
+@pytest.mark.usefixtures("walls")
+def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(sync_env):
     obs, _ = sync_env.reset()
     assert obs[3].argmin() == 0  # straight ahead
     assert obs[3][0] == pytest.approx(8.0, abs=0.1)
@@ -197,13 +198,13 @@ def begins_at(env, place):
     return begun == pytest.approx([place.location.x] * 4, abs=0.1)
 
 
-def test_spawn_points_that_are_taken_are_not_used(sync_env, simulator, world):
+def test_spawn_points_that_are_taken_are_not_used(sync_env, simulator):
     first, second, third = simulator.map.get_spawn_points()
-    add_car(world, first)
-    add_car(world, second)
+    add_car(simulator, first)
+    add_car(simulator, second)
     assert begins_at(sync_env, third)
     sync_env.close()
-    add_car(world, third)
+    add_car(simulator, third)
     told = "none of the 3 spawn points of Carla/Maps/Straight is free"
     with pytest.raises(EnvironmentFaultError, match=told):
         sync_env.reset()
@@ -231,11 +232,9 @@ def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(sync_env, simulator,
     assert is_as_it_was(simulator)
 
 
-def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
-    env, make, simulator, world, caplog
-):
+def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(env, make, simulator, caplog):
     make().reset()  # never closed
-    other = add_car(world, carla.Transform(carla.Location(80, 2, 0)))
+    other = add_car(simulator, carla.Transform(carla.Location(80, 2, 0)))
     with caplog.at_level(logging.WARNING, logger="tmrl_like.envs"):
         env.reset()
     assert "destroyed 5 actors with role_name 'tmrl_like' that were left over" in caplog.text
@@ -256,6 +255,8 @@ def test_a_car_that_somebody_destroys_is_a_fault(sync_env, simulator):
     simulator.load()
     with one_line("refused: trying to operate on a destroyed actor", EnvironmentFaultError):
         sync_env.step(GAS)
+    with one_line("the car is gone from the simulator: somebody", EnvironmentFaultError):
+        sync_env.interface.look()
 
 
 # -- no simulator, a wrong one, one that dies ------------------------------------------------------
@@ -339,6 +340,13 @@ def test_ranges_are_the_nearest_points_clockwise_without_the_road_and_the_car_it
     found = ranges((10, 0, 0), (7, 0.1, -1), road, own, (0, 5, 0), (-4, 0, 0))
     assert found == pytest.approx([7.0007, 5.0, 4.0, 30.0], abs=1e-3)
     assert ranges() == [30.0] * 4
+
+
+@pytest.mark.usefixtures("walls")
+def test_the_lidar_shows_a_whole_turn_where_a_frame_is_too_short_for_one(env):
+    env.reset()
+    ahead = [env.step(np.zeros(2, np.float32))[0][3][0] for _ in range(8)]
+    assert ahead == pytest.approx([8.0] * 8, abs=0.1)
 
 
 # -- the stand-in ----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFault
 
 STEP_S = 0.02
 PLACE = Region(100, 50, 320, 200)
-LEFT, STILL, RIGHT = (np.array([value], np.float32) for value in (-1.0, 0.0, 1.0))
+LEFT, RIGHT = (np.array([value], np.float32) for value in (-1.0, 1.0))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tmrl_like.envs.doom.doom_env import TIC_S, VizDoomEnv, VizDoomInterface
 
 pytest.importorskip("vizdoom")
 
-STILL, LEFT, RIGHT, SHOOT = range(4)
+STILL, LEFT, RIGHT = range(3)
 
 
 @pytest.fixture(autouse=True)

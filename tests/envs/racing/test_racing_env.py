@@ -171,30 +171,26 @@ def test_a_mirrored_number_is_the_row_that_steers_the_other_way():
         MirroredLaps()(obs, act, 1.0, obs, False, False)
 
 
-def test_a_table_that_cannot_be_mirrored_is_one_line():
-    with one_line(r"row 1 of the table of inputs has no mirror image: add \[-0\.3, 1\.0\]"):
-        MirroredLaps(inputs=[[0.0, 1.0], [0.3, 1.0]])
+UNEVEN = [[0.0, 1.0], [0.3, 1.0]]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("cls", "options", "message"),
     [
-        ({"observation": "radar"}, "expected lidar or image"),
-        ({"track": 7}, "no demonstration of track 7"),
-        ({"trajectory": "nowhere.npz"}, "no trajectory at nowhere.npz"),
-        ({"history": 0}, "history is 0; expected 1 or more"),
+        (RacingEnv, {"observation": "radar"}, "expected lidar or image"),
+        (RacingEnv, {"track": 7}, "no demonstration of track 7"),
+        (RacingEnv, {"trajectory": "nowhere.npz"}, "no trajectory at nowhere.npz"),
+        (RacingEnv, {"trajectory": "in_3d.npz"}, "have 3 coordinates, this environment's 2"),
+        (RacingEnv, {"history": 0}, "history is 0; expected 1 or more"),
+        (MirroredLaps, {"inputs": UNEVEN}, r"row 1 .* has no mirror image: add \[-0\.3, 1\.0\]"),
     ],
 )
-def test_a_mistake_in_an_argument_is_one_line(options, message):
+def test_a_mistake_in_an_argument_is_one_line(cls, options, message, tmp_path, monkeypatch):
     pytest.importorskip("Box2D")
+    monkeypatch.chdir(tmp_path)
+    save_trajectory("in_3d.npz", np.ones((5, 3)))
     with one_line(message):
-        RacingEnv(**options)
-
-
-def test_a_demonstration_of_another_kind_is_refused(tmp_path):
-    save_trajectory(tmp_path / "way.npz", np.ones((5, 3)))
-    with one_line("have 3 coordinates, this environment's 2"):
-        demonstration(1, tmp_path / "way.npz")
+        cls(**options)
 
 
 # -- who drives ------------------------------------------------------------------------------------

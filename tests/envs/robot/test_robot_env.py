@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from tmrl_like.envs.robot.robot_env import HOME_RAD, REACHED_M, RobotEnv, RobotI
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError
 
-ROOT = Path(__file__).parents[3]
 EXACT = ArmOptions(
     jitter_s=0.0, position_noise_rad=0.0, velocity_noise_rad_s=0.0, command_noise=0.0, seed=0
 )

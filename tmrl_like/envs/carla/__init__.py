@@ -2,8 +2,8 @@
 stands still.
 
 Needs the extra `carla`. `vehicle` has the typed state and action of a vehicle; `world` the
-connection; `sensors` camera, lidar, collisions and crossed lines; `car` the car that carries them;
-`route` the route and the task. `interface` puts them together.
+connection; `sensors` camera, lidar, collisions and crossed lines; `route` the route and the task.
+`interface` puts them together.
 """
 
 from tmrl_like.envs.carla.interface import CarlaEnv, CarlaInterface, CarlaSyncEnv

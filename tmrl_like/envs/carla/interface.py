@@ -23,9 +23,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -33,15 +34,19 @@ from msgspec import Meta
 
 from tmrl_like.base.factories import said_to_memory
 from tmrl_like.base.options import AboveZero, Natural, in_ranges
-from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.route import Drive, RouteOptions, plan_route
-from tmrl_like.envs.carla.sensors import SensorOptions
+from tmrl_like.envs.carla.sensors import SensorOptions, SensorRig
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
 from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla
+from tmrl_like.envs.float32 import closed_by_errors
 from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv, also_takes
 from tmrl_like.envs.task import TaskInterface
 from tmrl_like.errors import EnvironmentFaultError
 
+if TYPE_CHECKING:
+    import carla
+
+_AT_PLACE_M = 2.0
 _MAX_MOTION = np.array((60.0, 20.0, 180.0), np.float32)  # m/s forward, m/s to the right, degrees/s
 
 
@@ -87,8 +92,10 @@ class CarlaInterface(TaskInterface[VehicleState]):
             route,
             client_cls,
         )
-        self._world: CarlaWorld | None = None
-        self._car: Car  # set by the first reset, as is the drive
+        self._is_connected = False
+        self._world: CarlaWorld  # set by the first reset, as are the car, its sensors and the drive
+        self._car: carla.Vehicle
+        self._rig: SensorRig
         self._drive: Drive
         self._ended_by = ""
 
@@ -99,10 +106,10 @@ class CarlaInterface(TaskInterface[VehicleState]):
         return spaces.Tuple((motion, ahead, *self._sensors.spaces()))
 
     def get_action_space(self) -> spaces.Box:
-        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+        return spaces.Box(-1.0, 1.0, (2,))
 
     def send_control(self, control: Any) -> None:
-        self._car.act(VehicleAction.from_policy(control))
+        self._act(VehicleAction.from_policy(control))
 
     def begin(self) -> VehicleState:
         """Put the car at rest on a free spawn point, drawn at random.
@@ -112,34 +119,47 @@ class CarlaInterface(TaskInterface[VehicleState]):
             EnvironmentFaultError: the simulator refused, or no free spawn point has a long enough
                 road ahead.
         """
-        world = self._world or self._connect()
-        for place in world.free_spawn_points(self.random):
-            route = plan_route(
-                world.map.get_waypoint(place.location), self._task.length_m, self.random
-            )
+        if not self._is_connected:
+            self._connect()
+        town = self._world.map
+        for place in self._world.free_spawn_points(self.random):
+            route = plan_route(town.get_waypoint(place.location), self._task.length_m, self.random)
             if route is not None:
-                state = self._car.put(place)
+                state = self._put(place)
                 self._drive, self._ended_by = Drive(self._task, route, state), ""
                 return state
         raise EnvironmentFaultError(
-            f"the lanes of all free spawn points of {world.map.name} end at once"
+            f"the lanes of all free spawn points of {town.name} end at once"
         )
 
     def look(self) -> VehicleState:
-        return self._car.see()
+        """Return the car's state in the newest frame, without a request to the simulator.
+
+        Raises:
+            EnvironmentAwayError: there has been no new frame for long, or none of camera or lidar.
+            EnvironmentFaultError: the car is gone.
+        """
+        snapshot = self._world.snapshot()
+        if snapshot.find(self._car.id) is None:
+            raise EnvironmentFaultError(
+                "the car is gone from the simulator: somebody destroyed it, or loaded a map"
+            )
+        state = VehicleState.seen(snapshot, self._car.id)
+        self._rig.check(state.time_s)
+        return state
 
     def judge(self, state: VehicleState) -> tuple[float, bool]:
-        impulse, lines = self._car.sensors.take_events(self._drive.began_in_frame)
+        impulse, lines = self._rig.take_events(self._drive.began_in_frame)
         reward, self._ended_by = self._drive.judge(state, impulse, lines)
         return reward, bool(self._ended_by)
 
     def observe(self, state: VehicleState) -> list[Any]:
         motion = np.clip(np.array(state.motion, np.float32), -_MAX_MOTION, _MAX_MOTION)
-        return [motion, self._drive.route_ahead(state), *self._car.sensors.observe()]
+        return [motion, self._drive.route_ahead(state), *self._rig.observe()]
 
     def render(self) -> Any:
         """Return the camera's newest picture, uint8 [H, W, 3] RGB, or None without a camera."""
-        return self._car.sensors.observe()[0] if self._sensors.camera else None
+        return self._rig.observe()[0] if self._sensors.camera else None
 
     def describe(self, state: VehicleState) -> dict[str, Any]:
         info = self._drive.info(state)
@@ -147,28 +167,71 @@ class CarlaInterface(TaskInterface[VehicleState]):
 
     def wait(self) -> None:
         """Brake between two episodes."""
-        self._car.act(VehicleAction(brake=1.0))
+        self._act(VehicleAction(brake=1.0))
 
     def tick(self) -> None:
-        """Take one step in a world that stands still; see `Car.tick`."""
-        self._car.tick()
+        """Take one step in a world that stands still, and wait until camera and lidar saw it."""
+        self._rig.wait_for(self._world.next_frame())
 
     def close(self) -> None:
         """Destroy every actor that was made, and give the simulator its own clock back. Calling it
         twice is fine.
         """
-        world, self._world = self._world, None
-        if world is not None:
-            world.close()
+        if self._is_connected:
+            self._is_connected = False
+            self._world.close()
 
-    def _connect(self) -> CarlaWorld:
-        world = self._world = CarlaWorld(self._simulator, self.fixed_step_s, self._client_cls)
-        try:
-            self._car = Car(world, self._sensors)
-        except BaseException:
-            self.close()
-            raise
-        return world
+    def _connect(self) -> None:
+        """Connect, and make the car on any free spawn point.
+
+        Raises:
+            ConfigError: the simulator has no such car or sensor.
+            EnvironmentFaultError: the simulator does not answer, or all spawn points are taken.
+        """
+        self._world = world = CarlaWorld(self._simulator, self.fixed_step_s, self._client_cls)
+        self._is_connected = True
+        with closed_by_errors(self):
+            made = (
+                world.spawn(self._simulator.vehicle, place, {})
+                for place in world.free_spawn_points(np.random.default_rng())
+            )
+            car = next((car for car in made if car is not None), None)
+            if car is None:
+                raise EnvironmentFaultError(
+                    f"CARLA makes no {self._simulator.vehicle} on any spawn point: all are taken"
+                )
+            self._car = cast("carla.Vehicle", car)
+            self._rig = SensorRig(world, self._car, self._sensors)
+
+    def _put(self, place: carla.Transform) -> VehicleState:
+        """Put the car at rest at a place; return its state there. Raise EnvironmentFaultError if it
+        does not get there, for instance because something else moves it.
+        """
+        import carla
+
+        with self._world.asking():
+            self._car.set_transform(place)
+            self._car.set_target_velocity(carla.Vector3D())
+            self._car.set_target_angular_velocity(carla.Vector3D())
+        until = time.monotonic() + self._simulator.timeout_s
+        while time.monotonic() < until:
+            self._act(VehicleAction(brake=1.0))
+            frame = self._world.next_frame()
+            seen = self._world.snapshot().find(self._car.id)
+            if (
+                seen is not None
+                and seen.get_transform().location.distance(place.location) < _AT_PLACE_M
+            ):
+                self._rig.wait_for(frame)
+                return self.look()
+        raise EnvironmentFaultError(
+            "the car did not get to its spawn point: is something else driving it?"
+        )
+
+    def _act(self, action: VehicleAction) -> None:
+        """Send an action, without waiting for its effect."""
+        with self._world.asking():
+            self._car.apply_control(action.to_control())
 
 
 class CarlaEnv(RealTimeEnv):

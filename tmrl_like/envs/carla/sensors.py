@@ -63,7 +63,7 @@ class SensorOptions(Options):
         if self.camera:
             seen.append(spaces.Box(0, 255, (*self.camera, 3), np.uint8))
         if self.lidar_bins:
-            seen.append(spaces.Box(0.0, self.lidar_range_m, (self.lidar_bins,), np.float32))
+            seen.append(spaces.Box(0.0, self.lidar_range_m, (self.lidar_bins,)))
         return seen
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.envs")
 
 _TAKEN_WITHIN_M = 6.0
+_SLOWEST_FRAMES_S = 1.0  # a simulator that takes longer for a frame does not run in real time
 _CLOSE_WITHIN_S = 2.0  # for each answer; less than what an environment has for its `close`
 
 
@@ -90,8 +92,8 @@ class CarlaWorld:
     def __init__(
         self,
         options: SimulatorOptions,
-        fixed_step_s: float | None = None,
-        client_cls: Callable[[str, int], Any] | None = None,
+        fixed_step_s: float | None,
+        client_cls: Callable[[str, int], Any] | None,
     ) -> None:
         """Connect, remove leftover actors, and set the clock; for the arguments see
         `CarlaInterface`.
@@ -104,6 +106,7 @@ class CarlaWorld:
         self.options, self.stands_still = options, fixed_step_s is not None
         self._made: list[carla.Actor] = []
         self._before: carla.WorldSettings | None = None
+        self._newest_frame, self._newest_at = 0, 0.0
         with self.asking():
             self._client: carla.Client = (client_cls or carla.Client)(options.host, options.port)
             self._client.set_timeout(options.timeout_s)
@@ -129,9 +132,19 @@ class CarlaWorld:
             return int(self._world.wait_for_tick(self.options.timeout_s).frame)
 
     def snapshot(self) -> carla.WorldSnapshot:
-        """Return the newest frame, without a request to the simulator."""
+        """Return the newest frame, without a request to the simulator; raise EnvironmentAwayError
+        if there has been no new one for long, because the simulator has died.
+        """
         with self.asking():
-            return self._world.get_snapshot()
+            newest = self._world.get_snapshot()
+        now, limit_s = time.monotonic(), min(_SLOWEST_FRAMES_S, self.options.timeout_s)
+        if newest.frame != self._newest_frame or self.stands_still:
+            self._newest_frame, self._newest_at = newest.frame, now
+        elif now - self._newest_at > limit_s:
+            raise EnvironmentAwayError(
+                f"the CARLA simulator has stood still for {limit_s:g} s: did it end?"
+            )
+        return newest
 
     def spawn(
         self,

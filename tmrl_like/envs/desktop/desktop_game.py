@@ -45,10 +45,7 @@ class GameProcess:
         return None
 
     def start(self) -> None:
-        """Start the game, after ending one that still runs. Raise ConfigError if the command cannot
-        be run.
-        """
-        self.close()
+        """Start the game; raise ConfigError if the command cannot be run."""
         try:
             quiet = subprocess.DEVNULL
             self._process = start_child(self.command, self._environment, stdin=quiet, stdout=quiet)

@@ -71,7 +71,7 @@ class Telemetry(Sensor[Record]):
             ) from None
         expect(self._layout.size > 0, "layout", layout, "one of a number or more, like <2f")
         self._address, self._is_valid, self._hint = (host, port), is_valid, hint
-        self._state = ""
+        self._logged = ""  # what was wrong last; each state is logged once
         self._note("it has not answered yet")
         self._stream = self._records()
         super().__init__(
@@ -95,8 +95,9 @@ class Telemetry(Sensor[Record]):
                     yield from self._received(connection)
             except Exception as error:  # may come from `is_valid`, which is the user's
                 reason = str(getattr(error, "strerror", None) or one_line(error)).lower()
-                if reason != self._state:
+                if reason != self._logged:
                     log.warning("telemetry at %s:%s: %s", *self._address, reason)
+                self._logged = reason
                 self._note(reason)
             time.sleep(_RETRY_AFTER_S)
 
@@ -121,9 +122,9 @@ class Telemetry(Sensor[Record]):
                 newest = self._layout.unpack_from(pending, (records - 1) * size)
                 if not self._is_valid(newest):
                     raise ConnectionError(f"what it sends are not records of {size} bytes")
+                self._logged = ""
                 yield newest
                 pending = pending[records * size :]
 
     def _note(self, state: str) -> None:
-        self._state = state
         self.why = f" ({state}): {self._hint}"

@@ -106,11 +106,11 @@ class RacingInterface(TaskInterface[np.void]):
         self._frame = np.zeros(FRAME_SHAPE, np.uint8)
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        instruments = spaces.Box(-1.0, 1.0, (len(INSTRUMENTS),), np.float32)
+        instruments = spaces.Box(-1.0, 1.0, (len(INSTRUMENTS),))
         return spaces.Tuple((instruments, self._history.space(self._view)))
 
     def get_action_space(self) -> spaces.Box:
-        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+        return spaces.Box(-1.0, 1.0, (2,))
 
     def get_default_action(self) -> NDArray[np.float32]:
         return np.array([0.0, COASTING], np.float32)

@@ -173,15 +173,13 @@ class ReplayMemory(MemoryDataloading):
         arrivals = [*self._resets_only, Arrival(buffer, self.columns)]
         rebuilder = self._rebuilder
         if rebuilder is None:
-            of_steps = [
-                segment.schema for segment, only_resets in arrivals[-1].segments if not only_resets
-            ]
-            if not of_steps:
+            steps = (segment for segment, only_resets in arrivals[-1].segments if not only_resets)
+            first = next(steps, None)
+            if first is None:
                 self._resets_only = arrivals
                 return
-            rebuilder = Rebuilder(
-                Table(of_steps[0], self._index.capacity, self.options), self._index, self.options
-            )
+            table = Table(first.schema, self._index.capacity, self.options)
+            rebuilder = Rebuilder(table, self._index, self.options)
         fits = [
             [rebuilder.table.places_in(segment.schema, resets) for segment, resets in one.segments]
             for one in arrivals
@@ -206,8 +204,8 @@ class ReplayMemory(MemoryDataloading):
             )
             table.write(row, n, arrival, start, places)
             if self.crc_debug:
-                originals = (info_of(sample).original for sample in arrival.buffer.memory[piece])
-                self._originals.update(zip(range(row, row + n), originals, strict=True))
+                for at, sample in enumerate(arrival.buffer.memory[piece], start=row):
+                    self._originals[at] = info_of(sample).original
             if STEPS_TO_END in self.options.columns:
                 self._count_down(table, row, n)
             if self.options.greedy_only:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import count, repeat
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from itertools import count
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -20,7 +20,7 @@ from gymnasium import spaces
 from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.replay.row_set import Array
-from tmrl_like.types import Block, Buffer, Observation, ObsPreprocessor, SamplePreprocessor
+from tmrl_like.types import Block, Buffer, Observation
 from tmrl_like.wire.schema import (
     ArrayForm,
     DictNode,
@@ -34,6 +34,9 @@ from tmrl_like.wire.schema import (
 )
 from tmrl_like.wire.spaces import Space
 
+if TYPE_CHECKING:
+    from tmrl_like.replay.contract import MemoryDataloading  # which uses this module
+
 Shapes: TypeAlias = dict[str, list[tuple[int, ...]]]
 """The shapes of each field's arrays, sorted."""
 
@@ -43,22 +46,11 @@ _LARGEST = math.sqrt(np.finfo(np.float32).max)  # its square is finite; losses a
 _SINGLE: list[tuple[int, ...]] = [()]
 
 
-class Memory(Protocol):
-    """What is read here of a `MemoryDataloading`, which uses this module."""
-
-    takes_text: bool
-    columns: Sequence[str]
-    obs_preprocessor: ObsPreprocessor | None
-    sample_preprocessor: SamplePreprocessor | None
-
-    def compressed(self, obs: Observation) -> Observation | None: ...
-
-
 class LeafForm(NamedTuple):
     """The place and the form of a leaf of a sample."""
 
-    place: int  # among all leaves of the sample, left to right
     path: str  # e.g. `obs[2]`
+    place: int  # among all leaves of the sample, left to right
     leaf: Leaf
 
     @property
@@ -75,20 +67,14 @@ class LeafForm(NamedTuple):
         return numbers
 
 
-class FieldForm(NamedTuple):
+class Part(NamedTuple):
     """The form of a field of a sample, or of an item of its info."""
 
-    name: str
     node: Node
-    leaves: list[LeafForm]  # left to right
-
-    def in_order_of(self, first: FieldForm) -> list[LeafForm]:
-        """Return the leaves in the order of those of another one, with the same paths."""
-        by_path = {leaf.path: leaf for leaf in self.leaves}
-        return [by_path[leaf.path] for leaf in first.leaves]
+    leaves: dict[str, LeafForm]  # by their paths, left to right
 
 
-Parts: TypeAlias = dict[str, FieldForm]
+Parts: TypeAlias = dict[str, Part]
 """The fields of samples of one structure, and the items of their info as `item(name)`."""
 
 
@@ -101,8 +87,8 @@ def parts_of(schema: Node) -> Parts:
     parts = Parts()
     for name, node in (*zip(NAMES, schema.items, strict=False), *items):
         named = tree.walk(fill(node, iter(leaves_of(node))))
-        leaves = [LeafForm(next(places), name + tree.name_of(path), leaf) for path, leaf in named]
-        parts[name] = FieldForm(name, node, leaves)
+        leaves = [LeafForm(name + tree.name_of(path), next(places), leaf) for path, leaf in named]
+        parts[name] = Part(node, {leaf.path: leaf for leaf in leaves})
     return parts
 
 
@@ -111,34 +97,30 @@ def item(name: str | int) -> str:
     return f"info[{name!r}]"
 
 
-def refuse_no_number(part: FieldForm) -> None:
+def refuse_no_number(name: str, part: Part) -> None:
     """Raise MemoryContractError unless a part is a single number."""
-    if not isinstance(part.node, Leaf) or math.prod(part.leaves[0].numbers.shape) != 1:
-        raise MemoryContractError(f"{part.name} is not a single number but {part.node}")
+    leaf = part.leaves.get(name)
+    if leaf is None or math.prod(leaf.numbers.shape) != 1:
+        raise MemoryContractError(f"{name} is not a single number but {part.node}")
 
 
-def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "same_kind"]) -> None:
+def refuse_change(name: str, first: Part, now: Part, casting: Literal["safe", "same_kind"]) -> None:
     """Raise unless the leaves of samples can be cast to those of the first one. The order of the
     keys of a dict does not matter.
 
     Raises:
         MemoryContractError: the structure, a shape or a dtype differs; the message names the leaf.
     """
-    if now.node == first.node:
-        return
-    if fill(first.node, repeat(None)) != fill(now.node, repeat(None)):
-        places, now_places = (
-            ", ".join(leaf.path for leaf in part.leaves) or "empty" for part in (first, now)
-        )
+    if first.leaves.keys() != now.leaves.keys():
+        places, now_places = (", ".join(part.leaves) or "empty" for part in (first, now))
         raise MemoryContractError(
-            f"{first.name} has changed its structure: it began as {places} and is now {now_places}"
+            f"{name} has changed its structure: it began as {places} and is now {now_places}"
         )
-    for leaf, other in zip(first.leaves, now.in_order_of(first), strict=True):
-        began = leaf.numbers
-        is_now = other.numbers
+    for path, leaf in first.leaves.items():
+        began, is_now = leaf.numbers, now.leaves[path].numbers
         if is_now.shape != began.shape or not np.can_cast(is_now.dtype, began.dtype, casting):
             raise MemoryContractError(
-                f"{leaf.path} began as {began.dtype} {began.shape} and is now {is_now.dtype} "
+                f"{path} began as {began.dtype} {began.shape} and is now {is_now.dtype} "
                 f"{is_now.shape}: it must keep its dtype and shape; convert it in the environment "
                 "or in the sample_compressor"
             )
@@ -155,7 +137,9 @@ def refuse_missing(name: str, parts: Parts) -> None:
         )
 
 
-def expected_shapes(observation_space: Space, action_space: Space, memory: Memory) -> Shapes:
+def expected_shapes(
+    observation_space: Space, action_space: Space, memory: MemoryDataloading
+) -> Shapes:
     """Return the shapes of samples on arrival; none, if a compressor of the user's own may run.
 
     Raises:
@@ -171,7 +155,7 @@ def expected_shapes(observation_space: Space, action_space: Space, memory: Memor
 def refuse_other_shapes(parts: Parts, expected: Shapes) -> None:
     """Raise MemoryContractError unless the arrays have the expected shapes, in any order."""
     for name, shapes in expected.items():
-        found = sorted(leaf.numbers.shape for leaf in parts[name].leaves)
+        found = sorted(leaf.numbers.shape for leaf in parts[name].leaves.values())
         if found != shapes and not (
             shapes == _SINGLE and [math.prod(shape) for shape in found] == [1]
         ):
@@ -194,7 +178,7 @@ class SampleCheck:
         self,
         observation_space: Space | None,
         action_space: Space | None,
-        memory: Memory,
+        memory: MemoryDataloading,
     ) -> None:
         """Work out what is expected, of observations and actions only that they are finite if their
         spaces are not known; the memory is not used later.
@@ -246,7 +230,7 @@ class SampleCheck:
 
 def _leaves_in(parts: Parts, names: list[str]) -> list[LeafForm]:
     """Return the leaves of those of the named parts that exist."""
-    return [leaf for name in names if name in parts for leaf in parts[name].leaves]
+    return [leaf for name in names if name in parts for leaf in parts[name].leaves.values()]
 
 
 def _may_be_text(space: Space) -> bool:

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from kit.fakes import CountingEnv, ListMemory
 from kit.packets import TIMING, packet_of
 
-from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
+from tmrl_like.errors import CheckpointError, MemoryContractError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.replay.sample_check import SampleCheck
@@ -148,9 +148,7 @@ def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len, err
         partial(plain, dataset_path=tmp_path),
         partial(WithDemonstrations, plain, demonstrations_path=tmp_path),
     ):
-        with pytest.raises(
-            ConfigError, match=f"the data set is not of the trainer's spaces: {error}"
-        ):
+        with pytest.raises(CheckpointError, match=f"does not fit this ReplayMemory: {error}"):
             make(**both)
 
 

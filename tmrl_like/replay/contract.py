@@ -34,6 +34,7 @@ from tmrl_like.types import (
     Transition,
     check_items,
 )
+from tmrl_like.wire.spaces import Space
 
 log = logging.getLogger("tmrl_like.replay")
 
@@ -62,6 +63,8 @@ class MemoryDataloading(Tunable, ABC):
         held_out: share of the episodes that is never drawn for training.
         mini_races: set if the batches have `time_left`; agents that do not take it are refused.
         shaping: weight of potentials; None: the memory keeps none.
+        observation_space, action_space: the environment's, for a memory whose compressor is known:
+            a data set of other shapes is refused. None: unknown.
     """
 
     context_length: int = 16
@@ -73,6 +76,8 @@ class MemoryDataloading(Tunable, ABC):
     mini_races: float | None = None
     held_out: float = 0.0
     shaping: float | None = None
+    observation_space: Space | None = None
+    action_space: Space | None = None
     tunable: ClassVar[tuple[str, ...]] = ("batch_size",)
 
     def __init__(
@@ -345,9 +350,9 @@ class MemoryDataloading(Tunable, ABC):
         from tmrl_like.replay.data_sets import read_data_set
         from tmrl_like.replay.sample_check import SampleCheck
 
-        check = SampleCheck(None, None, self)
         samples = 0
         try:
+            check = SampleCheck(self.observation_space, self.action_space, self)
             for buffer in check.passing(read_data_set(path)):
                 samples += len(buffer)
                 self.append(buffer)

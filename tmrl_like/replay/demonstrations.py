@@ -27,6 +27,10 @@ from tmrl_like.wire.spaces import Space
 
 _IS_TAKEN_OVER = np.isin(list(ActionSource), TAKEN_OVER)  # by the number of a source
 _REMEMBERED_STREAMS = 256
+_AS_OWN = (
+    *("gamma", "shaping", "columns", "mini_races"),
+    *("held_out", "handles_resets", "takes_text"),
+)
 
 
 @dataclass
@@ -104,13 +108,8 @@ class WithDemonstrations(MemoryDataloading):
             apart["held_out"] = 0.0
         self.demonstrations = memory(**options | apart)
         self.share = float(share)
-        self.gamma = own.gamma
-        self.shaping = own.shaping
-        self.columns = own.columns
-        self.mini_races = own.mini_races
-        self.held_out = own.held_out
-        self.handles_resets = own.handles_resets
-        self.takes_text = own.takes_text
+        for name in _AS_OWN:
+            setattr(self, name, getattr(own, name))
         self.tunable = tuple(name for name in type(self).tunable if name in own.tunable)  # type: ignore[misc]
         self._takeovers = takeovers
         self._takeovers_so_far = 0

@@ -6,7 +6,6 @@ memory. `ReplayMemory` compares the structure of samples with that of its first 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 from collections.abc import Iterable, Iterator
@@ -137,7 +136,7 @@ def refuse_missing(name: str, parts: Parts) -> None:
         )
 
 
-def expected_shapes(
+def _expected_shapes(
     observation_space: Space, action_space: Space, memory: MemoryDataloading
 ) -> Shapes:
     """Return the shapes of samples on arrival; none, if a compressor of the user's own may run.
@@ -150,19 +149,6 @@ def expected_shapes(
         return {}
     act = copy.deepcopy(action_space).sample()
     return {"act": _shapes_of(act), "obs": _shapes_of(obs)} | dict.fromkeys(NUMBERS, _SINGLE)
-
-
-def refuse_other_shapes(parts: Parts, expected: Shapes) -> None:
-    """Raise MemoryContractError unless the arrays have the expected shapes, in any order."""
-    for name, shapes in expected.items():
-        found = sorted(leaf.numbers.shape for leaf in parts[name].leaves.values())
-        if found != shapes and not (
-            shapes == _SINGLE and [math.prod(shape) for shape in found] == [1]
-        ):
-            raise MemoryContractError(
-                f"{name} has arrays of the shapes {found}; expected {shapes}, as the trainer's "
-                "spaces and the memory's compressor say"
-            )
 
 
 class SampleCheck:
@@ -182,6 +168,10 @@ class SampleCheck:
     ) -> None:
         """Work out what is expected, of observations and actions only that they are finite if their
         spaces are not known; the memory is not used later.
+
+        Raises:
+            MemoryContractError: the memory's own compressor does not accept observations of this
+                space.
         """
         texts = {
             name
@@ -191,8 +181,7 @@ class SampleCheck:
         self._numeric = [] if memory.takes_text else [name for name in NAMES if name not in texts]
         self._shapes: Shapes = {}
         if not (observation_space is None or action_space is None or texts or memory.takes_text):
-            with contextlib.suppress(MemoryContractError):  # the compressor raises on the workers
-                self._shapes = expected_shapes(observation_space, action_space, memory)
+            self._shapes = _expected_shapes(observation_space, action_space, memory)
         self._items = [*map(item, memory.columns)]
         is_raw = memory.obs_preprocessor is not None or memory.sample_preprocessor is not None
         self._finite = ["act", "rew", *([] if is_raw else ["obs"]), *self._items]
@@ -223,9 +212,16 @@ class SampleCheck:
                 _ = leaf.numbers
         for leaf in _leaves_in(parts, self._items):
             _ = leaf.numbers
-        refuse_other_shapes(parts, self._shapes)
-        found = [(leaf, array_form(leaf.leaf)) for leaf in _leaves_in(parts, self._finite)]
-        return [leaf for leaf, form in found if form is not None and form.dtype.kind == "f"]
+        for name, shapes in self._shapes.items():
+            found = sorted(leaf.numbers.shape for leaf in parts[name].leaves.values())
+            is_single = [math.prod(shape) for shape in found] == [1]
+            if found != shapes and not (shapes == _SINGLE and is_single):
+                raise MemoryContractError(
+                    f"{name} has arrays of the shapes {found}; expected {shapes}, as the trainer's "
+                    "spaces and the memory's compressor say (act_buf_len, frame_stack)"
+                )
+        forms = [(leaf, array_form(leaf.leaf)) for leaf in _leaves_in(parts, self._finite)]
+        return [leaf for leaf, form in forms if form is not None and form.dtype.kind == "f"]
 
 
 def _leaves_in(parts: Parts, names: list[str]) -> list[LeafForm]:

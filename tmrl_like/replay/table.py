@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from typing import TypeAlias
 
@@ -156,7 +155,8 @@ class Table:
         """
         self.capacity = capacity
         self._items = [item(name) for name in options.kept if name != STEPS_TO_END]
-        self.places_in = lru_cache(_MOST_STRUCTURES)(self._find_places)
+        # of the newest structures of samples and of resets
+        self._places: dict[tuple[Node, bool], Places] = {}
         parts = parts_of(first)
         if options.act_buf_len and not isinstance(parts["obs"].node, TupleNode):
             raise MemoryContractError(
@@ -204,13 +204,21 @@ class Table:
                 f"memory_size {self.capacity:,} is more than fits here: {error}; make it smaller"
             ) from None
 
-    def _find_places(self, schema: Node, only_resets: bool) -> Places:
+    def places_in(self, schema: Node, only_resets: bool) -> Places:
         """Return where samples of one structure hold the values of the columns. Those of resets may
         be cast, because no transition ends there.
 
         Raises:
             MemoryContractError: something does not fit.
         """
+        key = schema, only_resets
+        if key not in self._places:
+            if len(self._places) >= _MOST_STRUCTURES:
+                self._places.clear()
+            self._places[key] = self._find_places(schema, only_resets)
+        return self._places[key]
+
+    def _find_places(self, schema: Node, only_resets: bool) -> Places:
         parts = parts_of(schema)
         for name in ("act", "obs", *self._items):
             if not only_resets:

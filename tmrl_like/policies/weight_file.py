@@ -50,10 +50,10 @@ class Weights(NamedTuple):
 
     def arrays(self) -> dict[str, Array]:
         """Return views of the parameters, by name; bfloat16 as uint16."""
-        found, start = {}, 0
-        for name, (dtype, shape) in self.manifest.items():
+        found = {}
+        for start, _, name in _places(self.manifest):
+            dtype, shape = self.manifest[name]
             found[name] = np.ndarray(shape, _NUMPY[dtype], self.data, start)
-            start += found[name].nbytes
         return found
 
 

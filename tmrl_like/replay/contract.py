@@ -18,8 +18,9 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from tmrl_like.base.options import Positive, in_range, in_ranges
 from tmrl_like.base.tunable import Tunable
-from tmrl_like.errors import CheckpointError, MemoryContractError, expect
+from tmrl_like.errors import CheckpointError, MemoryContractError
 from tmrl_like.replay.collate import Six, collate_batch
 from tmrl_like.replay.crc import FIELDS, Rebuilt, check_transition
 from tmrl_like.replay.streams import StreamSorter
@@ -80,14 +81,15 @@ class MemoryDataloading(Tunable, ABC):
     action_space: Space | None = None
     tunable: ClassVar[tuple[str, ...]] = ("batch_size",)
 
+    @in_ranges
     def __init__(
         self,
         device: str = "cpu",
         nb_steps: int = 1,
         obs_preprocessor: ObsPreprocessor | None = None,
         sample_preprocessor: SamplePreprocessor | None = None,
-        memory_size: int = 1_000_000,
-        batch_size: int = 256,
+        memory_size: Positive = 1_000_000,
+        batch_size: Positive = 256,
         dataset_path: str | os.PathLike[str] | None = "",
         crc_debug: bool = False,
     ) -> None:
@@ -112,13 +114,12 @@ class MemoryDataloading(Tunable, ABC):
             ConfigError: a size is not positive, or there is no data set at `dataset_path`.
             CheckpointError: the data set cannot be read, or its samples do not fit.
         """
-        _check_sizes(memory_size=memory_size, batch_size=batch_size)
         self.device = str(device)
         self.nb_steps = int(nb_steps)
         self.obs_preprocessor = obs_preprocessor
         self.sample_preprocessor = sample_preprocessor
-        self.memory_size = int(memory_size)
-        self.batch_size = int(batch_size)
+        self.memory_size = memory_size
+        self.batch_size = batch_size
         self.crc_debug = bool(crc_debug)
         self.crc_checked = 0  # transitions compared by CRC debugging
         self.rng = np.random.default_rng()
@@ -168,7 +169,7 @@ class MemoryDataloading(Tunable, ABC):
 
     def sample_indices(self) -> Iterable[int]:
         """Draw `batch_size` items, uniformly."""
-        return list(self.rng.integers(0, len(self), self.batch_size).tolist())
+        return self.rng.integers(0, len(self), self.batch_size)
 
     @classmethod
     def compressor(cls, **arguments: Any) -> SampleCompressor | None:
@@ -225,7 +226,8 @@ class MemoryDataloading(Tunable, ABC):
         return self._seen_trainable and len(self) > 0
 
     def tune(self, **values: float) -> None:
-        _check_sizes(**{name: value for name, value in values.items() if name == "batch_size"})
+        if "batch_size" in values:
+            values["batch_size"] = in_range("batch_size", values["batch_size"], Positive)
         super().tune(**values)
 
     def seed(self, seed: int) -> None:
@@ -262,7 +264,7 @@ class MemoryDataloading(Tunable, ABC):
                 "there is no transition in the memory yet: wait until `memory.ready`"
             )
         for _ in range(_MOST_DRAWS):
-            for transition in map(self._transition_of, self.sample_indices()):
+            for transition in map(self._transition_of, map(int, self.sample_indices())):
                 if transition is not None:
                     yield transition
         raise MemoryContractError(
@@ -384,8 +386,3 @@ def with_six(batch: Batch, six: Six) -> Batch:
 def is_batched(preprocessor: object) -> bool:
     """Whether a preprocessor takes whole batches."""
     return bool(getattr(preprocessor, "batched", False))
-
-
-def _check_sizes(**sizes: float) -> None:
-    for name, size in sizes.items():
-        expect(size >= 1 and size % 1 == 0, name, size, "a whole number, 1 or more")

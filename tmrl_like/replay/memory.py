@@ -23,7 +23,7 @@ from tmrl_like.replay.compressor import DropHistory, FrameStack
 from tmrl_like.replay.contract import MemoryDataloading, is_batched, with_six
 from tmrl_like.replay.replay_options import ReplayOptions
 from tmrl_like.replay.row_index import RowIndex
-from tmrl_like.replay.row_set import Array, Rows, RowSet
+from tmrl_like.replay.row_set import Rows, RowSet
 from tmrl_like.replay.sample_check import item
 from tmrl_like.replay.streams import info_of
 from tmrl_like.replay.table import NOT_FINISHED, STEPS_TO_END, Arrival, Places, Table
@@ -214,10 +214,6 @@ class ReplayMemory(MemoryDataloading):
     def __len__(self) -> int:
         return len(self._index.training)
 
-    @property
-    def ready(self) -> bool:
-        return len(self) > 0
-
     def get_transition(self, item: int) -> Transition:
         """Rebuild one transition: bit for bit what a batch holds at this item, but without
         potentials and mini-races.
@@ -250,7 +246,7 @@ class ReplayMemory(MemoryDataloading):
         """Draw batches. If no samples arrived since the last call, draw twice as many as then, up
         to a moderate size.
         """
-        items = np.stack([self.sample_indices() for _ in range(self._at_once)])
+        items = np.array([self.sample_indices() for _ in range(self._at_once)])
         for checked in items.ravel().tolist() if self.crc_debug else ():
             self._checked(checked)
         if not (self.crc_debug or self.obs_preprocessor or self.sample_preprocessor):
@@ -297,7 +293,3 @@ class ReplayMemory(MemoryDataloading):
         self._held_out_rng = np.random.default_rng((seed, 1))
         self._drawn = []
         self._at_once = 1
-
-    def sample_indices(self) -> Array:
-        """Draw `batch_size` items, uniformly: int64 [batch_size]."""
-        return self.rng.integers(0, len(self), self.batch_size)

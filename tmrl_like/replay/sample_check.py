@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -19,7 +19,7 @@ from gymnasium import spaces
 from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.replay.row_set import Array
-from tmrl_like.types import Block, Buffer, Observation
+from tmrl_like.types import Block, Buffer, Observation, ObsPreprocessor, SamplePreprocessor
 from tmrl_like.wire.schema import (
     ArrayForm,
     DictNode,
@@ -33,9 +33,6 @@ from tmrl_like.wire.schema import (
 )
 from tmrl_like.wire.spaces import Space
 
-if TYPE_CHECKING:
-    from tmrl_like.replay.contract import MemoryDataloading  # which uses this module
-
 Shapes: TypeAlias = dict[str, list[tuple[int, ...]]]
 """The shapes of each field's arrays, sorted."""
 
@@ -43,6 +40,17 @@ NUMBERS = ("rew", "terminated", "truncated")
 NAMES = ("act", "obs", *NUMBERS)  # a sample without its info
 _LARGEST = math.sqrt(np.finfo(np.float32).max)  # its square is finite; losses and optimisers square
 _SINGLE: list[tuple[int, ...]] = [()]
+
+
+class Memory(Protocol):
+    """What is read here of a `MemoryDataloading`, which uses this module."""
+
+    takes_text: bool
+    columns: Sequence[str]
+    obs_preprocessor: ObsPreprocessor | None
+    sample_preprocessor: SamplePreprocessor | None
+
+    def compressed(self, obs: Observation) -> Observation | None: ...
 
 
 class LeafForm(NamedTuple):
@@ -136,9 +144,7 @@ def refuse_missing(name: str, parts: Parts) -> None:
         )
 
 
-def _expected_shapes(
-    observation_space: Space, action_space: Space, memory: MemoryDataloading
-) -> Shapes:
+def _expected_shapes(observation_space: Space, action_space: Space, memory: Memory) -> Shapes:
     """Return the shapes of samples on arrival; none, if a compressor of the user's own may run.
 
     Raises:
@@ -164,7 +170,7 @@ class SampleCheck:
         self,
         observation_space: Space | None,
         action_space: Space | None,
-        memory: MemoryDataloading,
+        memory: Memory,
     ) -> None:
         """Work out what is expected, of observations and actions only that they are finite if their
         spaces are not known; the memory is not used later.
@@ -178,13 +184,14 @@ class SampleCheck:
             for name, space in (("obs", observation_space), ("act", action_space))
             if space is None or _may_be_text(space)
         }
-        self._numeric = [] if memory.takes_text else [name for name in NAMES if name not in texts]
+        items = [*map(item, memory.columns)]
+        numeric = [] if memory.takes_text else [name for name in NAMES if name not in texts]
+        self._numeric = numeric + items
         self._shapes: Shapes = {}
         if not (observation_space is None or action_space is None or texts or memory.takes_text):
             self._shapes = _expected_shapes(observation_space, action_space, memory)
-        self._items = [*map(item, memory.columns)]
         is_raw = memory.obs_preprocessor is not None or memory.sample_preprocessor is not None
-        self._finite = ["act", "rew", *([] if is_raw else ["obs"]), *self._items]
+        self._finite = ["act", "rew", *([] if is_raw else ["obs"]), *items]
         self._floats_of = lru_cache(maxsize=256)(self._checked)
 
     def __call__(self, block: Block) -> None:
@@ -210,8 +217,6 @@ class SampleCheck:
         for leaf in _leaves_in(parts, self._numeric):
             if leaf.leaf != PlainLeaf("none"):  # a compressor of the user's own may drop anything
                 _ = leaf.numbers
-        for leaf in _leaves_in(parts, self._items):
-            _ = leaf.numbers
         for name, shapes in self._shapes.items():
             found = sorted(leaf.numbers.shape for leaf in parts[name].leaves.values())
             is_single = [math.prod(shape) for shape in found] == [1]

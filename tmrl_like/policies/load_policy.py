@@ -171,7 +171,7 @@ def _refuse_wider(code: Code, weights: Weights) -> None:
 
 
 def _actor_of(code: Code, allow: Sequence[str]) -> Callable[..., Actor]:
-    factory, target = _factory_of(code, allow, without_torch)
+    factory, target = _factory_of(code, allow)
     if not (isinstance(target, type) and issubclass(target, Actor)):
         raise PolicyError(f"{code.class_path} is no actor: expected a subclass of ActorModule")
     return factory
@@ -182,16 +182,14 @@ def _preprocessor_of(code: Code, allow: Sequence[str]) -> ObsPreprocessor:
     return factory() if isinstance(target, type) else factory
 
 
-def _factory_of(
-    code: Code, allow: Sequence[str], instead: Callable[[str], str] = str
-) -> tuple[Callable[..., Any], Any]:
+def _factory_of(code: Code, allow: Sequence[str]) -> tuple[Callable[..., Any], Any]:
     """Return the class or function that a file names, with its arguments and without them; raise
-    PolicyError if the file may not name it. `instead` may replace its import path.
+    PolicyError if the file may not name it. What needs no torch is taken where there is a choice.
     """
     ships = _ships(code.class_path)
     if not ships:
         _refuse_strangers(code.class_path, code.class_path, allow)
-    target = import_object(instead(code.class_path))
+    target = import_object(without_torch(code.class_path))
     if not ships:  # an allowed module may have imported it from elsewhere
         _refuse_strangers(f"{getattr(target, '__module__', '')}.", code.class_path, allow)
     arguments = {name: _value_of(value, allow) for name, value in code.init_args.items()}

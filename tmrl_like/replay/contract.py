@@ -199,14 +199,16 @@ class MemoryDataloading(Tunable, ABC):
         Consecutive calls with one `buffer.stream` bring consecutive samples. If samples were lost,
         or the environment was rebuilt, the caller continues under another stream name.
         """
-        if self.handles_streams and len(buffer):
+        if not len(buffer):
+            return
+        if self.handles_streams:
             self.append_buffer(buffer)
-        elif len(buffer):
+        else:
             self._streams.add(buffer, max(1, self.context_length), self.min_run)
 
-    def flush(self, stream: str | None = None) -> None:
-        """Put samples that are held back into the memory now: those of one stream, or all."""
-        self._streams.flush(max(1, self.context_length), stream)
+    def flush(self) -> None:
+        """Put all samples that are held back into the memory now."""
+        self._streams.flush(max(1, self.context_length))
 
     @property
     def holds_samples(self) -> bool:

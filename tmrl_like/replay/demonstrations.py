@@ -169,16 +169,16 @@ class WithDemonstrations(MemoryDataloading):
                 if taken:
                     self.demonstrations.append(Buffer(samples[start:end], stream.takeover))
                 elif stream.takeover:
-                    self.demonstrations.flush(stream.takeover)
+                    self.demonstrations.flush()
                     stream.takeover = ""
                 start = end
         stream.newest.append(buffer)
         while sum(map(len, stream.newest)) - len(stream.newest[0]) > context_length:
             stream.newest.popleft()
 
-    def flush(self, stream: str | None = None) -> None:
-        self.own.flush(stream)
-        self.demonstrations.flush(stream)
+    def flush(self) -> None:
+        self.own.flush()
+        self.demonstrations.flush()
 
     def __len__(self) -> int:
         """Return the number of transitions in both memories; the policy's come first."""

@@ -135,9 +135,9 @@ def load_policy(
                 _refuse_wider(code, weights)
             actor = _actor_of(code, allow)
         if obs_preprocessor is None and card.obs_preprocessor is not None:
-            obs_preprocessor = _preprocessor_of(
-                _described(card.obs_preprocessor, "obs_preprocessor"), allow
-            )
+            code = _described(card.obs_preprocessor, "obs_preprocessor")
+            factory, target = _factory_of(code, allow)
+            obs_preprocessor = factory() if isinstance(target, type) else factory
         made = actor(observation_space=observation_space, action_space=action_space)
         PolicyProbe(observation_space, action_space, obs_preprocessor).load(made, weights)
     except (ConfigError, PolicyError, OSError) as error:
@@ -175,11 +175,6 @@ def _actor_of(code: Code, allow: Sequence[str]) -> Callable[..., Actor]:
     if not (isinstance(target, type) and issubclass(target, Actor)):
         raise PolicyError(f"{code.class_path} is no actor: expected a subclass of ActorModule")
     return factory
-
-
-def _preprocessor_of(code: Code, allow: Sequence[str]) -> ObsPreprocessor:
-    factory, target = _factory_of(code, allow)
-    return factory() if isinstance(target, type) else factory
 
 
 def _factory_of(code: Code, allow: Sequence[str]) -> tuple[Callable[..., Any], Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -56,15 +55,7 @@ class PolicyStore:
         self._tested: deque[int] = deque(maxlen=_LAST_TESTED)  # versions that may be tested again
 
     def _names(self) -> list[str]:
-        try:
-            names = os.listdir(self.folder)
-        except FileNotFoundError:
-            return []
-        return [
-            name.removesuffix(_SUFFIX)
-            for name in names
-            if name.endswith(_SUFFIX) and name[0] != "."
-        ]
+        return [path.stem for path in self.folder.glob(f"[!.]*{_SUFFIX}")]
 
     def versions(self) -> list[int]:
         """Return the versions that are kept for a while, oldest first."""

@@ -144,19 +144,6 @@ def refuse_missing(name: str, parts: Parts) -> None:
         )
 
 
-def _expected_shapes(observation_space: Space, action_space: Space, memory: Memory) -> Shapes:
-    """Return the shapes of samples on arrival; none, if a compressor of the user's own may run.
-
-    Raises:
-        MemoryContractError: the memory's own compressor does not accept observations of this space.
-    """
-    obs = memory.compressed(copy.deepcopy(observation_space).sample())
-    if obs is None:
-        return {}
-    act = copy.deepcopy(action_space).sample()
-    return {"act": _shapes_of(act), "obs": _shapes_of(obs)} | dict.fromkeys(NUMBERS, _SINGLE)
-
-
 class SampleCheck:
     """Refuses samples that training could not use, whichever worker sent them. For one thread at a
     time.
@@ -189,7 +176,12 @@ class SampleCheck:
         self._numeric = numeric + items
         self._shapes: Shapes = {}
         if not (observation_space is None or action_space is None or texts or memory.takes_text):
-            self._shapes = _expected_shapes(observation_space, action_space, memory)
+            # copies: to sample from the environment's would change what it does
+            obs = memory.compressed(copy.deepcopy(observation_space).sample())
+            act = copy.deepcopy(action_space).sample()
+            if obs is not None:  # else a compressor of the user's own may run
+                self._shapes = {"act": _shapes_of(act), "obs": _shapes_of(obs)}
+                self._shapes |= dict.fromkeys(NUMBERS, _SINGLE)
         is_raw = memory.obs_preprocessor is not None or memory.sample_preprocessor is not None
         self._finite = ["act", "rew", *([] if is_raw else ["obs"]), *items]
         self._floats_of = lru_cache(maxsize=256)(self._checked)

@@ -171,7 +171,15 @@ class Table:
             refuse_no_number(name, forms[name])
         if STEPS_TO_END in options.kept:
             forms[item(STEPS_TO_END)] = Part(_STEPS_TO_END.leaf, {STEPS_TO_END: _STEPS_TO_END})
-        frames = _frames_in(options, parts["obs"])
+        frames = {
+            f"obs{tree.name_of(path)}": size
+            for path, size in stacks_in(options.frame_stack).items()
+        }
+        for path in frames.keys() - parts["obs"].leaves.keys():
+            raise MemoryContractError(
+                f"frame_stack says that {path} is a stack of frames; it is not a single array: the "
+                f"arrays are {', '.join(parts['obs'].leaves)}"
+            )
         self.fields: dict[str, Field] = {}
         self.columns: list[Column] = []
         for name, form in forms.items():
@@ -212,13 +220,8 @@ class Table:
             MemoryContractError: something does not fit.
         """
         key = schema, only_resets
-        if key not in self._places:
-            if len(self._places) >= _MOST_STRUCTURES:
-                self._places.clear()
-            self._places[key] = self._find_places(schema, only_resets)
-        return self._places[key]
-
-    def _find_places(self, schema: Node, only_resets: bool) -> Places:
+        if key in self._places:
+            return self._places[key]
         parts = parts_of(schema)
         for name in ("act", "obs", *self._items):
             if not only_resets:
@@ -236,6 +239,9 @@ class Table:
         for name, field in self.fields.items():
             leaves = parts[name].leaves if name in parts else {}
             places += [leaves[path].place if path in leaves else None for path in field.form.leaves]
+        if len(self._places) >= _MOST_STRUCTURES:
+            self._places.clear()
+        self._places[key] = places
         return places
 
     def numbers(self, field: str, row: int, n: int) -> Array:
@@ -263,19 +269,3 @@ class Table:
                 target = column.array[low:high]
                 target[...] = values.reshape(target.shape)
             at += segment.rows
-
-
-def _frames_in(options: ReplayOptions, obs: Part) -> dict[str, int]:
-    """Return the number of frames of each stack in a (compressed) observation, by the path of its
-    leaf.
-    """
-    frames = {
-        f"obs{tree.name_of(path)}": size for path, size in stacks_in(options.frame_stack).items()
-    }
-    for path in frames:
-        if path not in obs.leaves:
-            raise MemoryContractError(
-                f"frame_stack says that {path} is a stack of frames; it is not a single array: the "
-                f"arrays are {', '.join(obs.leaves)}"
-            )
-    return frames

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,11 +55,6 @@ class Weights(NamedTuple):
             dtype, shape = self.manifest[name]
             found[name] = np.ndarray(shape, _NUMPY[dtype], self.data, start)
         return found
-
-
-def weights_of(manifest: Manifest, arrays: Mapping[str, Array]) -> Weights:
-    """Return weights with a copy of arrays that match the manifest."""
-    return Weights(manifest, b"".join(arrays[name].tobytes() for name in manifest))
 
 
 def size_of(manifest: Manifest) -> int:

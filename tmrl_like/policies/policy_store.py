@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -55,7 +56,15 @@ class PolicyStore:
         self._tested: deque[int] = deque(maxlen=_LAST_TESTED)  # versions that may be tested again
 
     def _names(self) -> list[str]:
-        return [path.stem for path in self.folder.glob(f"[!.]*{_SUFFIX}")]
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        return [
+            name.removesuffix(_SUFFIX)
+            for name in names
+            if name.endswith(_SUFFIX) and name[0] != "."
+        ]
 
     def versions(self) -> list[int]:
         """Return the versions that are kept for a while, oldest first."""

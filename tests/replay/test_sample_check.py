@@ -20,18 +20,17 @@ from tmrl_like.wire.packet import PacketWriter
 F32 = np.float32
 ENV = CountingEnv()
 SPACES = ENV.observation_space, ENV.action_space  # Box (2,), Box (1,)
-GOOD = (np.zeros(1, F32), np.ones(2, F32), 1.0, False, False, {})
+GOOD = Sample(np.zeros(1, F32), np.ones(2, F32), 1.0, False, False, {})
 
 
 def changed(field, value):
-    names = ("act", "obs", "rew", "terminated", "truncated", "info")
-    return tuple(value if name == field else item for name, item in zip(names, GOOD, strict=True))
+    return GOOD._replace(**{field: value})
 
 
 def block(*samples):
     writer = PacketWriter()
     for sample in samples:
-        writer.append(sample, TIMING)
+        writer.append(tuple(sample), TIMING)
     return writer.block()
 
 
@@ -128,7 +127,7 @@ def test_a_trainer_rejects_the_worker_of_a_bad_sample_and_takes_the_others(inpro
     trainer = inproc_house.trainer(ReplayMemory)
     trainer.link.session.close(0.0)
     for sample, worker in ((bad, "bad"), (GOOD, "good")):
-        data = packet_of(1, sample, worker=worker)
+        data = packet_of(1, tuple(sample), worker=worker)
         trainer.link.on_message(*m.decode(data), data)
     trainer.link.on_tick(lambda data: True, connected=False)
     assert [delivery.receipt.worker for delivery in trainer.link.retrieve()] == ["good"]

@@ -109,7 +109,7 @@ def test_what_may_change_changes_with_the_next_round_and_a_line_says_so(edited, 
             r"x\.yaml:4: memory\.init_args\.batch_size: expected a whole number, got 'much'",
         ),
         ({"trainer": "rounds: 0"}, r"x\.yaml:5: trainer\.rounds is 0; expected 1 or more"),
-        ({"size": "0"}, "batch_size is 0; expected a whole number"),
+        ({"size": "0"}, "batch_size is 0; expected 1 or more"),
         ({"trainer": "rounds: {3"}, "is not valid YAML"),
     ],
 )

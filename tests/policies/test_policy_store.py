@@ -24,9 +24,9 @@ def store(tmp_path):
     return PolicyStore(tmp_path / "runs" / "drone" / "policies")
 
 
-def add(store, *versions, **more):
+def add(store, *versions):
     for version in versions:
-        store.add(ACTOR.weights(), msgspec.structs.replace(CARD, version=version, **more))
+        store.add(ACTOR.weights(), msgspec.structs.replace(CARD, version=version))
 
 
 def version_of(path):

@@ -1,5 +1,3 @@
-import struct
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +15,7 @@ def transition(obs):
 
 
 def nan_with_payload(payload):
-    return np.array(struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000000 | payload)))
+    return np.array(0x7FF8000000000000 | payload, np.uint64).view(np.float64)
 
 
 def test_arrays_that_differ_only_in_the_middle_are_found_and_the_message_says_all():

@@ -9,6 +9,7 @@ from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
+from tmrl_like.base import tree
 from tmrl_like.errors import CheckpointError, MissingExtraError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.crc import first_difference
@@ -40,17 +41,11 @@ SAMPLES = [
 ]
 
 
-def columns(samples):
-    """Return the observations of samples as columns."""
-    camera = np.stack([sample.obs["camera"] for sample in samples])
-    state = zip(*(sample.obs["state"] for sample in samples), strict=True)
-    return {"camera": camera, "state": tuple(np.stack(column) for column in state)}
-
-
 def episode(number, samples):
+    observed = [sample.obs for sample in samples]
     return EpisodeBuffer(
         id=number,
-        observations=columns(samples),
+        observations=tree.map_leaves(lambda *leaves: np.stack(leaves), *observed),
         actions=np.stack([sample.act for sample in samples[1:]]),
         rewards=[sample.rew for sample in samples[1:]],
         terminations=[sample.terminated for sample in samples[1:]],

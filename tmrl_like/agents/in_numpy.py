@@ -16,7 +16,7 @@ from tmrl_like.policies.acting import Actor, NetworkActor
 from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import GaussianOptions, Network, NetworkOptions
 from tmrl_like.policies.noise import ColouredNoise
-from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit, weights_of
+from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit
 from tmrl_like.types import Action, Observation
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ class NumpyActor(NetworkActor):
 
     def weights(self) -> Weights:
         """See `Actor.weights`."""
-        return weights_of(self.manifest(), self.network.parameters)
+        parameters = self.network.parameters.values()  # in the manifest's order
+        return Weights(self.manifest(), b"".join(values.tobytes() for values in parameters))
 
     def load_weights(self, weights: Weights) -> None:
         """See `Actor.load_weights`."""

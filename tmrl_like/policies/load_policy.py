@@ -135,9 +135,9 @@ def load_policy(
                 _refuse_wider(code, weights)
             actor = _actor_of(code, allow)
         if obs_preprocessor is None and card.obs_preprocessor is not None:
-            obs_preprocessor = _preprocessor_of(
-                _described(card.obs_preprocessor, "obs_preprocessor"), allow
-            )
+            code = _described(card.obs_preprocessor, "obs_preprocessor")
+            factory, target = _factory_of(code, allow)
+            obs_preprocessor = factory() if isinstance(target, type) else factory
         made = actor(observation_space=observation_space, action_space=action_space)
         PolicyProbe(observation_space, action_space, obs_preprocessor).load(made, weights)
     except (ConfigError, PolicyError, OSError) as error:
@@ -171,27 +171,20 @@ def _refuse_wider(code: Code, weights: Weights) -> None:
 
 
 def _actor_of(code: Code, allow: Sequence[str]) -> Callable[..., Actor]:
-    factory, target = _factory_of(code, allow, without_torch)
+    factory, target = _factory_of(code, allow)
     if not (isinstance(target, type) and issubclass(target, Actor)):
         raise PolicyError(f"{code.class_path} is no actor: expected a subclass of ActorModule")
     return factory
 
 
-def _preprocessor_of(code: Code, allow: Sequence[str]) -> ObsPreprocessor:
-    factory, target = _factory_of(code, allow)
-    return factory() if isinstance(target, type) else factory
-
-
-def _factory_of(
-    code: Code, allow: Sequence[str], instead: Callable[[str], str] = str
-) -> tuple[Callable[..., Any], Any]:
+def _factory_of(code: Code, allow: Sequence[str]) -> tuple[Callable[..., Any], Any]:
     """Return the class or function that a file names, with its arguments and without them; raise
-    PolicyError if the file may not name it. `instead` may replace its import path.
+    PolicyError if the file may not name it. What needs no torch is taken where there is a choice.
     """
     ships = _ships(code.class_path)
     if not ships:
         _refuse_strangers(code.class_path, code.class_path, allow)
-    target = import_object(instead(code.class_path))
+    target = import_object(without_torch(code.class_path))
     if not ships:  # an allowed module may have imported it from elsewhere
         _refuse_strangers(f"{getattr(target, '__module__', '')}.", code.class_path, allow)
     arguments = {name: _value_of(value, allow) for name, value in code.init_args.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,16 +50,11 @@ class Weights(NamedTuple):
 
     def arrays(self) -> dict[str, Array]:
         """Return views of the parameters, by name; bfloat16 as uint16."""
-        found, start = {}, 0
-        for name, (dtype, shape) in self.manifest.items():
+        found = {}
+        for start, _, name in _places(self.manifest):
+            dtype, shape = self.manifest[name]
             found[name] = np.ndarray(shape, _NUMPY[dtype], self.data, start)
-            start += found[name].nbytes
         return found
-
-
-def weights_of(manifest: Manifest, arrays: Mapping[str, Array]) -> Weights:
-    """Return weights with a copy of arrays that match the manifest."""
-    return Weights(manifest, b"".join(arrays[name].tobytes() for name in manifest))
 
 
 def size_of(manifest: Manifest) -> int:

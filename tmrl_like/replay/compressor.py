@@ -73,9 +73,9 @@ class DropHistory:
         if self.act_buf_len:
             if type(obs) is not tuple or len(obs) <= self.act_buf_len:
                 raise MemoryContractError(
-                    f"the compressor got an observation that is {_describe(obs)}; with act_buf_len "
-                    f"{self.act_buf_len} it must be a tuple that ends in {self.act_buf_len} "
-                    "actions (act_in_obs and act_buf_len of the environment)"
+                    f"the compressor got an observation that is {tree.outline(obs)}; with "
+                    f"act_buf_len {self.act_buf_len} it must be a tuple that ends in "
+                    f"{self.act_buf_len} actions (act_in_obs and act_buf_len of the environment)"
                 )
             obs = obs[: len(obs) - self.act_buf_len]
         if not self.frame_stack:
@@ -85,7 +85,7 @@ class DropHistory:
         if type(obs) is not tuple and type(obs) is not dict:
             raise MemoryContractError(
                 f"frame_stack names the items {list(self.frame_stack)}, but the observation is "
-                f"{_describe(obs)}, no tuple or dict"
+                f"{tree.outline(obs)}, no tuple or dict"
             )
         items: Any = dict(obs) if type(obs) is dict else list(obs)
         for key, size in self.frame_stack.items():
@@ -93,8 +93,8 @@ class DropHistory:
                 items[key] = _newest(items[key], size, f"obs[{key!r}]")
             except (KeyError, IndexError, TypeError):
                 raise MemoryContractError(
-                    f"frame_stack names the item {key!r}, which the observation, {_describe(obs)}, "
-                    "does not have"
+                    f"frame_stack names the item {key!r}, which the observation does not have: "
+                    f"{tree.outline(obs)}"
                 ) from None
         return items if type(obs) is dict else tuple(items)
 
@@ -116,12 +116,6 @@ def _newest(stack: Observation, size: int, name: str) -> Observation:
     if type(stack) is not np.ndarray or stack.shape[:1] != (size,):
         raise MemoryContractError(
             f"frame_stack says that {name} is a stack of {size} frames, [{size}, ...]; it is "
-            f"{_describe(stack)}"
+            f"{tree.outline(stack)}"
         )
     return stack[-1]
-
-
-def _describe(value: Observation) -> str:
-    if type(value) is np.ndarray:
-        return f"an array {value.shape}"
-    return f"a tuple of {len(value)}" if type(value) is tuple else f"a {type(value).__name__}"

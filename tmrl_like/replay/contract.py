@@ -18,8 +18,9 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from tmrl_like.base.options import Positive, in_range, in_ranges
 from tmrl_like.base.tunable import Tunable
-from tmrl_like.errors import CheckpointError, MemoryContractError, expect
+from tmrl_like.errors import CheckpointError, MemoryContractError
 from tmrl_like.replay.collate import Six, collate_batch
 from tmrl_like.replay.crc import FIELDS, Rebuilt, check_transition
 from tmrl_like.replay.streams import StreamSorter
@@ -34,6 +35,7 @@ from tmrl_like.types import (
     Transition,
     check_items,
 )
+from tmrl_like.wire.spaces import Space
 
 log = logging.getLogger("tmrl_like.replay")
 
@@ -62,6 +64,8 @@ class MemoryDataloading(Tunable, ABC):
         held_out: share of the episodes that is never drawn for training.
         mini_races: set if the batches have `time_left`; agents that do not take it are refused.
         shaping: weight of potentials; None: the memory keeps none.
+        observation_space, action_space: the environment's, for a memory whose compressor is known:
+            a data set of other shapes is refused. None: unknown.
     """
 
     context_length: int = 16
@@ -73,16 +77,19 @@ class MemoryDataloading(Tunable, ABC):
     mini_races: float | None = None
     held_out: float = 0.0
     shaping: float | None = None
+    observation_space: Space | None = None
+    action_space: Space | None = None
     tunable: ClassVar[tuple[str, ...]] = ("batch_size",)
 
+    @in_ranges
     def __init__(
         self,
         device: str = "cpu",
         nb_steps: int = 1,
         obs_preprocessor: ObsPreprocessor | None = None,
         sample_preprocessor: SamplePreprocessor | None = None,
-        memory_size: int = 1_000_000,
-        batch_size: int = 256,
+        memory_size: Positive = 1_000_000,
+        batch_size: Positive = 256,
         dataset_path: str | os.PathLike[str] | None = "",
         crc_debug: bool = False,
     ) -> None:
@@ -107,13 +114,12 @@ class MemoryDataloading(Tunable, ABC):
             ConfigError: a size is not positive, or there is no data set at `dataset_path`.
             CheckpointError: the data set cannot be read, or its samples do not fit.
         """
-        _check_sizes(memory_size=memory_size, batch_size=batch_size)
         self.device = str(device)
         self.nb_steps = int(nb_steps)
         self.obs_preprocessor = obs_preprocessor
         self.sample_preprocessor = sample_preprocessor
-        self.memory_size = int(memory_size)
-        self.batch_size = int(batch_size)
+        self.memory_size = memory_size
+        self.batch_size = batch_size
         self.crc_debug = bool(crc_debug)
         self.crc_checked = 0  # transitions compared by CRC debugging
         self.rng = np.random.default_rng()
@@ -163,7 +169,7 @@ class MemoryDataloading(Tunable, ABC):
 
     def sample_indices(self) -> Iterable[int]:
         """Draw `batch_size` items, uniformly."""
-        return list(self.rng.integers(0, len(self), self.batch_size).tolist())
+        return self.rng.integers(0, len(self), self.batch_size)
 
     @classmethod
     def compressor(cls, **arguments: Any) -> SampleCompressor | None:
@@ -193,14 +199,16 @@ class MemoryDataloading(Tunable, ABC):
         Consecutive calls with one `buffer.stream` bring consecutive samples. If samples were lost,
         or the environment was rebuilt, the caller continues under another stream name.
         """
-        if self.handles_streams and len(buffer):
+        if not len(buffer):
+            return
+        if self.handles_streams:
             self.append_buffer(buffer)
-        elif len(buffer):
+        else:
             self._streams.add(buffer, max(1, self.context_length), self.min_run)
 
-    def flush(self, stream: str | None = None) -> None:
-        """Put samples that are held back into the memory now: those of one stream, or all."""
-        self._streams.flush(max(1, self.context_length), stream)
+    def flush(self) -> None:
+        """Put all samples that are held back into the memory now."""
+        self._streams.flush(max(1, self.context_length))
 
     @property
     def holds_samples(self) -> bool:
@@ -220,7 +228,8 @@ class MemoryDataloading(Tunable, ABC):
         return self._seen_trainable and len(self) > 0
 
     def tune(self, **values: float) -> None:
-        _check_sizes(**{name: value for name, value in values.items() if name == "batch_size"})
+        if "batch_size" in values:
+            values["batch_size"] = in_range("batch_size", values["batch_size"], Positive)
         super().tune(**values)
 
     def seed(self, seed: int) -> None:
@@ -257,7 +266,7 @@ class MemoryDataloading(Tunable, ABC):
                 "there is no transition in the memory yet: wait until `memory.ready`"
             )
         for _ in range(_MOST_DRAWS):
-            for transition in map(self._transition_of, self.sample_indices()):
+            for transition in map(self._transition_of, map(int, self.sample_indices())):
                 if transition is not None:
                     yield transition
         raise MemoryContractError(
@@ -345,9 +354,9 @@ class MemoryDataloading(Tunable, ABC):
         from tmrl_like.replay.data_sets import read_data_set
         from tmrl_like.replay.sample_check import SampleCheck
 
-        check = SampleCheck(None, None, self)
         samples = 0
         try:
+            check = SampleCheck(self.observation_space, self.action_space, self)
             for buffer in check.passing(read_data_set(path)):
                 samples += len(buffer)
                 self.append(buffer)
@@ -379,8 +388,3 @@ def with_six(batch: Batch, six: Six) -> Batch:
 def is_batched(preprocessor: object) -> bool:
     """Whether a preprocessor takes whole batches."""
     return bool(getattr(preprocessor, "batched", False))
-
-
-def _check_sizes(**sizes: float) -> None:
-    for name, size in sizes.items():
-        expect(size >= 1 and size % 1 == 0, name, size, "a whole number, 1 or more")

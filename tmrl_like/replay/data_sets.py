@@ -14,7 +14,6 @@ from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sample_store import (
     SUFFIX,
     SampleStore,
-    StoredFile,
     StoreHead,
     files_in,
     read_file,
@@ -50,7 +49,7 @@ def read_data_set(path: str | Path) -> Iterator[Buffer]:
             yield from episodes_of(found)
             return
         for store in _stores_at(path):
-            yield from Receiver().replay(_stored_files(store))
+            yield from Receiver().replay(filter(None, map(read_file, _log_files(store))))
     except WireVersionError as error:
         raise CheckpointError(
             f"the data set {path} cannot be read: it holds {error}; read it with the tmrl_like "
@@ -116,7 +115,9 @@ def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
         ConfigError: the folder is in use or holds samples, or an episode does not begin with a
             reset.
     """
-    return write_log(Path(folder), _files_of(_packets_of(buffers)))
+    packets = _packets_of(buffers)
+    files = iter(lambda: list(itertools.islice(packets, _FILE_PACKETS)), [])
+    return write_log(Path(folder), files)
 
 
 def _packets_of(buffers: Iterable[Buffer]) -> Iterator[Packet]:
@@ -131,11 +132,6 @@ def _packets_of(buffers: Iterable[Buffer]) -> Iterator[Packet]:
                 writer = PacketWriter()
         if writer.samples:
             yield stream.packet(writer)
-
-
-def _files_of(packets: Iterator[Packet]) -> Iterator[list[Packet]]:
-    while file := list(itertools.islice(packets, _FILE_PACKETS)):
-        yield file
 
 
 def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
@@ -183,17 +179,6 @@ def _stores_at(path: Path) -> list[Path]:
     """
     stores = sorted([*path.glob("log"), *path.glob("rank-*/log")])
     return [path] if files_in(path) or not stores else stores
-
-
-def _stored_files(path: Path) -> Iterator[StoredFile]:
-    """Read the sample store at `path`, or one file of it.
-
-    Raises:
-        ConfigError: there is none.
-        CheckpointError: it cannot be read.
-        WireVersionError: another version wrote it.
-    """
-    yield from filter(None, map(read_file, _log_files(path)))
 
 
 def _log_files(path: Path) -> list[Path]:

@@ -12,19 +12,19 @@ Of `info`, the items named in `columns` are stored, in columns as well; the rest
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
-from tmrl_like.errors import ConfigError, MemoryContractError, expect
+from tmrl_like.errors import expect
 from tmrl_like.replay.collate import Six
 from tmrl_like.replay.compressor import DropHistory, FrameStack
 from tmrl_like.replay.contract import MemoryDataloading, is_batched, with_six
-from tmrl_like.replay.replay_options import ReplayOptions, check_weights
+from tmrl_like.replay.replay_options import ReplayOptions
 from tmrl_like.replay.row_index import RowIndex
-from tmrl_like.replay.row_set import Array, Rows, RowSet
-from tmrl_like.replay.sample_check import expected_shapes, item, refuse_other_shapes
+from tmrl_like.replay.row_set import Rows, RowSet
+from tmrl_like.replay.sample_check import item
 from tmrl_like.replay.streams import info_of
 from tmrl_like.replay.table import NOT_FINISHED, STEPS_TO_END, Arrival, Places, Table
 from tmrl_like.replay.transitions import Rebuilder
@@ -81,8 +81,8 @@ class ReplayMemory(MemoryDataloading):
             options: those of `ReplayOptions`, and the other arguments of `MemoryDataloading`.
 
         Raises:
-            ConfigError: a number is out of range, a folder does not exist, or the data set does not
-                fit the spaces.
+            ConfigError: a number is out of range, or there is no data set.
+            CheckpointError: the data set cannot be read, or does not fit the spaces.
         """
         expect(memory_size <= 2**31 - 1, "memory_size", memory_size, "at most 2^31 - 1")
         own = [field.name for field in fields(ReplayOptions) if field.name in options]
@@ -111,13 +111,9 @@ class ReplayMemory(MemoryDataloading):
         self._originals: dict[int, Six | None] = {}
         self._drawn: list[Batch] = []  # ahead, and not returned yet
         self._at_once = 1  # batches to draw next
+        self.observation_space = observation_space
+        self.action_space = action_space
         super().__init__(device, memory_size=memory_size, **options)
-        if (
-            self._rebuilder is not None
-            and observation_space is not None
-            and action_space is not None
-        ):
-            self._check_data_set(self._rebuilder.table, observation_space, action_space)
 
     @classmethod
     def compressor(
@@ -132,28 +128,16 @@ class ReplayMemory(MemoryDataloading):
         """Change values, as `Tunable.tune` does, from the next batch on. `shaping` can change only
         if the memory was made with one.
         """
-        check_weights(values.get("gamma"), values.get("shaping"))
-        if "shaping" in values:
-            expect(
-                self.shaping is not None,
-                "shaping",
-                values["shaping"],
-                "none: the memory has kept no potentials",
-            )
+        is_kept = "shaping" not in values or self.shaping is not None
+        reason = "none: the memory has kept no potentials"
+        expect(is_kept, "shaping", values.get("shaping"), reason)
+        weights: dict[str, Any] = {
+            name: values[name] for name in ("gamma", "shaping") if name in values
+        }
+        replace(self.options, **weights)  # raises if one is out of range
         super().tune(**values)
         self._drawn = []
         self._at_once = 1
-
-    def _check_data_set(self, table: Table, observation_space: Space, action_space: Space) -> None:
-        parts = {name: field.form for name, field in table.fields.items()}
-        try:
-            refuse_other_shapes(parts, expected_shapes(observation_space, action_space, self))
-        except MemoryContractError as error:
-            raise ConfigError(
-                f"the data set is not of the trainer's spaces: {error}; give the memory the "
-                "act_buf_len and frame_stack that it was recorded with, and the trainer that "
-                "environment"
-            ) from None
 
     def compressed(self, obs: Observation) -> Observation:
         """Return what the memory's own compressor leaves of an observation.
@@ -173,15 +157,13 @@ class ReplayMemory(MemoryDataloading):
         arrivals = [*self._resets_only, Arrival(buffer, self.columns)]
         rebuilder = self._rebuilder
         if rebuilder is None:
-            of_steps = [
-                segment.schema for segment, only_resets in arrivals[-1].segments if not only_resets
-            ]
-            if not of_steps:
+            steps = (segment for segment, only_resets in arrivals[-1].segments if not only_resets)
+            first = next(steps, None)
+            if first is None:
                 self._resets_only = arrivals
                 return
-            rebuilder = Rebuilder(
-                Table(of_steps[0], self._index.capacity, self.options), self._index, self.options
-            )
+            table = Table(first.schema, self._index.capacity, self.options)
+            rebuilder = Rebuilder(table, self._index, self.options)
         fits = [
             [rebuilder.table.places_in(segment.schema, resets) for segment, resets in one.segments]
             for one in arrivals
@@ -206,8 +188,8 @@ class ReplayMemory(MemoryDataloading):
             )
             table.write(row, n, arrival, start, places)
             if self.crc_debug:
-                originals = (info_of(sample).original for sample in arrival.buffer.memory[piece])
-                self._originals.update(zip(range(row, row + n), originals, strict=True))
+                for at, sample in enumerate(arrival.buffer.memory[piece], start=row):
+                    self._originals[at] = info_of(sample).original
             if STEPS_TO_END in self.options.columns:
                 self._count_down(table, row, n)
             if self.options.greedy_only:
@@ -231,10 +213,6 @@ class ReplayMemory(MemoryDataloading):
 
     def __len__(self) -> int:
         return len(self._index.training)
-
-    @property
-    def ready(self) -> bool:
-        return len(self) > 0
 
     def get_transition(self, item: int) -> Transition:
         """Rebuild one transition: bit for bit what a batch holds at this item, but without
@@ -268,7 +246,7 @@ class ReplayMemory(MemoryDataloading):
         """Draw batches. If no samples arrived since the last call, draw twice as many as then, up
         to a moderate size.
         """
-        items = np.stack([self.sample_indices() for _ in range(self._at_once)])
+        items = np.array([self.sample_indices() for _ in range(self._at_once)])
         for checked in items.ravel().tolist() if self.crc_debug else ():
             self._checked(checked)
         if not (self.crc_debug or self.obs_preprocessor or self.sample_preprocessor):
@@ -315,7 +293,3 @@ class ReplayMemory(MemoryDataloading):
         self._held_out_rng = np.random.default_rng((seed, 1))
         self._drawn = []
         self._at_once = 1
-
-    def sample_indices(self) -> Array:
-        """Draw `batch_size` items, uniformly: int64 [batch_size]."""
-        return self.rng.integers(0, len(self), self.batch_size)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta
 
-from tmrl_like.base.options import Natural, Options, Positive
+from tmrl_like.base.options import Natural, Options, Positive, Reward
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay.compressor import DropHistory, FrameStack, stacks_in
 
@@ -52,9 +51,9 @@ class ReplayOptions(Options):
     frame_stack: FrameStack = 0
     columns: Sequence[str] = ()
     n_steps: Positive = 1
-    gamma: float | None = None
+    gamma: Annotated[float, Meta(ge=0, le=1)] | None = None
     greedy_only: bool = False
-    shaping: float | None = None
+    shaping: Reward | None = None
     mini_races: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     time_step_duration: float | None = None
     held_out: Annotated[float, Meta(ge=0, lt=1)] = 0.0
@@ -63,7 +62,6 @@ class ReplayOptions(Options):
         DropHistory(self.act_buf_len, self.frame_stack)
         super().__post_init__()
         expect(not isinstance(self.columns, str), "columns", self.columns, "a list of names")
-        check_weights(self.gamma, self.shaping)
         looks_ahead = self.n_steps > 1 or self.shaping is not None or self.mini_races is not None
         if looks_ahead and self.gamma is None:
             raise ConfigError(
@@ -101,11 +99,3 @@ class ReplayOptions(Options):
                 "not known here: give the memory time_step_duration, in seconds"
             )
         return max(1, round(self.mini_races / self.time_step_duration))
-
-
-def check_weights(gamma: float | None, shaping: float | None) -> None:
-    """Raise ConfigError if the discount or the weight of potentials is out of range; None: there is
-    none.
-    """
-    expect(gamma is None or 0.0 <= gamma <= 1.0, "gamma", gamma, "0 to 1")
-    expect(shaping is None or math.isfinite(shaping), "shaping", shaping, "a finite number")

@@ -6,12 +6,11 @@ memory. `ReplayMemory` compares the structure of samples with that of its first 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import count, repeat
+from itertools import count
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -57,8 +56,8 @@ class Memory(Protocol):
 class LeafForm(NamedTuple):
     """The place and the form of a leaf of a sample."""
 
-    place: int  # among all leaves of the sample, left to right
     path: str  # e.g. `obs[2]`
+    place: int  # among all leaves of the sample, left to right
     leaf: Leaf
 
     @property
@@ -75,20 +74,14 @@ class LeafForm(NamedTuple):
         return numbers
 
 
-class FieldForm(NamedTuple):
+class Part(NamedTuple):
     """The form of a field of a sample, or of an item of its info."""
 
-    name: str
     node: Node
-    leaves: list[LeafForm]  # left to right
-
-    def in_order_of(self, first: FieldForm) -> list[LeafForm]:
-        """Return the leaves in the order of those of another one, with the same paths."""
-        by_path = {leaf.path: leaf for leaf in self.leaves}
-        return [by_path[leaf.path] for leaf in first.leaves]
+    leaves: dict[str, LeafForm]  # by their paths, left to right
 
 
-Parts: TypeAlias = dict[str, FieldForm]
+Parts: TypeAlias = dict[str, Part]
 """The fields of samples of one structure, and the items of their info as `item(name)`."""
 
 
@@ -101,8 +94,8 @@ def parts_of(schema: Node) -> Parts:
     parts = Parts()
     for name, node in (*zip(NAMES, schema.items, strict=False), *items):
         named = tree.walk(fill(node, iter(leaves_of(node))))
-        leaves = [LeafForm(next(places), name + tree.name_of(path), leaf) for path, leaf in named]
-        parts[name] = FieldForm(name, node, leaves)
+        leaves = [LeafForm(name + tree.name_of(path), next(places), leaf) for path, leaf in named]
+        parts[name] = Part(node, {leaf.path: leaf for leaf in leaves})
     return parts
 
 
@@ -111,34 +104,30 @@ def item(name: str | int) -> str:
     return f"info[{name!r}]"
 
 
-def refuse_no_number(part: FieldForm) -> None:
+def refuse_no_number(name: str, part: Part) -> None:
     """Raise MemoryContractError unless a part is a single number."""
-    if not isinstance(part.node, Leaf) or math.prod(part.leaves[0].numbers.shape) != 1:
-        raise MemoryContractError(f"{part.name} is not a single number but {part.node}")
+    leaf = part.leaves.get(name)
+    if leaf is None or math.prod(leaf.numbers.shape) != 1:
+        raise MemoryContractError(f"{name} is not a single number but {part.node}")
 
 
-def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "same_kind"]) -> None:
+def refuse_change(name: str, first: Part, now: Part, casting: Literal["safe", "same_kind"]) -> None:
     """Raise unless the leaves of samples can be cast to those of the first one. The order of the
     keys of a dict does not matter.
 
     Raises:
         MemoryContractError: the structure, a shape or a dtype differs; the message names the leaf.
     """
-    if now.node == first.node:
-        return
-    if fill(first.node, repeat(None)) != fill(now.node, repeat(None)):
-        places, now_places = (
-            ", ".join(leaf.path for leaf in part.leaves) or "empty" for part in (first, now)
-        )
+    if first.leaves.keys() != now.leaves.keys():
+        places, now_places = (", ".join(part.leaves) or "empty" for part in (first, now))
         raise MemoryContractError(
-            f"{first.name} has changed its structure: it began as {places} and is now {now_places}"
+            f"{name} has changed its structure: it began as {places} and is now {now_places}"
         )
-    for leaf, other in zip(first.leaves, now.in_order_of(first), strict=True):
-        began = leaf.numbers
-        is_now = other.numbers
+    for path, leaf in first.leaves.items():
+        began, is_now = leaf.numbers, now.leaves[path].numbers
         if is_now.shape != began.shape or not np.can_cast(is_now.dtype, began.dtype, casting):
             raise MemoryContractError(
-                f"{leaf.path} began as {began.dtype} {began.shape} and is now {is_now.dtype} "
+                f"{path} began as {began.dtype} {began.shape} and is now {is_now.dtype} "
                 f"{is_now.shape}: it must keep its dtype and shape; convert it in the environment "
                 "or in the sample_compressor"
             )
@@ -153,32 +142,6 @@ def refuse_missing(name: str, parts: Parts) -> None:
             f"{there or 'nothing'}: let the environment give it, or the actor beside its action, "
             "or take it out of the memory's columns"
         )
-
-
-def expected_shapes(observation_space: Space, action_space: Space, memory: Memory) -> Shapes:
-    """Return the shapes of samples on arrival; none, if a compressor of the user's own may run.
-
-    Raises:
-        MemoryContractError: the memory's own compressor does not accept observations of this space.
-    """
-    obs = memory.compressed(copy.deepcopy(observation_space).sample())
-    if obs is None:
-        return {}
-    act = copy.deepcopy(action_space).sample()
-    return {"act": _shapes_of(act), "obs": _shapes_of(obs)} | dict.fromkeys(NUMBERS, _SINGLE)
-
-
-def refuse_other_shapes(parts: Parts, expected: Shapes) -> None:
-    """Raise MemoryContractError unless the arrays have the expected shapes, in any order."""
-    for name, shapes in expected.items():
-        found = sorted(leaf.numbers.shape for leaf in parts[name].leaves)
-        if found != shapes and not (
-            shapes == _SINGLE and [math.prod(shape) for shape in found] == [1]
-        ):
-            raise MemoryContractError(
-                f"{name} has arrays of the shapes {found}; expected {shapes}, as the trainer's "
-                "spaces and the memory's compressor say"
-            )
 
 
 class SampleCheck:
@@ -198,20 +161,29 @@ class SampleCheck:
     ) -> None:
         """Work out what is expected, of observations and actions only that they are finite if their
         spaces are not known; the memory is not used later.
+
+        Raises:
+            MemoryContractError: the memory's own compressor does not accept observations of this
+                space.
         """
         texts = {
             name
             for name, space in (("obs", observation_space), ("act", action_space))
             if space is None or _may_be_text(space)
         }
-        self._numeric = [] if memory.takes_text else [name for name in NAMES if name not in texts]
+        items = [*map(item, memory.columns)]
+        numeric = [] if memory.takes_text else [name for name in NAMES if name not in texts]
+        self._numeric = numeric + items
         self._shapes: Shapes = {}
         if not (observation_space is None or action_space is None or texts or memory.takes_text):
-            with contextlib.suppress(MemoryContractError):  # the compressor raises on the workers
-                self._shapes = expected_shapes(observation_space, action_space, memory)
-        self._items = [*map(item, memory.columns)]
+            # copies: to sample from the environment's would change what it does
+            obs = memory.compressed(copy.deepcopy(observation_space).sample())
+            act = copy.deepcopy(action_space).sample()
+            if obs is not None:  # else a compressor of the user's own may run
+                self._shapes = {"act": _shapes_of(act), "obs": _shapes_of(obs)}
+                self._shapes |= dict.fromkeys(NUMBERS, _SINGLE)
         is_raw = memory.obs_preprocessor is not None or memory.sample_preprocessor is not None
-        self._finite = ["act", "rew", *([] if is_raw else ["obs"]), *self._items]
+        self._finite = ["act", "rew", *([] if is_raw else ["obs"]), *items]
         self._floats_of = lru_cache(maxsize=256)(self._checked)
 
     def __call__(self, block: Block) -> None:
@@ -237,16 +209,21 @@ class SampleCheck:
         for leaf in _leaves_in(parts, self._numeric):
             if leaf.leaf != PlainLeaf("none"):  # a compressor of the user's own may drop anything
                 _ = leaf.numbers
-        for leaf in _leaves_in(parts, self._items):
-            _ = leaf.numbers
-        refuse_other_shapes(parts, self._shapes)
-        found = [(leaf, array_form(leaf.leaf)) for leaf in _leaves_in(parts, self._finite)]
-        return [leaf for leaf, form in found if form is not None and form.dtype.kind == "f"]
+        for name, shapes in self._shapes.items():
+            found = sorted(leaf.numbers.shape for leaf in parts[name].leaves.values())
+            is_single = [math.prod(shape) for shape in found] == [1]
+            if found != shapes and not (shapes == _SINGLE and is_single):
+                raise MemoryContractError(
+                    f"{name} has arrays of the shapes {found}; expected {shapes}, as the trainer's "
+                    "spaces and the memory's compressor say (act_buf_len, frame_stack)"
+                )
+        forms = [(leaf, array_form(leaf.leaf)) for leaf in _leaves_in(parts, self._finite)]
+        return [leaf for leaf, form in forms if form is not None and form.dtype.kind == "f"]
 
 
 def _leaves_in(parts: Parts, names: list[str]) -> list[LeafForm]:
     """Return the leaves of those of the named parts that exist."""
-    return [leaf for name in names if name in parts for leaf in parts[name].leaves]
+    return [leaf for name in names if name in parts for leaf in parts[name].leaves.values()]
 
 
 def _may_be_text(space: Space) -> bool:

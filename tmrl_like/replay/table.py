@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 import msgspec
@@ -21,8 +22,8 @@ from tmrl_like.replay.row_set import Array
 from tmrl_like.replay.sample_check import (
     NAMES,
     NUMBERS,
-    FieldForm,
     LeafForm,
+    Part,
     item,
     parts_of,
     refuse_change,
@@ -44,14 +45,14 @@ from tmrl_like.wire.schema import (
 
 STEPS_TO_END = "steps_to_end"  # a column that is computed
 NOT_FINISHED = 2**31 - 1
-_STEPS_TO_END = LeafForm(0, STEPS_TO_END, ScalarLeaf("<i4"))
+_STEPS_TO_END = LeafForm(STEPS_TO_END, 0, ScalarLeaf("<i4"))
 _SINGLE_NUMBERS = {*NUMBERS, item("greedy"), item("potential")}  # rewards depend on them
 _MOST_STRUCTURES = 256  # of which it is known where the values are
 
 log = logging.getLogger("tmrl_like.replay")
 
-Places: TypeAlias = dict[str, list[int]]
-"""For each field, the places of its leaves in a sample; items of info may be missing."""
+Places: TypeAlias = list[int | None]
+"""For each column, the place of its leaf in a sample; None: an item of info that is missing."""
 
 
 class Arrival:
@@ -76,11 +77,10 @@ class Arrival:
         self.episode = np.concatenate([block.episode for block in blocks])
         self.segments = []
         start = 0
-        for block in blocks:
-            for segment in block.segments:
-                end = start + segment.rows
-                self.segments.append((segment, bool(self.is_reset[start:end].all())))
-                start = end
+        for segment in chain.from_iterable(block.segments for block in blocks):
+            end = start + segment.rows
+            self.segments.append((segment, bool(self.is_reset[start:end].all())))
+            start = end
 
 
 def block_of(buffer: Buffer, columns: Sequence[str] = ()) -> Block:
@@ -117,11 +117,11 @@ class Column:
 
 @dataclass(eq=False)
 class Field:
-    """A field of a sample, or an item of its info: its structure, and a column per leaf, left to
-    right.
+    """A field of a sample, or an item of its info: its form in the first sample, and a column per
+    leaf, left to right.
     """
 
-    form: FieldForm  # of the first sample
+    form: Part
     columns: list[Column]
 
     def __post_init__(self) -> None:
@@ -166,18 +166,29 @@ class Table:
             )
         for name in self._items:
             refuse_missing(name, parts)
-        for name in _SINGLE_NUMBERS & parts.keys():
-            refuse_no_number(parts[name])
         forms = {name: parts[name] for name in (*NAMES, *self._items)}
+        for name in _SINGLE_NUMBERS & forms.keys():
+            refuse_no_number(name, forms[name])
         if STEPS_TO_END in options.kept:
-            forms[item(STEPS_TO_END)] = FieldForm(STEPS_TO_END, _STEPS_TO_END.leaf, [_STEPS_TO_END])
-        frames = _frames_in(options, parts["obs"])
+            forms[item(STEPS_TO_END)] = Part(_STEPS_TO_END.leaf, {STEPS_TO_END: _STEPS_TO_END})
+        frames = {
+            f"obs{tree.name_of(path)}": size
+            for path, size in stacks_in(options.frame_stack).items()
+        }
+        for path in frames.keys() - parts["obs"].leaves.keys():
+            raise MemoryContractError(
+                f"frame_stack says that {path} is a stack of frames; it is not a single array: the "
+                f"arrays are {', '.join(parts['obs'].leaves)}"
+            )
         self.fields: dict[str, Field] = {}
-        self.row_bytes = 0
+        self.columns: list[Column] = []
         for name, form in forms.items():
-            columns = [self._column(leaf, frames.get(leaf.path, 0)) for leaf in form.leaves]
+            columns = [
+                self._column(leaf, frames.get(path, 0)) for path, leaf in form.leaves.items()
+            ]
             self.fields[name] = Field(form, columns)
-            self.row_bytes += sum(column.array.nbytes for column in columns) // capacity
+            self.columns += columns
+        self.row_bytes = sum(column.array.nbytes for column in self.columns) // capacity
         size = self.row_bytes * capacity
         ram = psutil.virtual_memory().total
         if size > ram:
@@ -209,28 +220,29 @@ class Table:
             MemoryContractError: something does not fit.
         """
         key = schema, only_resets
-        if key not in self._places:
-            if len(self._places) >= _MOST_STRUCTURES:
-                self._places.clear()
-            self._places[key] = self._find_places(schema, only_resets)
-        return self._places[key]
-
-    def _find_places(self, schema: Node, only_resets: bool) -> Places:
+        if key in self._places:
+            return self._places[key]
         parts = parts_of(schema)
         for name in ("act", "obs", *self._items):
             if not only_resets:
                 refuse_missing(name, parts)
             if name in parts:
                 refuse_change(
-                    self.fields[name].form, parts[name], "same_kind" if only_resets else "safe"
+                    name,
+                    self.fields[name].form,
+                    parts[name],
+                    "same_kind" if only_resets else "safe",
                 )
         for name in NUMBERS:
-            refuse_no_number(parts[name])
-        return {
-            name: [leaf.place for leaf in parts[name].in_order_of(self.fields[name].form)]
-            for name in (*NAMES, *self._items)
-            if name in parts
-        }
+            refuse_no_number(name, parts[name])
+        places: Places = []
+        for name, field in self.fields.items():
+            leaves = parts[name].leaves if name in parts else {}
+            places += [leaves[path].place if path in leaves else None for path in field.form.leaves]
+        if len(self._places) >= _MOST_STRUCTURES:
+            self._places.clear()
+        self._places[key] = places
+        return places
 
     def numbers(self, field: str, row: int, n: int) -> Array:
         """Return the numbers of a field in n rows, from `row` on: [n]."""
@@ -246,35 +258,14 @@ class Table:
         """
         at = row - start  # the row of the segment's first sample, if it were written
         for (segment, only_resets), places in zip(arrival.segments, found, strict=True):
-            low = max(0, row - at)
-            high = min(segment.rows, row + n - at)
-            if low < high:
+            low, high = max(row, at), min(row + n, at + segment.rows)
+            for column, place in zip(self.columns, places, strict=True) if low < high else ():
+                if place is None:
+                    column.array[low:high] = 0
+                    continue
+                values = segment.leaves[place][low - at : high - at]
                 if not only_resets:  # values of resets may be cast instead
-                    self.fields["rew"].columns[0].widen(segment.leaves[places["rew"][0]])
-                for name, field in self.fields.items():
-                    for k, column in enumerate(field.columns):
-                        target = column.array[at + low : at + high]
-                        if name in places:
-                            target[...] = segment.leaves[places[name][k]][low:high].reshape(
-                                target.shape
-                            )
-                        else:
-                            target[...] = 0
+                    column.widen(values)
+                target = column.array[low:high]
+                target[...] = values.reshape(target.shape)
             at += segment.rows
-
-
-def _frames_in(options: ReplayOptions, obs: FieldForm) -> dict[str, int]:
-    """Return the number of frames of each stack in a (compressed) observation, by the path of its
-    leaf.
-    """
-    frames = {
-        f"obs{tree.name_of(path)}": size for path, size in stacks_in(options.frame_stack).items()
-    }
-    paths = [leaf.path for leaf in obs.leaves]
-    for path in frames:
-        if path not in paths:
-            raise MemoryContractError(
-                f"frame_stack says that {path} is a stack of frames; it is not a single array: the "
-                f"arrays are {', '.join(paths)}"
-            )
-    return frames

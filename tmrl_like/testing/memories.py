@@ -299,8 +299,9 @@ class MemoryContract:
         transitions finds no fault either.
         """
         produced = self._by_identity(workers)
-        assert self._trainable(memory)
-        for transition in self._trainable(memory):
+        transitions = self._trainable(memory)
+        assert transitions
+        for transition in transitions:
             step = produced[self._identity_of(transition[3])]
             assert not step.is_reset
             check_transition(step.original, transition)

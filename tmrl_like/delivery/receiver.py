@@ -384,8 +384,8 @@ class Receiver:
                 self._due.setdefault(receipt[:2], False)
 
     def remind(self, worker: str) -> None:
-        """Tell a worker in lockstep again how far training has come; the previous message may be
-        lost.
+        """Tell a worker in lockstep again how far training has come: a server with full queues may
+        have dropped the last word, and a worker whose entries are all stored sends none again.
         """
         with self._lock:
             for process, progress in self._processes.items():

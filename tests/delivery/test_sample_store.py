@@ -57,7 +57,7 @@ def files(folder):
 def samples_of(opened, *arguments):
     """Return the samples that a trainer finds in the store when it starts."""
     store = opened(*arguments)
-    found = [int(sample.obs) for buffer in Receiver(store).replay() for sample in buffer]
+    found = [int(sample.obs) for buffer in Receiver().replay(store.files()) for sample in buffer]
     store.close()
     return found
 
@@ -109,7 +109,7 @@ def test_what_follows_a_damaged_packet_begins_a_stretch(opened, folder):
     messages = [packet_of(number, numbered(number)) for number in (1, 2, 3)]
     path, _ = written(opened, folder, messages)
     path.write_bytes(path.read_bytes().replace(messages[1], bytes(len(messages[1]))))
-    buffers = list(Receiver(opened()).replay())
+    buffers = list(Receiver().replay(opened().files()))
     found = [(buffer.stream, int(buffer.memory[0].obs)) for buffer in buffers]
     assert found == [("w/7/0/1", 1), ("w/7/0/3", 3)]
 

@@ -53,6 +53,13 @@ def noise(entry, size=50):
     return encode_packet(packet, Random(entry).randbytes(size))
 
 
+def answers_of(receiver):
+    """Return the messages that are due to the workers, which are then sent."""
+    sent = []
+    receiver.answer(lambda data: sent.append(m.decode(data)[0]) or True)
+    return sent
+
+
 def header_of(message):
     packet, _ = m.decode(message)
     assert isinstance(packet, m.SamplePacket)

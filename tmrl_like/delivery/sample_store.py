@@ -82,15 +82,6 @@ _head_decoder = msgspec.msgpack.Decoder(StoreHead)
 Messages = Sequence[bytes | memoryview]
 
 
-class StoredPacket(NamedTuple):
-    """An undamaged packet, and the first entry that was taken from it (`begin`)."""
-
-    packet: m.SamplePacket
-    columns: memoryview
-    message: memoryview
-    begin: int
-
-
 @dataclass(frozen=True)
 class StoredFile:
     """The content of a file."""
@@ -99,8 +90,10 @@ class StoredFile:
     head: StoreHead
     messages: list[memoryview]
 
-    def packets(self) -> Iterator[StoredPacket]:
-        """Yield the undamaged packets; log and skip damaged ones."""
+    def packets(self) -> Iterator[tuple[m.SamplePacket, memoryview, int]]:
+        """Yield the undamaged packets, each with its columns and the first entry that was taken
+        from it; log and skip damaged ones.
+        """
         damaged = 0
         for message, (_, begin) in zip(self.messages, self.head.parts, strict=True):
             try:
@@ -110,7 +103,7 @@ class StoredFile:
                 damaged += 1
                 continue
             if isinstance(packet, m.SamplePacket):
-                yield StoredPacket(packet, columns, message, begin)
+                yield packet, columns, begin
         if damaged:
             log.error("%s is damaged in %d places: packets in it are lost", self.path, damaged)
 

@@ -187,9 +187,9 @@ class Checkpoints:
         share(training, ranks)
         if updater is not None and is_resumed:
             training = _training(updater(training, make), "updater_fn")
-        self.receiver = Receiver(
-            self._stores[-1], run, training.memory.memory_size, check=self.check_of(training)
-        )
+        store = self._stores[-1]
+        store.keep_samples = training.memory.memory_size
+        self.receiver = Receiver(store, run, check=self.check_of(training))
         self._replay(training, counts=resume != "memory")
         if resume == "memory":
             self._give_up(path)

@@ -347,14 +347,11 @@ class SampleLog:
         # leave some space to other programs, such as a trainer that stores its samples there
         if disk.free - size_bytes < min(disk.total // 20, _LEFT_BYTES):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(path, size_bytes)
         try:
-            reserve(path, size_bytes)
             return Segment(path)
-        except OSError as error:
-            if not isinstance(error, FileExistsError):
-                # it may exist, although it cannot be opened or mapped
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        except OSError:  # descriptors or memory are lacking
+            path.unlink()
             raise
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tmrl_like.base.budgets import Bucket
-from tmrl_like.delivery.folder import has_writer, leave, lock_for_reading
+from tmrl_like.delivery.folder import has_writer, is_private, leave, lock_for_reading
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.segments import incarnations_in
 from tmrl_like.delivery.sender import Send, Sender
@@ -217,6 +217,14 @@ class Outbox:
             if not self._senders:
                 return
             is_orphan = not has_writer(self._path)
+            kept = sum(sender.kept for sender in self._senders.values())
+            if is_orphan and kept:
+                log.warning(
+                    "the process of worker %s has ended, and %d of its samples are not stored: %s",
+                    self.worker,
+                    kept,
+                    "they are lost" if is_private(self._path) else "its next process sends them",
+                )
             for sender in self._senders.values():
                 source = sender.source
                 source.close(remove=is_orphan and source.ends_at(source.stored))

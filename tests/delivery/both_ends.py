@@ -26,22 +26,14 @@ class Ends:
     """The sample logs of a worker and their outbox. Other attributes are the outbox's."""
 
     def __init__(
-        self,
-        root=None,
-        incarnation=1,
-        clock=None,
-        log_bytes=512 << 20,
-        file_bytes=1 << 20,
-        lanes=1,
-        **options,
+        self, root=None, incarnation=1, clock=None, log_bytes=512 << 20, lanes=1, **options
     ):
         self._options = OutboxOptions(**{"max_age_s": 1e9} | options)
         self._clock = clock or Clock()
         self.folder = open_folder(root, "w")
         self.path, self._dead = self.folder.path, self.folder.dead
         self.logs = [
-            SampleLog(self.folder, log_bytes, incarnation + lane, file_bytes, logs=lanes)
-            for lane in range(lanes)
+            SampleLog(self.folder, log_bytes, incarnation + lane, lanes) for lane in range(lanes)
         ]
         self.log = self.logs[0]
         self.outbox = self.reader()

@@ -10,6 +10,7 @@ from kit.packets import numbered, packet_of
 from receiving import Trainer, trainer_of
 
 from tmrl_like.delivery import receiver as module
+from tmrl_like.delivery import sample_store
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
@@ -162,9 +163,11 @@ def test_what_is_not_admitted_is_dropped_acknowledged_and_a_break(keeper):
 # -- the next process ------------------------------------------------------------------------------
 
 
-def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened):
+def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened, monkeypatch):
+    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)
+
     def begin():
-        store = opened(small_bytes=1)
+        store = opened()
         store.keep_samples = 2
         trainer = Trainer(store=store, run="run")
         return store, trainer, sum(map(len, trainer.receiver.replay(store.files())))

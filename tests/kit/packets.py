@@ -71,12 +71,11 @@ class Stores:
 
     def __init__(self, folder, stack):
         self.folder, self._stack = folder, stack
-        self.options = {}  # of all
 
-    def __call__(self, *arguments, **options):
+    def __call__(self, *arguments):
         lock = lock_folder(self.folder)
         assert lock is not None, "the store before is not closed"
-        store = SampleStore(self.folder, lock, *arguments, **self.options | options)
+        store = SampleStore(self.folder, lock, *arguments)
         self._stack.callback(store.close)
         return store
 

@@ -24,6 +24,7 @@ from tmrl_like.base.files import disk, lock_folder
 from tmrl_like.delivery import (
     folder,
     outbox,
+    receiver,
     sample_log,
     sample_store,
     segments,
@@ -106,6 +107,11 @@ def _put_under(made, patches):
 
         return make_one
 
+    patch(sample_log, "FILE_BYTES", 4096)
+    patch(sample_log, "FILE_ROWS", 4)
+    patch(sample_store, "SMALL_BYTES", 3000)
+    patch(sample_store, "SMALL_FILES", 4)
+    patch(receiver, "_GROUP_BYTES", 20_000)
     for module in (sample_log, source):
         patch(module, "Segment", held(segments.Segment, "close"))
     patch(outbox, "lock_for_reading", held(folder.lock_for_reading, "release"))

@@ -37,6 +37,7 @@ _ASK_AGAIN_S = 0.5
 _PACKET_BYTES = 1000  # about; what a packet counts for in addition to its message
 _MAX_PROCESSES = 4096
 _MERGED_SAMPLES = 10_000
+_GROUP_BYTES = 16 << 20  # about how much is stored at once
 _MAX_REASON = 2000
 # of each worker, identified by its name, whatever its key:
 _PROCESSES = m.MAX_TAKEN_OVER + 100  # burst of new ones; then one per second
@@ -449,11 +450,11 @@ class Receiver:
     def _write_group(self, now: float) -> bool:
         """Begin to store the first packets; return False if there are none, or it is too early."""
         group: list[_Waiting] = []
-        size_bytes, most_bytes = 0, math.inf if self._store is None else self._store.group_bytes
+        size_bytes = 0
         for waiting in self._waiting:
             progress = waiting.progress
             is_open = waiting.last.entry > progress.confirmed and not progress.rejection
-            if is_open or size_bytes >= most_bytes:
+            if is_open or size_bytes >= _GROUP_BYTES:
                 break
             group.append(waiting)
             size_bytes += waiting.size_bytes
@@ -461,7 +462,7 @@ class Receiver:
         if self._store is None or not kept:
             self._note_stored(len(group))
             return bool(group)
-        if size_bytes < most_bytes and not self._store.is_due(now):
+        if size_bytes < _GROUP_BYTES and not self._store.is_due(now):
             return False
         self._writing = len(group)
         messages = [waiting.message for waiting in kept]

@@ -65,7 +65,6 @@ class Checkpoints:
         ranks: of several, rank 0 writes checkpoints.
         sync_every_s: longest time until samples are synced to the disk, in seconds.
         check_of: makes the check that a training's samples from workers must pass.
-        make_store: makes the store.
         beside: starts a writing thread with this name.
         lock_within_s: with several ranks, how long to wait, in seconds, for a process that holds
             the folder, and perhaps was killed, to end.
@@ -78,7 +77,6 @@ class Checkpoints:
     ranks: Alone = field(default_factory=Alone)
     sync_every_s: float = 0.0
     check_of: Callable[[TrainingOffline], BlockCheck | None] = lambda training: None
-    make_store: Callable[..., SampleStore] = SampleStore
     beside: Callable[[str], Executor] = thread_beside
     lock_within_s: float = 10.0
 
@@ -149,7 +147,7 @@ class Checkpoints:
         try:
             lock = lock_folder(folder, self.lock_within_s if self.ranks.size > 1 else 0.0)
             if lock is not None:
-                return self.make_store(folder, lock, self.sync_every_s, *self._threads[1:])
+                return SampleStore(folder, lock, self.sync_every_s, *self._threads[1:])
         except OSError as error:
             if lock is not None:
                 lock.release()

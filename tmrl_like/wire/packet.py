@@ -311,8 +311,7 @@ def decode_body(packet: SamplePacket, columns: bytes | memoryview) -> SampleBloc
         segment, size = layout.columns(part.rows, part.sizes, data[end:])
         segments.append(segment)
         end += size
-    columns, _ = _TIMING_LAYOUT.columns(packet.samples, (), data[end:])
-    timing = Timing(*columns.leaves)
+    timing = Timing(*_TIMING_LAYOUT.columns(packet.samples, (), data[end:])[0].leaves)
     if segments and (timing.policy_version.min() < 0 or timing.source.max() >= len(ActionSource)):
         raise DecodingError("policy versions or sources of actions that do not exist")
     return SampleBlock(tuple(segments), timing, size_bytes)

@@ -16,6 +16,7 @@ others.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -188,7 +189,7 @@ class _PackSource:
         self._lines = [f"def pack(into, at, s, {', '.join(TIMING)}):"]
         self._constants: dict[str, Any] = {"ndarray": np.ndarray, "travels": travels}
         self._leaves: list[tuple[Leaf, str]] = []  # each with the name of its variable
-        self._count = 0
+        self._names = map("x{}".format, itertools.count())
         self._check(schema, "s")
         self._store(fields)
 
@@ -202,7 +203,7 @@ class _PackSource:
             self._leaves.append((node, value))
             self._check_leaf(node, value)
             return
-        names = [self._name("v") for _ in node.items]
+        names = [next(self._names) for _ in node.items]
         if isinstance(node, DictNode):
             self._refuse_if(
                 f"type({value}) is not dict or tuple({value}) != {self._constant(node.keys)}"
@@ -268,12 +269,8 @@ class _PackSource:
     def _refuse_if(self, condition: str) -> None:
         self._lines.append(f"if {condition}: return False")
 
-    def _name(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}{self._count}"
-
     def _constant(self, value: Any) -> str:
-        name = self._name("c")
+        name = next(self._names)
         self._constants[name] = value
         return name
 

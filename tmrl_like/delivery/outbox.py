@@ -41,7 +41,7 @@ class Outbox:
         worker: str,
         incarnations: Sequence[int],
         dead: Sequence[int],
-        options: OutboxOptions | None = None,
+        options: OutboxOptions,
         clock: Callable[[], float] = time.monotonic,
         epoch_s: float = 0.0,
     ) -> None:
@@ -57,7 +57,7 @@ class Outbox:
         self.worker = worker
         self.incarnations = tuple(incarnations)
         self._path = path
-        self._options = options = options or OutboxOptions()
+        self._options = options
         self._clock = clock
         self._lock = lock_for_reading(path)
         # the connection's thread sends; other threads ask how far it is, and close

@@ -70,7 +70,7 @@ class SampleLog:
     def __init__(
         self,
         folder: WorkerFolder,
-        max_bytes: int = 512 << 20,
+        max_bytes: int,
         incarnation: int = 0,
         logs: int = 1,
     ) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+from kill_lines import Killed
 from settling import settle
 from world import World
 
@@ -119,8 +120,17 @@ def _put_under(made, patches):
 
 
 def _no_thread(run, name):
-    """Return what a session takes for its thread: joining it runs the thread's function."""
-    return SimpleNamespace(join=lambda timeout_s: run(), native_id=0)
+    """Return what a session takes for its thread: joining it runs the thread's function. A process
+    that is killed in it does nothing more.
+    """
+
+    def join(timeout_s):
+        run()
+        failure = run.__self__._failure
+        if isinstance(failure, Killed):
+            raise failure
+
+    return SimpleNamespace(join=join, native_id=0)
 
 
 def live(seed, steps, lines=None, change=None):

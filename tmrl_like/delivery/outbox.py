@@ -217,8 +217,7 @@ class Outbox:
             if not self._senders:
                 return
             is_orphan = not has_writer(self._path)
-            kept = sum(sender.kept for sender in self._senders.values())
-            if is_orphan and kept:
+            if is_orphan and (kept := sum(sender.kept for sender in self._senders.values())):
                 log.warning(
                     "the process of worker %s has ended, and %d of its samples are not stored: %s",
                     self.worker,

@@ -313,13 +313,13 @@ class SampleStore:
             self._remove(number)
 
     def _remove(self, number: int) -> None:
-        if self._files.pop(number, None) is not None:
-            try:
-                disk.remove(self._path(number))
-            except OSError as error:
-                log.warning(
-                    "cannot remove %s, which is not needed any more: %s", self._path(number), error
-                )
+        del self._files[number]
+        try:
+            disk.remove(self._path(number))
+        except OSError as error:
+            log.warning(
+                "cannot remove %s, which is not needed any more: %s", self._path(number), error
+            )
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:010d}{SUFFIX}"

@@ -14,10 +14,8 @@ from kit.boxes import box
 
 from tmrl_like.replay.contract import MemoryDataloading
 
-NUMBERED_SPACES = (
-    spaces.Box(0.0, 1 << 24, (3,), np.float32),
-    box(1.0, 1),
-)
+NUMBERED_SPACES = spaces.Box(0.0, 1 << 24, (3,), np.float32), box(1.0, 1)
+EPISODE_STEPS = 100
 
 
 class NumberedEnv(gymnasium.Env):
@@ -30,17 +28,10 @@ class NumberedEnv(gymnasium.Env):
     make samples larger.
     """
 
-    def __init__(
-        self,
-        tally,
-        worker=0,
-        period_s=0.01,
-        episode_steps=100,
-        ballast_bytes=0,
-    ):
+    def __init__(self, tally, worker=0, period_s=0.01, ballast_bytes=0):
         self.observation_space, self.action_space = NUMBERED_SPACES
         self._tally, self._worker, self._period_s = Path(tally), worker, period_s
-        self._episode_steps, self._ballast_bytes = episode_steps, ballast_bytes
+        self._ballast_bytes = ballast_bytes
         self._counter = None
         self._incarnation = self._number = self._step = 0
         self._due = 0.0
@@ -60,7 +51,7 @@ class NumberedEnv(gymnasium.Env):
         time.sleep(max(0.0, self._due - time.perf_counter()))
         self._step += 1
         obs, info = self._next()
-        return obs, 0.0, self._step >= self._episode_steps, False, info
+        return obs, 0.0, self._step >= EPISODE_STEPS, False, info
 
     def _next(self):
         obs = np.array([self._worker, self._incarnation, self._number], np.float32)
@@ -118,15 +109,12 @@ class Audit:
     Attributes:
         produced: how many samples the environments produced.
         lost: samples that were produced but not recorded.
-        lost_at_end: how many of these come after the last recorded sample of their incarnation; for
-            a killed worker, its last samples.
         doubled: samples recorded more than once, one item for each repetition.
         out_of_order: samples recorded after one that was produced later.
     """
 
     produced: int
     lost: list
-    lost_at_end: int
     doubled: list
     out_of_order: list
 
@@ -137,8 +125,8 @@ class Audit:
 
     def __str__(self):
         text = (
-            f"{self.produced} produced, {len(self.lost)} lost ({self.lost_at_end} of them last), "
-            f"{len(self.doubled)} doubled, {len(self.out_of_order)} out of order"
+            f"{self.produced} produced, {len(self.lost)} lost, {len(self.doubled)} doubled, "
+            f"{len(self.out_of_order)} out of order"
         )
         wrong = (*self.lost, *self.doubled, *self.out_of_order)
         return ": ".join([text, *filter(None, [", ".join(map(str, wrong[:5]))])])
@@ -165,7 +153,4 @@ def audit(rows, counts):
         for n in range(count)
         if (row := (*key, n)) not in seen
     ]
-    lost_at_end = sum(
-        number > newest.get((worker, incarnation), -1) for worker, incarnation, number in lost
-    )
-    return Audit(len(seen) + len(lost), lost, lost_at_end, doubled, out_of_order)
+    return Audit(len(seen) + len(lost), lost, doubled, out_of_order)

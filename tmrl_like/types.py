@@ -263,7 +263,6 @@ class Buffer:
         self.stream = stream
         self.blocks = tuple(blocks)
         self._memory: list[Sample] | None = None if blocks else [_as_sample(row) for row in memory]
-        self._length = sum(map(len, self.blocks)) + (len(self._memory) if self._memory else 0)
 
     @property
     def memory(self) -> list[Sample]:
@@ -273,7 +272,7 @@ class Buffer:
         return self._memory
 
     def __len__(self) -> int:
-        return self._length
+        return sum(map(len, self.blocks)) if self.blocks else len(self.memory)
 
     def __iter__(self) -> Iterator[Sample]:
         return iter(self.memory)

@@ -75,7 +75,8 @@ def run_trainer(keys, port, nodes, pipe):
     folder = keys.parent / f"log-{port}"
     memory = ReplayMemory(memory_size=100_000)
     store = SampleStore(folder, lock_folder(folder))
-    receiver = Receiver(store, "fleet", keep_samples=memory.memory_size)
+    store.keep_samples = memory.memory_size
+    receiver = Receiver(store, "fleet")
     dialled = link_to_engine(nodes) if nodes else link_to(port, keys)
     link = trainer_link(dialled, m.Spaces(*SPACES), receiver)
     pipe.send("ready")

@@ -67,7 +67,7 @@ def run_trainer(port, keys, kind, pipe):
     tune_process(threads=1)
     memory = ReplayMemory(memory_size=100_000 if kind == "packets" else 10_000)
     check = SampleCheck(*spaces_of(kind), memory)
-    receiver = Receiver(None, "bench", keep_samples=memory.memory_size, check=check)
+    receiver = Receiver(None, "bench", check=check)
     link = trainer_link(link_to(port, keys), Spaces(*SPACES), receiver)
     pipe.send("ready")
     received, ended_at = 0, 0.0

@@ -23,32 +23,24 @@ def sample(i=0, size=3):
 
 
 class Ends:
-    """The sample logs of a worker and their outbox. Other attributes are the outbox's."""
+    """The sample logs of a worker and their outbox, whose time is that of `clock`. Other attributes
+    are the outbox's.
+    """
 
-    def __init__(
-        self,
-        root=None,
-        incarnation=1,
-        clock=None,
-        log_bytes=512 << 20,
-        file_bytes=1 << 20,
-        lanes=1,
-        **options,
-    ):
+    def __init__(self, root=None, incarnation=1, log_bytes=512 << 20, lanes=1, **options):
         self._options = OutboxOptions(**{"max_age_s": 1e9} | options)
-        self._clock = clock or Clock()
+        self.clock = Clock()
         self.folder = open_folder(root, "w")
         self.path, self._dead = self.folder.path, self.folder.dead
         self.logs = [
-            SampleLog(self.folder, log_bytes, incarnation + lane, file_bytes, logs=lanes)
-            for lane in range(lanes)
+            SampleLog(self.folder, log_bytes, incarnation + lane, lanes) for lane in range(lanes)
         ]
         self.log = self.logs[0]
         self.outbox = self.reader()
 
     def reader(self, **options):
         own = [log.incarnation for log in self.logs]
-        return Outbox(self.path, "w", own, self._dead, self._options, self._clock, **options)
+        return Outbox(self.path, "w", own, self._dead, self._options, self.clock, **options)
 
     def __getattr__(self, name):
         return getattr(self.outbox, name)

@@ -4,22 +4,18 @@ import pytest
 from both_ends import Ends
 from kit.packets import Stores
 
-
-@pytest.fixture
-def log_options():
-    """Options of all sample logs of a test."""
-    return {}
+from tmrl_like.delivery import sample_log
 
 
 @pytest.fixture
-def ends(log_options):
+def ends():
     """Return a function that makes both ends of a worker's delivery; close those that a test leaves
     open.
     """
     with contextlib.ExitStack() as stack:
 
         def make(*arguments, **options):
-            made = Ends(*arguments, **log_options | options)
+            made = Ends(*arguments, **options)
             stack.callback(made.close)
             return made
 
@@ -45,5 +41,5 @@ def opened(folder):
 
 
 @pytest.fixture
-def small_files(log_options):
-    log_options["file_bytes"] = 4096
+def small_files(monkeypatch):
+    monkeypatch.setattr(sample_log, "FILE_BYTES", 4096)

@@ -1,21 +1,22 @@
 """The trainer's end of delivery in a test, without a connection or a training thread."""
 
-from kit.packets import numbered, packet_of
+from kit.packets import answers_of, numbered, packet_of
 
-from tmrl_like.delivery.receiver import Receiver, WorkerLimits
+from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.wire import messages as m
 
 
 def trainer_of(store):
     """Return a trainer with a sample store."""
-    return Trainer(store=store, run="run", keep_samples=100)
+    store.keep_samples = 100
+    return Trainer(store=store, run="run")
 
 
 class Trainer:
     """A receiver whose training thread is played by the test."""
 
-    def __init__(self, limits=WorkerLimits(), **options):  # noqa: B008 - frozen
-        self.receiver = Receiver(limits=limits, **options)
+    def __init__(self, **options):
+        self.receiver = Receiver(**options)
         self.inbox = []
         self.now = 0.0
 
@@ -52,7 +53,7 @@ class Trainer:
         ]
 
     def due(self):
-        return self.receiver.due()
+        return answers_of(self.receiver)
 
     def write(self, now):
         """Store all that waits; return what is acknowledged to the worker: received and stored

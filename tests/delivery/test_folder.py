@@ -24,6 +24,12 @@ def opened(tmp_path):
         folder.close()
 
 
+@pytest.fixture
+def shared_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_module, "shared_memory", lambda: tmp_path)
+    return tmp_path
+
+
 def test_two_workers_of_one_name_do_not_share_a_folder(opened, tmp_path):
     opened("arm")
     with pytest.raises(
@@ -92,12 +98,6 @@ def test_one_that_sends_waits_for_the_one_before_and_gives_up_after_a_while(spoo
         lock_for_reading(box.path, within_s=0.0)
 
 
-@pytest.fixture
-def shared_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_module, "shared_memory", lambda: tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("is_writer_first", [False, True])
 def test_a_private_folder_goes_with_the_last_of_the_two_that_use_it(
     spool, shared_memory, is_writer_first
@@ -127,13 +127,18 @@ def test_private_folders_that_nobody_uses_are_removed_when_they_are_not_just_bei
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
-def test_what_is_not_stored_stays_in_a_spool_when_both_have_left_and_nothing_else(spool, is_stored):
-    box = spool()
+@pytest.mark.parametrize("is_private", [False, True])
+def test_what_is_not_stored_stays_in_a_spool_when_both_have_left_and_nothing_else(
+    spool, shared_memory, caplog, is_private, is_stored
+):
+    box = spool(root=None) if is_private else spool()
     box.fill(1)
     box.emptied()
     box.ack(int(is_stored), 1)
     box.close()
-    assert len(list(box.path.glob("*.entries"))) == (0 if is_stored else 1)
+    assert len(list(box.path.glob("*.entries"))) == (not is_stored and not is_private)
+    assert caplog.text.count("1 of its samples are not stored") == (not is_stored)
+    assert ("they are lost" in caplog.text) == (is_private and not is_stored)
 
 
 def test_a_link_that_leaves_before_its_robot_leaves_everything_to_it(spool):

@@ -6,7 +6,6 @@ import threading
 import numpy as np
 import pytest
 from both_ends import Taker, nothing
-from kit.clocks import Clock
 from kit.failing import failing
 
 from tmrl_like.delivery import segments
@@ -57,9 +56,8 @@ def test_a_packet_leaves(ends, options, steps):
 
 
 def test_a_packet_leaves_when_its_first_sample_is_old(ends):
-    clock, wire = Clock(), Taker()
-    box = ends(clock=clock, max_age_s=1.0)
-    for clock.now in (10.0, 10.9, 11.8, 12.0, 12.9, 13.0):
+    box, wire = ends(max_age_s=1.0), Taker()
+    for box.clock.now in (10.0, 10.9, 11.8, 12.0, 12.9, 13.0):
         box.fill(0)
         box.pumped(wire)
     assert [packet.samples for packet in wire.packets] == [3, 3]
@@ -126,12 +124,11 @@ def test_the_window_limits_what_is_on_its_way_and_so_does_a_full_connection(ends
 
 
 def test_a_backlog_is_sent_in_turns_between_which_the_link_gives_signs_of_life(ends):
-    clock, wire = Clock(), Taker()
-    box = ends(clock=clock, max_samples=1)
+    box, wire = ends(max_samples=1), Taker()
     box.fill(*range(50))
 
     def send(data):
-        clock.now += 0.06
+        box.clock.now += 0.06
         return wire.send(data)
 
     for sent in (2, 4):
@@ -201,40 +198,36 @@ def test_another_link_goes_on_behind_what_is_stored(sent):
     "they leave again four times a second at most",
 )
 def test_who_asks_again_and_again_is_heard_four_times_a_second(ends):
-    clock, wire = Clock(), Taker()
-    box = ends(clock=clock)
+    box, wire = ends(), Taker()
     box.fill(0)
     box.hasten()
     for i in range(100):
-        clock.now = i / 100
+        box.clock.now = i / 100
         box.pumped(wire)
         box.ack(0, 0, again=True)
     assert len(wire.packets) == 5
 
 
 def test_a_silence_makes_what_is_not_received_go_out_again(ends):
-    clock, wire = Clock(), Taker()
-    box = ends(clock=clock, max_samples=2, min_samples=2)
+    box, wire = ends(max_samples=2, min_samples=2), Taker()
     box.fill(*range(2))
-    for clock.now, spans in ((0.0, 1), (4.0, 1), (6.0, 2), (12.0, 2), (17.0, 3), (36.0, 3)):
+    for box.clock.now, spans in ((0.0, 1), (4.0, 1), (6.0, 2), (12.0, 2), (17.0, 3), (36.0, 3)):
         assert box.pumped(wire).spans == [(1, 2)] * spans, "patience grows"
     box.ack(stored=0, received=2)
-    for clock.now, spans in ((40.0, []), (44.0, [(2, 2)]), (50.0, [])):
+    for box.clock.now, spans in ((40.0, []), (44.0, [(2, 2)]), (50.0, [])):
         assert box.pumped().spans == spans, "the last entry asks what is stored"
     box.ack(stored=2, received=2)
-    clock.now = 1e6
+    box.clock.now = 1e6
     assert box.pumped().packets == []
     assert box.unacknowledged_samples() == 0
 
 
 def test_what_was_sent_after_a_while_without_anything_is_not_silence(ends):
-    clock = Clock()
-    box = ends(clock=clock, max_samples=1)
-    for clock.now in (0.0, 100.0):
+    box = ends(max_samples=1)
+    for newest, box.clock.now in ((1, 0.0), (2, 100.0)):
         box.fill(0)
         assert len(box.pumped().packets) == 1
         assert box.pumped().packets == []
-        newest = 1 + (clock.now > 0)
         box.ack(newest, newest)
 
 
@@ -245,9 +238,13 @@ def test_what_was_sent_after_a_while_without_anything_is_not_silence(ends):
 def test_beyond_its_limit_new_samples_are_dropped_and_counted_once_and_a_break_follows(
     spool, small_files, caplog
 ):
-    clock, taker = Clock(), Taker()
-    box = spool(clock=clock, log_bytes=20_000)
-    for clock.now, lost, lines in ((0.0, 500, 1), (599.0, 500, 1), (700.0, 0, 1), (701.0, 500, 2)):
+    box, taker = spool(log_bytes=20_000), Taker()
+    for box.clock.now, lost, lines in (
+        (0.0, 500, 1),
+        (599.0, 500, 1),
+        (700.0, 0, 1),
+        (701.0, 500, 2),
+    ):
         box.fill(*range(lost))
         assert box.unacknowledged_samples()
         box.pump(nothing, False)

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from both_ends import Taker
+from kit.packets import answers_of
 
 from tmrl_like.delivery.segments import (
     END,
@@ -40,7 +41,7 @@ def found(box):
     for _ in range(10):
         box.deliver(taker)
     assert incarnations_in(box.path) == [box.log.incarnation]
-    assert not any(ack.again for ack in taker.receiver.due())
+    assert not any(ack.again for ack in answers_of(taker.receiver))
     return taker
 
 

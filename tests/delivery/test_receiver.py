@@ -9,7 +9,9 @@ from kit.episodes import episode
 from kit.packets import numbered, packet_of
 from receiving import Trainer, trainer_of
 
-from tmrl_like.delivery.receiver import Receiver, WorkerLimits
+from tmrl_like.delivery import receiver as module
+from tmrl_like.delivery import sample_store
+from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import encode_packet
@@ -34,7 +36,7 @@ def replayed(store):
     """Return the streams that the next process finds, each with its samples."""
     return [
         (buffer.stream, [int(sample.obs) for sample in buffer.memory])
-        for buffer in Receiver(store).replay()
+        for buffer in Receiver().replay(store.files())
     ]
 
 
@@ -161,11 +163,14 @@ def test_what_is_not_admitted_is_dropped_acknowledged_and_a_break(keeper):
 # -- the next process ------------------------------------------------------------------------------
 
 
-def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened):
+def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened, monkeypatch):
+    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)
+
     def begin():
-        store = opened(small_bytes=1)
-        trainer = Trainer(store=store, run="run", keep_samples=2)
-        return store, trainer, sum(map(len, trainer.receiver.replay()))
+        store = opened()
+        store.keep_samples = 2
+        trainer = Trainer(store=store, run="run")
+        return store, trainer, sum(map(len, trainer.receiver.replay(store.files())))
 
     store, trainer, _ = begin()
     for incarnation, entries in ((7, 3), (8, 8)):
@@ -176,7 +181,8 @@ def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened):
     store.close()
     store, trainer, in_memory = begin()
     assert 2 <= in_memory < 5
-    assert (trainer.receiver.samples, trainer.receiver.run) == (11, "run")
+    assert trainer.receiver.samples == 11
+    assert store.run == "run"
     for first, last, incarnation in ((1, 3, 7), (1, 8, 8), (4, 4, 7)):
         trainer.give(first, last, incarnation=incarnation)
     assert trainer.taken == [(4, "w/7/0/4")]
@@ -203,8 +209,7 @@ def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, ca
     assert all(trainer.receiver.rejection_of(delivery.receipt) for delivery in trainer.inbox)
     trainer.receiver.write(0.0)
     dismissal = m.Dismissal("w", 7, "obs is float64, it was float32")
-    assert trainer.due() == [dismissal]
-    trainer.receiver.not_said(dismissal)
+    trainer.receiver.answer(lambda data: False)
     assert trainer.receiver.pending
     assert trainer.due() == [dismissal], "what could not be sent is sent later"
     assert not trainer.receiver.pending
@@ -231,9 +236,9 @@ def test_what_was_rejected_may_come_again_to_the_next_process_of_the_training(
     keeper.receiver.reject(keeper.inbox[1].receipt, "the third does not fit")
     keeper.receiver.finish()
     store.close()
-    successor = Trainer(store=opened())
-    list(successor.receiver.replay())
-    assert successor.receiver.receipts == (Receipt("w", 7, 1), Receipt("w", 8, 1))
+    successor = Receiver()
+    list(successor.replay(opened().files()))
+    assert successor.receipts == (Receipt("w", 7, 1), Receipt("w", 8, 1))
 
 
 def test_a_rejected_process_that_goes_on_sending_is_rejected_again_but_not_for_each_packet(trainer):
@@ -257,23 +262,17 @@ def live_and_end(trainer, first, number):
     trainer.store()
 
 
-def test_processes_that_ended_long_ago_are_forgotten(trainer):
-    for first in range(1, 5000, 250):
-        live_and_end(trainer, first, 250)
-    known = [incarnation for _, incarnation, _ in trainer.receiver.receipts]
-    assert len(known) <= 4096
-    assert known[-4000:] == list(range(1001, 5001))
-
-
-def test_a_process_that_is_still_heard_is_not_forgotten(trainer):
-    trainer.give(1)
+def test_processes_that_ended_long_ago_are_forgotten_and_one_that_is_still_heard_is_not(trainer):
     for k in range(20):
         live_and_end(trainer, 1000 + 250 * k, 250)
-        trainer.give(2 + k)
+        trainer.give(1 + k)
         trainer.store()
+    *ended, (_, live, newest) = trainer.receiver.receipts
+    assert len(ended) < 4096
+    assert [incarnation for _, incarnation, _ in ended[-4000:]] == [*range(2000, 6000)]
+    assert (live, newest) == (7, 20)
     trainer.give(5)  # again
     assert trainer.inbox == []
-    assert trainer.receiver.receipts[-1] == Receipt("w", 7, 21)
 
 
 def test_a_process_whose_packets_are_not_stored_is_not_forgotten(trainer):
@@ -294,7 +293,7 @@ def test_a_process_whose_packets_are_not_stored_is_not_forgotten(trainer):
     "peers", "a worker fills what may wait at the trainer", "the others keep their share"
 )
 def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
-    trainer = Trainer(WorkerLimits(total_bytes=40_000))
+    trainer = Trainer(total_bytes=40_000)
     for entry in range(1, 21):
         trainer.give(entry, worker="bad")
         trainer.give(entry)
@@ -319,13 +318,13 @@ def test_reports_of_episodes_without_samples_are_limited_and_the_packets_acknowl
         first = 1 + (entry - 1) * m.MAX_EPISODES
         trainer.give(first, samples=(), reports=(episode(),) * m.MAX_EPISODES)
     assert len(trainer.inbox) == 199
-    assert sum(len(d.episodes) for d in trainer.inbox) < 2 * trainer.receiver.limits.episodes
+    assert sum(len(d.episodes) for d in trainer.inbox) < 2 * module._REPORTS
 
 
 def test_new_processes_of_one_worker_are_limited_and_those_known_go_on(trainer):
     for incarnation in range(1, 2000):
         trainer.give(1, worker="bad", incarnation=incarnation)
-    assert len(trainer.inbox) < trainer.receiver.limits.processes + 100
+    assert len(trainer.inbox) < module._PROCESSES + 100
     trainer.inbox.clear()
     trainer.give(2, worker="bad", incarnation=1)
     trainer.give(1)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from both_ends import Taker, nothing, sample
+from both_ends import Taker, sample
 from kill_lines import kill_after
 from kit.failing import failing
 
@@ -107,40 +107,31 @@ def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(spool, small_fil
 @pytest.mark.fault(
     "disk", "the worker's disk is full", "the control loop never stops; lost samples are counted"
 )
-def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(
-    spool, small_files, monkeypatch
-):
-    box = spool()
-    with monkeypatch.context() as patch:
-        patch.setattr(sample_log, "reserve", failing(errno.ENOSPC))
-        box.fill(*range(2000))
-        assert "No space left on device; samples may be lost" in box.log.alarm
-        lost = box.log.lost_samples
-        box.log.refill()
-        assert box.log.alarm
-    assert 0 < lost < 2000
-    box.log.refill()
-    assert box.log.alarm == ""
-    box.fill(2000)
-    wire = box.emptied()
-    assert wire.all_numbers == [*range(2000 - lost), 2000]
-    assert wire.packets[-1].breaks == 1
-
-
 @pytest.mark.fault(
     "disk", "the spool's disk is full when a worker starts", "it starts; lost samples are counted"
 )
-def test_a_worker_starts_although_the_disk_is_full(spool, monkeypatch):
+@pytest.mark.parametrize("is_full_at_the_start", [False, True])
+def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(
+    spool, small_files, monkeypatch, is_full_at_the_start
+):
+    box = None if is_full_at_the_start else spool()
     with monkeypatch.context() as patch:
         patch.setattr(sample_log, "reserve", failing(errno.ENOSPC))
-        box = spool()
-        box.fill(0)
-        box.hasten()
-        box.pump(nothing, True)
+        box = box or spool()
+        box.fill(*range(2000))
+        assert "No space left on device; samples may be lost" in box.log.alarm
+        box.log.refill()
+        assert box.log.alarm
+        kept = box.emptied().all_numbers
+    lost = box.log.lost_samples
+    assert kept == [*range(2000 - lost)]
+    assert (lost == 2000) == is_full_at_the_start
+    assert lost
     box.log.refill()
-    box.fill(1)
-    assert box.emptied().all_numbers == [1]
-    assert box.lost_samples == 1
+    assert box.log.alarm == ""
+    box.fill(2000)
+    (packet,) = box.emptied().packets
+    assert (packet.samples, packet.breaks, box.lost_samples) == (1, 1, lost)
 
 
 @pytest.mark.parametrize("elements", [1 << 18, 1 << 20])  # bytes: as large as a file, and larger

@@ -14,6 +14,7 @@ from kit.packets import Stores, entries, head_of, noise, numbered, packet_of
 from receiving import trainer_of
 
 from tmrl_like.base.files import disk, write_whole
+from tmrl_like.delivery import receiver, sample_store
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sample_store import read_file
 from tmrl_like.wire import messages as m
@@ -28,9 +29,10 @@ def power(tmp_path):
 
 
 @pytest.fixture
-def few(opened):
-    """Have small files joined as soon as there are four."""
-    opened.options = {"small_files": 4}
+def few(monkeypatch):
+    """Have files below 2,000 bytes joined as soon as there are four."""
+    monkeypatch.setattr(sample_store, "SMALL_BYTES", 2000)
+    monkeypatch.setattr(sample_store, "SMALL_FILES", 4)
 
 
 def put(store, *messages, now=0.0):
@@ -57,7 +59,7 @@ def files(folder):
 def samples_of(opened, *arguments):
     """Return the samples that a trainer finds in the store when it starts."""
     store = opened(*arguments)
-    found = [int(sample.obs) for buffer in Receiver(store).replay() for sample in buffer]
+    found = [int(sample.obs) for buffer in Receiver().replay(store.files()) for sample in buffer]
     store.close()
     return found
 
@@ -109,7 +111,7 @@ def test_what_follows_a_damaged_packet_begins_a_stretch(opened, folder):
     messages = [packet_of(number, numbered(number)) for number in (1, 2, 3)]
     path, _ = written(opened, folder, messages)
     path.write_bytes(path.read_bytes().replace(messages[1], bytes(len(messages[1]))))
-    buffers = list(Receiver(opened()).replay())
+    buffers = list(Receiver().replay(opened().files()))
     found = [(buffer.stream, int(buffer.memory[0].obs)) for buffer in buffers]
     assert found == [("w/7/0/1", 1), ("w/7/0/3", 3)]
 
@@ -142,7 +144,7 @@ def test_files_of_another_version_are_refused_and_not_taken_for_damage(opened, m
 
 
 def test_small_files_that_follow_each_other_become_one_and_large_ones_stay(opened, folder, few):
-    store = opened(small_bytes=2000)
+    store = opened()
     put_each(store, 1, 2)
     put(store, noise(7, size=3000))
     put_each(store, 4, 5, 6, 7)
@@ -150,7 +152,7 @@ def test_small_files_that_follow_each_other_become_one_and_large_ones_stay(opene
     put_each(store, 8)
     assert files(folder) == [f"{number:010d}.log" for number in (1, 2, 3, 4, 8)]
     store.close()
-    store = opened(small_bytes=2000)
+    store = opened()
     put_each(store, 9, 10, 11)
     assert numbers(store) == list(range(1, 12))
     assert files(folder) == [f"{number:010d}.log" for number in (1, 2, 3, 4, 11)]
@@ -179,7 +181,7 @@ def test_a_file_that_is_cut_off_costs_only_its_own_when_it_is_joined(opened, fol
 
 
 def test_joined_files_go_as_one_and_count_as_all_that_they_hold(opened, folder, few):
-    store = opened(small_bytes=2000)
+    store = opened()
     put(store, noise(1, size=3000))
     put_each(store, 2, 3, 4, 5)
     store.keep_samples = 12
@@ -207,28 +209,28 @@ def test_groups_are_due_one_interval_after_the_other_and_synced_or_not(opened, p
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
-def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order(tmp_path, is_cut):
-    def stores(root, stack):
-        opened = Stores(root / "log", stack)
-        opened.options = {"small_files": 3}
-        return opened
+def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order(
+    tmp_path, monkeypatch, is_cut
+):
+    monkeypatch.setattr(sample_store, "SMALL_FILES", 3)
 
     def work(root, promise):
         with ExitStack() as stack:
-            store = stores(root, stack)(EVERY_S)
+            store = Stores(root / "log", stack)(EVERY_S)
             for number in range(1, 8):
                 put(store, packet_of(number, numbered(number)))
                 promise(number)
 
     def check(root, promised):
         with ExitStack() as stack:
-            found = samples_of(stores(root, stack), EVERY_S)
+            opened = Stores(root / "log", stack)
+            found = samples_of(opened, EVERY_S)
             assert found == list(range(1, len(found) + 1))
             assert len(promised) <= len(found) <= len(promised) + 1
             with PowerDisk(root) as power:
                 # what the next process has read survives another cut
                 power.cut(random.Random(1))
-            assert samples_of(stores(root, stack), EVERY_S) == found
+            assert samples_of(opened, EVERY_S) == found
 
     assert end_at_each_operation(tmp_path, work, check, is_cut) > 40
 
@@ -372,8 +374,9 @@ def test_a_group_that_is_being_written_at_the_end_is_awaited_and_the_disk_not_ca
     assert not caplog.records
 
 
-def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder):
-    store = opened(EVERY_S, group_bytes=10_000)
+def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder, monkeypatch):
+    monkeypatch.setattr(receiver, "_GROUP_BYTES", 10_000)
+    store = opened(EVERY_S)
     taker = trainer_of(store)
     for entry in range(1, 11):
         taker.give(entry)

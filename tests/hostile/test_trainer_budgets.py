@@ -12,9 +12,10 @@ import pytest
 import zstandard
 from kit.allocations import peak_of
 from kit.episodes import episode
+from kit.packets import answers_of
 from kit.trainings import taken
 
-from tmrl_like.delivery.receiver import Receiver, WorkerLimits
+from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import encode_packet
 
@@ -99,7 +100,7 @@ def test_a_packet_takes_no_more_memory_than_it_counts_for(shape, is_compressed):
     "the trainer holds no more than it may hold of all workers",
 )
 def test_what_is_held_of_packets_that_are_much_in_few_bytes_is_bounded():
-    receiver = Receiver(limits=WorkerLimits(total_bytes=16 << 20))
+    receiver = Receiver(total_bytes=16 << 20)
     messages = [message_of(SHAPES["black pictures"], True, first) for first in range(1, 50)]
     assert sum(map(len, messages)) < 1 << 20
     held, peak_bytes = peak_of(
@@ -107,7 +108,7 @@ def test_what_is_held_of_packets_that_are_much_in_few_bytes_is_bounded():
     )
     assert 2 <= len(held) <= 5
     assert peak_bytes < (16 + 2 * 4) << 20
-    assert receiver.due() == [], "what there is no room for comes later"
+    assert answers_of(receiver) == [], "what there is no room for comes later"
 
 
 def test_reports_of_episodes_are_within_the_budget():

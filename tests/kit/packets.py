@@ -53,6 +53,13 @@ def noise(entry, size=50):
     return encode_packet(packet, Random(entry).randbytes(size))
 
 
+def answers_of(receiver):
+    """Return the messages that are due to the workers, which are then sent."""
+    sent = []
+    receiver.answer(lambda data: sent.append(m.decode(data)[0]) or True)
+    return sent
+
+
 def header_of(message):
     packet, _ = m.decode(message)
     assert isinstance(packet, m.SamplePacket)
@@ -64,12 +71,11 @@ class Stores:
 
     def __init__(self, folder, stack):
         self.folder, self._stack = folder, stack
-        self.options = {}  # of all
 
-    def __call__(self, *arguments, **options):
+    def __call__(self, *arguments):
         lock = lock_folder(self.folder)
         assert lock is not None, "the store before is not closed"
-        store = SampleStore(self.folder, lock, *arguments, **self.options | options)
+        store = SampleStore(self.folder, lock, *arguments)
         self._stack.callback(store.close)
         return store
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 from kit.fakes import CountingAgent, CountingEnv, ListMemory
-from kit.packets import packet_of
+from kit.packets import answers_of, packet_of
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import MemoryContractError
@@ -212,9 +212,8 @@ class Run:
                 self.training.total_samples += len(new.buffer)
                 self.receiver.confirm([new.receipt])
         self.receiver.write(self.now)
-        return {
-            ack.worker: ack.stored // n for ack in self.receiver.due() if isinstance(ack, m.Ack)
-        }
+        answers = answers_of(self.receiver)
+        return {ack.worker: ack.stored // n for ack in answers if isinstance(ack, m.Ack)}
 
     def save(self, version=1):
         self.training.kept.version = version

@@ -95,10 +95,10 @@ BREAKS = [
     Break(
         "a segment is freed before it is stored",
         "delivery/outbox.py",
-        "sender.source.forget(sender.stored)",
-        "sender.source.forget(sender.received)",
+        "self._forget(ack.incarnation, ack.stored)",
+        "self._forget(ack.incarnation, ack.received)",
     ),
-    Break("silence is not minded", SENDER, "if self.sent == self.stored or", "if True or"),
+    Break("silence is not minded", SENDER, "if is_settled or", "if True or"),
     Break(
         "what finds no room is not counted",
         "delivery/sample_log.py",

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+from kill_lines import Killed
 from settling import settle
 from world import World
 
@@ -24,6 +25,7 @@ from tmrl_like.base.files import disk, lock_folder
 from tmrl_like.delivery import (
     folder,
     outbox,
+    receiver,
     sample_log,
     sample_store,
     segments,
@@ -106,6 +108,11 @@ def _put_under(made, patches):
 
         return make_one
 
+    patch(sample_log, "FILE_BYTES", 4096)
+    patch(sample_log, "FILE_ROWS", 4)
+    patch(sample_store, "SMALL_BYTES", 3000)
+    patch(sample_store, "SMALL_FILES", 4)
+    patch(receiver, "_GROUP_BYTES", 20_000)
     for module in (sample_log, source):
         patch(module, "Segment", held(segments.Segment, "close"))
     patch(outbox, "lock_for_reading", held(folder.lock_for_reading, "release"))
@@ -113,8 +120,17 @@ def _put_under(made, patches):
 
 
 def _no_thread(run, name):
-    """Return what a session takes for its thread: joining it runs the thread's function."""
-    return SimpleNamespace(join=lambda timeout_s: run(), native_id=0)
+    """Return what a session takes for its thread: joining it runs the thread's function. A process
+    that is killed in it does nothing more.
+    """
+
+    def join(timeout_s):
+        run()
+        failure = run.__self__._failure
+        if isinstance(failure, Killed):
+            raise failure
+
+    return SimpleNamespace(join=join, native_id=0)
 
 
 def live(seed, steps, lines=None, change=None):

@@ -134,6 +134,27 @@ def pass_time(world):
 # -- changes of a whole world: no other fault hits it ----------------------------------------------
 
 
+def lose_last_words(world):
+    """Lose answers about entries that are stored and trained on, while all workers are in
+    lockstep.
+    """
+
+    def is_last_word(data):
+        message, _ = m.decode(data)
+        return isinstance(message, m.Ack) and message.trained >= message.stored > 0
+
+    def lose_some(world):
+        for connection in world.network.connections:
+            for queue in (connection.up, connection.down):
+                for data in filter(is_last_word, [*queue]):
+                    queue.remove(data)
+                    world.count("a message was lost")
+
+    for worker in world.workers:
+        worker.is_in_lockstep = True
+    world.only(lose_some, 0.2)
+
+
 def kill_groups(world):
     """Silence all trainers of a group, kill them with their unsent messages, and restart them in
     another number.

@@ -4,7 +4,6 @@ world.
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 
 import msgspec
@@ -16,7 +15,6 @@ from simulated_machines import Process
 from simulated_network import SimulatedPeerLink
 from simulated_worker import SPACES
 
-from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.ranks import Alone
@@ -82,10 +80,8 @@ class TrainerProcess(Process):
         training = self.training
         self.beside = Beside()
         self.ranks = SimulatedRanks(self.rank, len(training.ranks), training.run)
-        make_store = partial(SampleStore, small_bytes=3000, small_files=4, group_bytes=20_000)
         self.checkpoints = Checkpoints(
             *(training.path, None, None, self.ranks, training.sync_every_s),
-            make_store=make_store,
             beside=lambda name: self.beside,
         )
         self.memory = Memory(training.audit.begin_memory(), training.memory_size)

@@ -62,8 +62,6 @@ class RobotProcess(Process):
                 self.folder,
                 max_bytes=world.options.log_bytes,
                 incarnation=life.incarnation,
-                file_bytes=4096,
-                file_rows=4,
                 logs=lanes,
             )
             self.lanes.append(Lane(log, life))

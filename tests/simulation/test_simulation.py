@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 from breaks import BREAKS, ROOT, seed_that_notices
 from histories import live
-from simulated_faults import kill_groups
+from simulated_faults import kill_groups, lose_last_words
 
 SEEDS, STEPS = 40, 800
 HAPPENED = (
@@ -95,6 +95,11 @@ def test_every_promise_holds_in_a_million_steps(figure):
 def test_groups_that_change_their_size_have_each_sample_once():
     counts = sum((live(seed, STEPS, change=kill_groups).counts for seed in range(4)), Counter())
     assert counts["a group changed its size"] > 5
+
+
+def test_a_worker_in_lockstep_goes_on_though_the_last_word_on_training_is_lost():
+    counts = sum((live(seed, STEPS, change=lose_last_words).counts for seed in range(8)), Counter())
+    assert counts["a message was lost"] > 5
 
 
 def test_a_seed_is_a_history_to_the_byte():

@@ -16,6 +16,7 @@ from kit.trainings import training as training_of
 
 from tmrl_like.base.files import disk, write_atomically
 from tmrl_like.base.functional import partial
+from tmrl_like.delivery import sample_store
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.errors import (
@@ -106,9 +107,9 @@ def test_a_resumed_trainer_has_every_sample_that_was_acknowledged_in_its_order(
     assert second.numbers == list(range(80))
 
 
-def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_path):
-    # a file per packet
-    first = Run(tmp_path, {"memory_size": 25}, make_store=partial(SampleStore, small_bytes=1))
+def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)  # a file per packet
+    first = Run(tmp_path, {"memory_size": 25})
     for number in range(1, 9):
         first.take(number)
     assert len(list((tmp_path / "log").glob("*.log"))) == 3

@@ -11,11 +11,12 @@ from kit.links import DeadLink
 from kit.packets import numbered, packet_of
 
 from tmrl_like.base import clocks
-from tmrl_like.delivery.receiver import Receiver, WorkerLimits
+from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import DivergedError
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.policies.weight_file import Weights, size_of
+from tmrl_like.trainer import trainer_link
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.saver import Saver
@@ -25,14 +26,15 @@ from tmrl_like.wire.policy import PolicyAssembler
 
 
 @pytest.fixture
-def make_link():
+def make_link(monkeypatch):
     """Return a function that makes a link whose session has ended, so that the test makes its
     turns.
     """
 
+    monkeypatch.setattr(trainer_link, "_TURN_S", 1.0)
+
     def make(**options):
-        receiver = Receiver(limits=WorkerLimits(turn_s=1.0))
-        link = TrainerLink(DeadLink(), "t", m.Spaces("o", "a"), receiver, **options)
+        link = TrainerLink(DeadLink(), "t", m.Spaces("o", "a"), **options)
         link.close(0.0)
         return link
 

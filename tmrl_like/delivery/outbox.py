@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tmrl_like.base.budgets import Bucket
-from tmrl_like.delivery.folder import has_writer, leave, lock_for_reading
+from tmrl_like.delivery.folder import has_writer, is_private, leave, lock_for_reading
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.segments import incarnations_in
 from tmrl_like.delivery.sender import Send, Sender
@@ -41,7 +41,7 @@ class Outbox:
         worker: str,
         incarnations: Sequence[int],
         dead: Sequence[int],
-        options: OutboxOptions | None = None,
+        options: OutboxOptions,
         clock: Callable[[], float] = time.monotonic,
         epoch_s: float = 0.0,
     ) -> None:
@@ -57,9 +57,8 @@ class Outbox:
         self.worker = worker
         self.incarnations = tuple(incarnations)
         self._path = path
-        self._options = options = options or OutboxOptions()
+        self._options = options
         self._clock = clock
-        self._epoch_s = epoch_s
         self._lock = lock_for_reading(path)
         # the connection's thread sends; other threads ask how far it is, and close
         self._busy = threading.Lock()
@@ -71,7 +70,9 @@ class Outbox:
         try:
             self._senders = {  # the next one to send comes first; none: the outbox is closed
                 incarnation: Sender(
-                    Source(path, worker, incarnation, incarnation in self.takes_over), options, now
+                    Source(path, worker, incarnation, incarnation in self.takes_over, epoch_s),
+                    options,
+                    now,
                 )
                 for incarnation in (*self.takes_over, *self.incarnations)
             }
@@ -79,7 +80,7 @@ class Outbox:
             self._lock.release()
             raise
         for incarnation in self.takes_over:
-            self._let_go(incarnation)
+            self._forget(incarnation, 0)
         kept = sum(sender.kept for sender in self._senders.values() if sender.source.is_dead)
         if kept:
             log.info("sending %d samples that earlier processes left in %s", kept, path)
@@ -115,7 +116,7 @@ class Outbox:
             and self._clock() - now < _TURN_S
         ):
             incarnation, sender = next(iter(self._senders.items()))
-            is_taken = sender.send_one(send, now, awaits, self._epoch_s)
+            is_taken = sender.send_one(send, now, awaits)
             if is_taken is False:
                 return  # this sender stays first
             idle = 0 if is_taken else idle + 1
@@ -147,15 +148,17 @@ class Outbox:
             sender = self._senders.get(ack.incarnation)
             if sender is not None:
                 sender.on_ack(ack, self._clock())
-                self._let_go(ack.incarnation)
+                self._forget(ack.incarnation, ack.stored)
 
-    def _let_go(self, incarnation: int) -> None:
-        """Forget what is stored; if nothing else is left of a dead process, remove its files."""
-        sender = self._senders[incarnation]
-        sender.source.forget(sender.stored)
-        if sender.source.is_dead and sender.source.is_empty:
-            self._lost_by_dead += sender.source.lost_samples
-            sender.source.close(remove=True)
+    def _forget(self, incarnation: int, entry: int) -> None:
+        """Forget the entries up to this one, which are stored; if nothing else is left of a dead
+        process, remove its files.
+        """
+        source = self._senders[incarnation].source
+        source.forget(entry)
+        if source.is_dead and source.is_empty:
+            self._lost_by_dead += source.lost_samples
+            source.close(remove=True)
             del self._senders[incarnation]
 
     def send_again(self, to_another_trainer: bool) -> None:
@@ -165,7 +168,7 @@ class Outbox:
         with self._busy:
             for sender in self._senders.values():
                 sender.is_aside &= not to_another_trainer
-                sender.send_again(sender.stored if to_another_trainer else sender.received)
+                sender.send_again(0 if to_another_trainer else sender.received)
 
     def stored(self, incarnation: int) -> int:
         """Return the entry of a control loop up to which all are stored, and are not sent again to
@@ -173,7 +176,7 @@ class Outbox:
         """
         with self._busy:
             sender = self._senders.get(incarnation)
-            return 0 if sender is None else sender.stored
+            return 0 if sender is None else sender.source.stored
 
     def set_aside(self, incarnation: int, reason: str) -> None:
         """Keep what an earlier process left, and send it only to another trainer: this one does not
@@ -214,8 +217,16 @@ class Outbox:
             if not self._senders:
                 return
             is_orphan = not has_writer(self._path)
+            if is_orphan and (kept := sum(sender.kept for sender in self._senders.values())):
+                log.warning(
+                    "the process of worker %s has ended, and %d of its samples are not stored: %s",
+                    self.worker,
+                    kept,
+                    "they are lost" if is_private(self._path) else "its next process sends them",
+                )
             for sender in self._senders.values():
-                sender.source.close(remove=is_orphan and sender.source.ends_at(sender.stored))
+                source = sender.source
+                source.close(remove=is_orphan and source.ends_at(source.stored))
             self._senders.clear()
             self._lock.release()
             leave(self._path)

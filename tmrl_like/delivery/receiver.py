@@ -19,6 +19,7 @@ from typing import NamedTuple
 from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.base.text import one_line
 from tmrl_like.delivery.sample_store import SampleStore, StoredFile, StoreHead
+from tmrl_like.delivery.sender import Send
 from tmrl_like.errors import DecodingError, MemoryContractError
 from tmrl_like.types import Block, Buffer, Delivery, EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
@@ -36,7 +37,12 @@ _ASK_AGAIN_S = 0.5
 _PACKET_BYTES = 1000  # about; what a packet counts for in addition to its message
 _MAX_PROCESSES = 4096
 _MERGED_SAMPLES = 10_000
+_GROUP_BYTES = 16 << 20  # about how much is stored at once
 _MAX_REASON = 2000
+# of each worker, identified by its name, whatever its key:
+_PROCESSES = m.MAX_TAKEN_OVER + 100  # burst of new ones; then one per second
+_REPORTS = 1000  # burst of reports; then a tenth of it per second, and one per sample
+_LINES = 20  # burst of log lines; then one per ten seconds
 
 Process = tuple[str, int]  # worker, incarnation
 
@@ -71,29 +77,6 @@ class _Progress:
         return f"{packet.worker}/{packet.incarnation}/{packet.breaks}/{self.stretch}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerLimits:
-    """What the trainer accepts from one worker, identified by its name, whatever its key. Packets
-    beyond these limits wait at the worker.
-
-    Attributes:
-        turn_s: how long packets of all workers are read before other work gets a turn.
-        unread_bytes: maximum bytes of one worker that wait to be read.
-        total_bytes: maximum bytes of all workers that wait to be read, and also that wait for
-            memory and store, in equal shares.
-        processes: burst of new processes of one worker; then one per second.
-        episodes: burst of reports of one worker; then a tenth of it per second, and one per sample.
-        lines: burst of log lines about one worker; then one per ten seconds.
-    """
-
-    turn_s: float = 0.01
-    unread_bytes: int = 64 << 20
-    total_bytes: int = 1 << 30
-    processes: int = m.MAX_TAKEN_OVER + 100
-    episodes: int = 1000
-    lines: int = 20
-
-
 BlockCheck = Callable[[SampleBlock], None]
 """Raises MemoryContractError for samples that training could not use."""
 
@@ -120,30 +103,30 @@ class Receiver:
         malformed: number of packets that could not be decoded.
         samples: number of samples ever stored, including those of earlier processes of this
             training.
-        say: logs lines about a worker, within limits.
+        run: the training that the samples belong to.
+        total_bytes: maximum bytes of all workers that wait to be read, and also that wait for
+            memory and store, in equal shares. Packets beyond it wait at the worker.
     """
 
     def __init__(
         self,
         store: SampleStore | None = None,
         run: str = "",
-        keep_samples: int = 0,
-        limits: WorkerLimits = WorkerLimits(),
+        total_bytes: int = 1 << 30,
         check: BlockCheck | None = None,
     ) -> None:
-        """Start empty; `replay` takes over what is in the store.
+        """Start empty; `replay` takes over what is in a store.
 
-        Without a store, only the memory has the samples; a store holds at least the newest
-        `keep_samples`. `run` names the training that the samples belong to. Without a `check`,
-        samples are not checked before they reach the memory.
+        Without a store, only the memory has the samples. Without a `check`, samples are not checked
+        before they reach the memory.
         """
         self.run = run
-        self.limits = limits
-        self.say = Lines(log, limits.lines, 0.1)
+        self.total_bytes = total_bytes
         self.malformed = 0
         self.samples = 0
-        self._new_processes = Buckets(limits.processes, 1.0)
-        self._reports = Buckets(limits.episodes, limits.episodes / 10)
+        self._say = Lines(log, _LINES, 0.1)
+        self._new_processes = Buckets(_PROCESSES, 1.0)
+        self._reports = Buckets(_REPORTS, _REPORTS / 10)
         self._check = check
         self._store = store
         self._processes: dict[Process, _Progress] = {}  # least recently heard from first
@@ -157,24 +140,19 @@ class Receiver:
         self._due: dict[Process, bool] = {}
         # protects what both threads change: confirmed, rejection, due messages
         self._lock = threading.Lock()
-        if store is not None:
-            store.keep_samples = keep_samples
 
     # -- samples of earlier processes --------------------------------------------------------------
 
     def replay(
-        self, files: Iterable[StoredFile] | None = None, known: Sequence[Receipt] = ()
+        self, files: Iterable[StoredFile], known: Sequence[Receipt] = ()
     ) -> Iterator[Buffer]:
-        """Yield all samples in the store, or in the given files, in the order in which they were
-        stored.
+        """Yield all samples in the files of a store, in the order in which they were stored.
 
         Entries up to those in `known` are in the memory already and are skipped.
 
         Raises:
             WireVersionError: the files were written with another wire version.
         """
-        if files is None:
-            files = self._store.files() if self._store is not None else ()
         known_up_to = {(worker, incarnation): entry for worker, incarnation, entry in known}
         yield from _merged(
             buffer for file in files for buffer in self._buffers_in(file, known_up_to)
@@ -183,7 +161,7 @@ class Receiver:
         self._due = dict.fromkeys(self._processes, False)
 
     def _buffers_in(self, file: StoredFile, known: Mapping[Process, int]) -> Iterator[Buffer]:
-        for packet, columns, _, begin in file.packets():
+        for packet, columns, begin in file.packets():
             process = packet.receipt[:2]
             progress = self._progress(process)
             if packet.last <= progress.received:
@@ -203,7 +181,6 @@ class Receiver:
             except DecodingError as error:
                 self._note_malformed(packet.worker, error)
                 progress.begin_stretch(packet.last + 1)
-        self.run = file.head.run
         self.samples = max(self.samples, file.head.samples)
         self.note_stored(file.head.progress)
 
@@ -267,7 +244,7 @@ class Receiver:
             return
         if progress.received:
             line = "entries %d to %d of worker %s are lost for good"
-            self.say(packet.worker, logging.WARNING, line, missing, first_kept - 1, packet.worker)
+            self._say(packet.worker, logging.WARNING, line, missing, first_kept - 1, packet.worker)
         progress.begin_stretch(first_kept)
 
     def _ask_again(self, process: Process, progress: _Progress, now: float) -> None:
@@ -332,8 +309,8 @@ class Receiver:
         """Whether too much waits for memory and store, and this worker has more than its share of
         it.
         """
-        waiting, total_bytes = self._waiting_bytes, self.limits.total_bytes
-        return waiting[worker] * len(waiting) > total_bytes and waiting.total() > total_bytes
+        waiting, most = self._waiting_bytes, self.total_bytes
+        return waiting[worker] * len(waiting) > most and waiting.total() > most
 
     def _note_malformed(self, worker: str, error: DecodingError) -> None:
         self.malformed += 1
@@ -384,8 +361,8 @@ class Receiver:
                 self._due.setdefault(receipt[:2], False)
 
     def remind(self, worker: str) -> None:
-        """Tell a worker in lockstep again how far training has come; the previous message may be
-        lost.
+        """Tell a worker in lockstep again how far training has come: a server with full queues may
+        have dropped the last word, and a worker whose entries are all stored sends none again.
         """
         with self._lock:
             for process, progress in self._processes.items():
@@ -408,8 +385,11 @@ class Receiver:
     def unstored_samples(self) -> int:
         """Number of samples in the memory that are not stored; after a kill they are sent again."""
         with self._lock:
-            waiting = [one for one in self._waiting if one.last.entry <= one.progress.confirmed]
-        return sum(one.samples for one in waiting if one.is_stored_later)
+            return sum(
+                one.samples
+                for one in self._waiting
+                if one.is_stored_later and one.last.entry <= one.progress.confirmed
+            )
 
     def reject(self, receipt: Receipt, reason: str) -> None:
         """Reject a worker process whose samples do not fit the memory: take and acknowledge nothing
@@ -429,7 +409,7 @@ class Receiver:
             "worker %s is rejected, training goes on without its samples: they do not fit those in "
             "the memory: %s"
         )
-        self.say(receipt.worker, logging.ERROR, line, receipt.worker, reason)
+        self._say(receipt.worker, logging.ERROR, line, receipt.worker, reason)
 
     def rejection_of(self, receipt: Receipt) -> str:
         """Return why this process is rejected; empty: it is not.
@@ -470,11 +450,11 @@ class Receiver:
     def _write_group(self, now: float) -> bool:
         """Begin to store the first packets; return False if there are none, or it is too early."""
         group: list[_Waiting] = []
-        size_bytes, most_bytes = 0, math.inf if self._store is None else self._store.group_bytes
+        size_bytes = 0
         for waiting in self._waiting:
             progress = waiting.progress
             is_open = waiting.last.entry > progress.confirmed and not progress.rejection
-            if is_open or size_bytes >= most_bytes:
+            if is_open or size_bytes >= _GROUP_BYTES:
                 break
             group.append(waiting)
             size_bytes += waiting.size_bytes
@@ -482,7 +462,7 @@ class Receiver:
         if self._store is None or not kept:
             self._note_stored(len(group))
             return bool(group)
-        if size_bytes < most_bytes and not self._store.is_due(now):
+        if size_bytes < _GROUP_BYTES and not self._store.is_due(now):
             return False
         self._writing = len(group)
         messages = [waiting.message for waiting in kept]
@@ -516,36 +496,29 @@ class Receiver:
             if not waiting.progress.rejection:
                 waiting.progress.stored = max(waiting.progress.stored, entry)
                 self._acknowledge((worker, incarnation))
-        if self._kept_out and self._waiting_bytes.total() <= self.limits.total_bytes // 2:
+        if self._kept_out and self._waiting_bytes.total() <= self.total_bytes // 2:
             with self._lock:
                 self._due |= dict.fromkeys(self._kept_out, True)
             self._kept_out.clear()
 
-    def due(self) -> list[m.Answer]:
-        """Return the messages due to the workers; pass those that could not be sent to
-        `not_said`.
-        """
+    def answer(self, send: Send) -> None:
+        """Send the messages that are due to the workers; what `send` does not take stays due."""
         with self._lock:
             due, self._due = self._due, {}
-        messages: list[m.Answer] = []
         for process, again in due.items():
             progress = self._processes.get(process)
             if progress is None:  # forgotten since
                 continue
+            message: m.Answer
             if progress.rejection:
-                messages.append(m.Dismissal(*process, progress.rejection))
+                message = m.Dismissal(*process, progress.rejection)
             else:
                 received = progress.received if again else progress.confirmed
                 trained = progress.trained if progress.awaits else 0
-                messages.append(m.Ack(*process, progress.stored, received, again, trained))
-        return messages
-
-    def not_said(self, message: m.Answer) -> None:
-        """Keep a message due that could not be sent."""
-        process = (message.worker, message.incarnation)
-        again = isinstance(message, m.Ack) and message.again
-        with self._lock:
-            self._due[process] = again or self._due.get(process, False)
+                message = m.Ack(*process, progress.stored, received, again, trained)
+            if not send(m.encode(message)):
+                with self._lock:
+                    self._due[process] = again or self._due.get(process, False)
 
     @property
     def pending(self) -> bool:

@@ -41,6 +41,8 @@ from tmrl_like.wire.rows import RowFormat, row_of
 
 log = logging.getLogger("tmrl_like.delivery")
 
+FILE_BYTES, FILE_ROWS = 1 << 20, 64  # a file has this size, if the limit leaves room for several
+# files, and room for this many rows
 _MAX_SEGMENT_BYTES = 8 << 20
 _LEFT_BYTES = 256 << 20  # free space left to other programs on a disk, at most
 _SPARE = 3  # segments that are ready to be filled
@@ -68,10 +70,8 @@ class SampleLog:
     def __init__(
         self,
         folder: WorkerFolder,
-        max_bytes: int = 512 << 20,
+        max_bytes: int,
         incarnation: int = 0,
-        file_bytes: int = 1 << 20,
-        file_rows: int = 64,
         logs: int = 1,
     ) -> None:
         """Create the first files.
@@ -81,8 +81,6 @@ class SampleLog:
             max_bytes: maximum size of the entries in the folder that are not stored, with those of
                 dead processes; at least two files are kept.
             incarnation: identifies these entries; 0: a new one.
-            file_bytes: size of a file, if the limit leaves room for several, and …
-            file_rows: … so many rows fit.
             logs: number of logs that share what the dead processes leave of `max_bytes`.
         """
         self.incarnation = incarnation or new_incarnation()
@@ -93,8 +91,7 @@ class SampleLog:
         self._all_bytes, self._logs = max_bytes, logs
         self._max_bytes = max_bytes // logs
         self._make_room()
-        self._file_bytes, self._file_rows = file_bytes, file_rows
-        self._segment_bytes = max(file_bytes // 16, min(file_bytes, self._max_bytes // 8)) & ~7
+        self._segment_bytes = max(FILE_BYTES // 16, min(FILE_BYTES, self._max_bytes // 8)) & ~7
         self._files = count(1)
         self._numbers = count(1)
         self._spare: deque[Segment] = deque()
@@ -247,8 +244,8 @@ class SampleLog:
                 if segment.size_bytes >= size_bytes:
                     return segment
                 self._spare.append(segment)
-        rows = padded(min(self._file_rows * size_bytes, _MAX_SEGMENT_BYTES))
-        if rows > self._file_bytes:
+        rows = padded(min(FILE_ROWS * size_bytes, _MAX_SEGMENT_BYTES))
+        if rows > FILE_BYTES:
             self._segment_bytes = max(self._segment_bytes, rows)
         size_bytes = max(self._segment_bytes, padded(size_bytes))
         used_bytes = sum(segment.size_bytes for segment in self._used)
@@ -347,14 +344,11 @@ class SampleLog:
         # leave some space to other programs, such as a trainer that stores its samples there
         if disk.free - size_bytes < min(disk.total // 20, _LEFT_BYTES):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(path, size_bytes)
         try:
-            reserve(path, size_bytes)
             return Segment(path)
-        except OSError as error:
-            if not isinstance(error, FileExistsError):
-                # it may exist, although it cannot be opened or mapped
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        except OSError:  # descriptors or memory are lacking
+            path.unlink()
             raise
 
     def close(self) -> None:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.delivery")
 
 SUFFIX = ".log"
+SMALL_BYTES, SMALL_FILES = 1 << 20, 64  # so many neighbouring files below this size are joined
 _UNSYNCED_EVERY_S = 0.05
 _RETRY_S = 2.0
 _SLOW_S = 1.0  # a group that takes longer is logged
@@ -82,15 +83,6 @@ _head_decoder = msgspec.msgpack.Decoder(StoreHead)
 Messages = Sequence[bytes | memoryview]
 
 
-class StoredPacket(NamedTuple):
-    """An undamaged packet, and the first entry that was taken from it (`begin`)."""
-
-    packet: m.SamplePacket
-    columns: memoryview
-    message: memoryview
-    begin: int
-
-
 @dataclass(frozen=True)
 class StoredFile:
     """The content of a file."""
@@ -99,8 +91,10 @@ class StoredFile:
     head: StoreHead
     messages: list[memoryview]
 
-    def packets(self) -> Iterator[StoredPacket]:
-        """Yield the undamaged packets; log and skip damaged ones."""
+    def packets(self) -> Iterator[tuple[m.SamplePacket, memoryview, int]]:
+        """Yield the undamaged packets, each with its columns and the first entry that was taken
+        from it; log and skip damaged ones.
+        """
         damaged = 0
         for message, (_, begin) in zip(self.messages, self.head.parts, strict=True):
             try:
@@ -110,7 +104,7 @@ class StoredFile:
                 damaged += 1
                 continue
             if isinstance(packet, m.SamplePacket):
-                yield StoredPacket(packet, columns, message, begin)
+                yield packet, columns, begin
         if damaged:
             log.error("%s is damaged in %d places: packets in it are lost", self.path, damaged)
 
@@ -131,7 +125,6 @@ class SampleStore:
     Attributes:
         alarm: why nothing can be written; empty: all is well.
         keep_samples: older files are removed once the newest ones hold at least this many samples.
-        group_bytes: about how much is to be written as one group.
     """
 
     def __init__(
@@ -140,9 +133,6 @@ class SampleStore:
         lock: filelock.BaseFileLock,
         sync_every_s: float = 0.0,
         beside: Executor | None = None,
-        small_bytes: int = 1 << 20,
-        small_files: int = 64,
-        group_bytes: int = 16 << 20,
     ) -> None:
         """Take over the files in the folder.
 
@@ -152,9 +142,6 @@ class SampleStore:
             sync_every_s: interval between groups, in seconds. 0: groups are not synced, so that
                 they survive a kill, but perhaps no power cut.
             beside: executor that writes the groups; None: they are written in the calling thread.
-            small_bytes: files below this size are joined with their neighbours …
-            small_files: … when at least this many of them are consecutive.
-            group_bytes: see the attribute.
 
         Raises:
             OSError: the folder cannot be read, or what a killed process has left cannot be synced.
@@ -162,12 +149,10 @@ class SampleStore:
         self.folder = folder
         self.alarm = ""
         self.keep_samples = math.inf
-        self.group_bytes = group_bytes
         self._lock = lock
         self._is_synced = sync_every_s > 0
         self._every_s = sync_every_s or _UNSYNCED_EVERY_S
         self._beside = beside
-        self._small_bytes, self._small_files = small_bytes, small_files
         self._files = {int(path.stem): _Counts(path.stat().st_size) for path in files_in(folder)}
         self._number = max(self._files, default=0)
         # writes the group that is being written, or could not be written yet
@@ -295,16 +280,16 @@ class SampleStore:
         """
         small: list[int] = []
         for number, counts in reversed(self._files.items()):
-            if counts.size_bytes >= self._small_bytes:
+            if counts.size_bytes >= SMALL_BYTES:
                 break
             small.insert(0, number)
-        if len(small) < self._small_files:
+        if len(small) < SMALL_FILES:
             return
         files = []
         for number in small:
             file = read_file(self._path(number))
             if file is None:
-                self._files[number] = _Counts(self._small_bytes)  # leave it alone from now on
+                self._files[number] = _Counts(SMALL_BYTES)  # leave it alone from now on
                 return
             files.append(file)
         messages = [message for file in files for message in file.messages]
@@ -328,13 +313,13 @@ class SampleStore:
             self._remove(number)
 
     def _remove(self, number: int) -> None:
-        if self._files.pop(number, None) is not None:
-            try:
-                disk.remove(self._path(number))
-            except OSError as error:
-                log.warning(
-                    "cannot remove %s, which is not needed any more: %s", self._path(number), error
-                )
+        del self._files[number]
+        try:
+            disk.remove(self._path(number))
+        except OSError as error:
+            log.warning(
+                "cannot remove %s, which is not needed any more: %s", self._path(number), error
+            )
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:010d}{SUFFIX}"

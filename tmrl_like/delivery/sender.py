@@ -23,8 +23,7 @@ class Sender:
     is sent.
 
     Attributes:
-        stored: entries up to this one are stored.
-        received: … are in the trainer's memory, and no longer in flight.
+        received: entries up to this one are in the trainer's memory, and no longer in flight.
         sent: … have been sent.
         in_flight_bytes: size of the packets that were sent and are not received yet.
         is_aside: whether the trainer does not take these entries, so that they wait for another
@@ -34,7 +33,7 @@ class Sender:
     def __init__(self, source: Source, options: OutboxOptions, now: float) -> None:
         """Begin with the first entry that is not stored. `now` is always `time.monotonic()`."""
         self.source = source
-        self.stored = self.received = self.sent = source.stored
+        self.received = self.sent = source.stored
         self.in_flight_bytes = 0
         self.is_aside = False
         self._options = options
@@ -46,11 +45,10 @@ class Sender:
         self._progress_at = now  # when an acknowledgement last made progress
         self._patience_s = options.patience_s
 
-    def send_one(self, send: Send, now: float, awaits: bool, epoch_s: float) -> bool | None:
+    def send_one(self, send: Send, now: float, awaits: bool) -> bool | None:
         """Send the next packet; return whether the connection took it, None: none is due.
 
-        If the worker awaits an answer, or the process has ended, all entries are due. `awaits` and
-        `epoch_s`: see `SamplePacket`.
+        If the worker awaits an answer, or the process has ended, all entries are due.
         """
         if self.is_aside:
             return None
@@ -65,11 +63,10 @@ class Sender:
             return None
         if self._waits_since is None:
             self._waits_since = now
-        is_dead = self.source.is_dead
-        everything = awaits or is_dead or self.sent < self._hasten_to
+        everything = awaits or self.source.is_dead or self.sent < self._hasten_to
         if not (everything or found.is_ended or self._is_worth_it(found, now)):
             return None
-        data = self.source.encode(found) if is_dead else self.source.encode(found, awaits, epoch_s)
+        data = self.source.encode(found, awaits)
         if not send(data):
             return False
         if self.received == self.sent:
@@ -93,14 +90,13 @@ class Sender:
         self._hasten_to = self.source.newest
 
     def on_ack(self, ack: m.Ack, now: float) -> None:
-        """Note what is received and stored; send again what is missing."""
-        if ack.received > self.received or ack.stored > self.stored:
+        """Note what is received; send again what is missing."""
+        if ack.received > self.received or ack.stored > self.source.stored:
             self._progress_at, self._patience_s = now, self._options.patience_s
         self.received = max(self.received, ack.received)
         self.sent = max(self.sent, self.received)
         while self._in_flight and self._in_flight[0][0] <= self.received:
             self.in_flight_bytes -= self._in_flight.popleft()[1]
-        self.stored = max(self.stored, ack.stored)
         if ack.again and now - self._again_at >= _AGAIN_EVERY_S:
             self._again_at = now
             self.send_again(ack.received)
@@ -108,14 +104,15 @@ class Sender:
     def send_again(self, after: int) -> None:
         """Send the entries after this one again, except those that are stored."""
         self._hasten_to = max(self._hasten_to, self.sent)
-        self.received = self.sent = max(after, self.stored)
+        self.received = self.sent = max(after, self.source.stored)
         self._in_flight.clear()
         self.in_flight_bytes = 0
         self._is_backlog = False
 
     def mind_silence(self, now: float) -> None:
         """Send again after a long silence: packets in flight, or answers to them, may be lost."""
-        if self.sent == self.stored or self.is_aside or now - self._progress_at <= self._patience_s:
+        is_settled = self.is_aside or self.sent <= self.source.stored
+        if is_settled or now - self._progress_at <= self._patience_s:
             return
         self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
         self._progress_at = now
@@ -124,7 +121,7 @@ class Sender:
     @property
     def kept(self) -> int:
         """Number of entries that are not stored."""
-        return max(0, self.source.newest - max(self.stored, self.source.stored))
+        return max(0, self.source.newest - self.source.stored)
 
     @property
     def is_pending(self) -> bool:

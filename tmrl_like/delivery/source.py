@@ -116,13 +116,24 @@ class Source:
         segments: the segments known so far, oldest first.
     """
 
-    def __init__(self, folder: Path, worker: str, incarnation: int, is_dead: bool = False) -> None:
-        """Prepare to begin with the oldest entry that still exists, without mapping a file yet."""
+    def __init__(
+        self,
+        folder: Path,
+        worker: str,
+        incarnation: int,
+        is_dead: bool = False,
+        epoch_s: float = 0.0,
+    ) -> None:
+        """Prepare to begin with the oldest entry that still exists, without mapping a file yet;
+        `epoch_s`: see `SamplePacket`.
+        """
         self.worker, self.incarnation, self.is_dead = worker, incarnation, is_dead
+        self._epoch_s = epoch_s
         self.is_short = False
         self.segments: deque[Segment] = deque()
         self._folder = folder
         self._mapped: dict[int, Segment] = {}  # by file
+        self._stored = 0  # … according to acknowledgements and to segments that were removed
         self._lost_before = 0  # lost samples according to segments that were removed
         self._said: set[str] = set()
         self._compress = Compressor()
@@ -203,8 +214,8 @@ class Source:
                 break
         return found if cursor.entry > found.first else None
 
-    def encode(self, found: Gathered, awaits: bool = False, epoch_s: float = 0.0) -> bytes:
-        """Encode a packet as a message; `awaits` and `epoch_s`: see `SamplePacket`."""
+    def encode(self, found: Gathered, awaits: bool) -> bytes:
+        """Encode a packet as a message; `awaits`: see `SamplePacket`, for a living process."""
         self._next = replace(found.next)
         return found.rows.message(
             self._compress,
@@ -216,8 +227,8 @@ class Source:
             oldest=self.stored + 1,
             breaks=found.next.breaks,
             episodes=tuple(found.episodes),
-            awaits=awaits,
-            epoch_s=epoch_s,
+            awaits=awaits and not self.is_dead,
+            epoch_s=0.0 if self.is_dead else self._epoch_s,
         )
 
     def _find(self, entry: int) -> Cursor | None:
@@ -279,11 +290,10 @@ class Source:
             or segment.words[FIRST] != cursor.entry
         ):
             if self.is_dead and not self.is_short:
-                line = (
+                self._say(
                     f"{self._folder}: a power cut has damaged what process {self.incarnation:x} "
-                    "wrote behind entry "
+                    f"wrote behind entry {cursor.entry - 1}"
                 )
-                self._say(f"{line}{cursor.entry - 1}")
             return None
         if segment not in self.segments:
             self.segments.append(segment)
@@ -328,18 +338,10 @@ class Source:
     @property
     def stored(self) -> int:
         """The entry up to which this process and earlier ones have noted entries as stored."""
-        if not self.find_oldest():
-            return 0
-        words = self.segments[0].words
-        return max(words[FIRST] - 1, words[STORED])
-
-    def note_stored(self, entry: int) -> None:
-        """Note that entries up to this one are stored; free the segments that hold no others."""
-        while len(self.segments) > 1 and self.segments[1].words[FIRST] <= entry + 1:
-            self._free_oldest()
-        if self.segments:
+        if self.find_oldest():
             words = self.segments[0].words
-            words[STORED] = max(words[STORED], entry)  # it may not have been readable at first
+            self._stored = max(self._stored, words[FIRST] - 1, words[STORED])
+        return self._stored
 
     @property
     def lost_samples(self) -> int:
@@ -350,35 +352,36 @@ class Source:
     # -- freeing -----------------------------------------------------------------------------------
 
     def forget(self, entry: int) -> None:
-        """Forget the entries up to this one, which are stored."""
-        self.note_stored(entry)
-        while self.is_dead and self.segments and self.ends_at(max(entry, self.stored)):
+        """Note that entries up to this one are stored; free the segments that hold no others."""
+        self._stored = max(self.stored, entry)
+        while len(self.segments) > 1 and self.segments[1].words[FIRST] <= entry + 1:
+            self._free_oldest()
+        if self.segments:
+            self.segments[0].words[STORED] = self._stored
+        while self.is_dead and self.segments and self.ends_at(self.stored):
             self.remove_all()  # further segments may follow a damaged one
+
+    def remove_all(self) -> None:
+        """Remove the known segments of a dead process, which follow each other, and continue with
+        any others.
+        """
+        self._lost_before = self.lost_samples
+        while self.segments:
+            self._free_oldest()
+        self.find_oldest()
 
     def _free_oldest(self) -> None:
         """Free the oldest segment to be filled again; remove it if its process is dead."""
-        segment = self._take_oldest()
-        if self.is_dead:
-            self._remove(segment)
-        else:
-            segment.order()
-            segment.words[FREED] = segment.words[NUMBER]
-
-    def remove_all(self) -> None:
-        """Remove the known segments, which follow each other, and continue with any others."""
-        self._lost_before = self.lost_samples
-        while self.segments:
-            self._remove(self._take_oldest())
-        self.find_oldest()
-
-    def _take_oldest(self) -> Segment:
-        """Take the oldest segment out, and forget places in it."""
         segment = self.segments.popleft()
         if self._next is not None and self._next.segment is segment:
             self._next = None
         if self._end is not None and self._end.segment is segment:
             self._end = None
-        return segment
+        if self.is_dead:
+            self._remove(segment)
+        else:
+            segment.order()
+            segment.words[FREED] = segment.words[NUMBER]
 
     def _remove(self, segment: Segment) -> None:
         del self._mapped[segment.file]

@@ -152,7 +152,7 @@ class Conversation:
     def _on_refusal(self, refusal: m.Refusal, now: float) -> None:
         if refusal.retry_after_s < 0:
             raise RefusedError(refusal.reason)
-        if self._refusals.take(refusal.reason, 1, self._clock()):
+        if self._refusals.take(refusal.reason, 1, now):
             log.warning("%s; trying again every %.0f s", refusal.reason, refusal.retry_after_s)
         self.welcomed.clear()
         # the server does not count as silent until then

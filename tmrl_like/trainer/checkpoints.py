@@ -66,7 +66,6 @@ class Checkpoints:
         sync_every_s: longest time until samples are synced to the disk, in seconds.
         interval_s: least time between two checkpoints, in seconds.
         check_of: makes the check that a training's samples from workers must pass.
-        make_store: makes the store.
         beside: starts a writing thread with this name.
         lock_within_s: with several ranks, how long to wait, in seconds, for a process that holds
             the folder, and perhaps was killed, to end.
@@ -80,7 +79,6 @@ class Checkpoints:
     sync_every_s: float = 0.0
     interval_s: float = 0.0
     check_of: Callable[[TrainingOffline], BlockCheck | None] = lambda training: None
-    make_store: Callable[..., SampleStore] = SampleStore
     beside: Callable[[str], Executor] = thread_beside
     lock_within_s: float = 10.0
 
@@ -152,7 +150,7 @@ class Checkpoints:
         try:
             lock = lock_folder(folder, self.lock_within_s if self.ranks.size > 1 else 0.0)
             if lock is not None:
-                return self.make_store(folder, lock, self.sync_every_s, *self._threads[1:])
+                return SampleStore(folder, lock, self.sync_every_s, *self._threads[1:])
         except OSError as error:
             if lock is not None:
                 lock.release()
@@ -188,9 +186,9 @@ class Checkpoints:
         share(training, ranks)
         if updater is not None and is_resumed:
             training = _training(updater(training, make), "updater_fn")
-        self.receiver = Receiver(
-            self._stores[-1], run, training.memory.memory_size, check=self.check_of(training)
-        )
+        store = self._stores[-1]
+        store.keep_samples = training.memory.memory_size
+        self.receiver = Receiver(store, run, check=self.check_of(training))
         self._replay(training, counts=resume != "memory")
         if resume == "memory":
             self._give_up(path)

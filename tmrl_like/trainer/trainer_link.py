@@ -32,6 +32,8 @@ from tmrl_like.wire.policy import split_policy
 log = logging.getLogger("tmrl_like.trainer")
 
 _TICK_S = 0.05
+_TURN_S = 0.01  # how long packets of all workers are read before other work gets a turn
+_WORKER_BYTES = 64 << 20  # of one worker that wait to be read
 _REPORTS_KEPT = 500
 _SHORTAGE_AGAIN_S = 60.0
 _UNREAD_BYTES = 1000  # about what a waiting packet takes besides its message
@@ -64,10 +66,9 @@ class TrainerLink(TrainerInterface):
         """
         self._where = link.where
         self._receiver = receiver or Receiver()
-        limits = self._receiver.limits
         self._clock = clock
-        self._unread: Turns[Delivery] = Turns(limits.unread_bytes, limits.total_bytes, self._clock)
-        self._turn_left_s = self._turn_s = limits.turn_s
+        self._unread: Turns[Delivery] = Turns(_WORKER_BYTES, self._receiver.total_bytes, clock)
+        self._turn_left_s = _TURN_S
         self._freshness = freshness or FreshnessLimits()
         self._say_short = Lines(log, 1, 1 / _SHORTAGE_AGAIN_S)
         self._inbox: deque[Delivery] = deque()
@@ -252,9 +253,9 @@ class TrainerLink(TrainerInterface):
         """Read waiting packets, hand them over, and store the samples that are in the memory; send
         acknowledgements and policy frames.
         """
-        self._turn_left_s = self._turn_s
+        self._turn_left_s = _TURN_S
         self._read_unread()
-        self._turn_left_s = self._turn_s
+        self._turn_left_s = _TURN_S
         if self._inbox:
             self._arrived.set()
         try:
@@ -269,9 +270,7 @@ class TrainerLink(TrainerInterface):
             return 0.0 if self._unread else _TICK_S
         # the policy first, so that a worker in lockstep has it when it continues
         is_sent = self._send_policy(send)
-        for message in self._receiver.due():
-            if not send(m.encode(message)):
-                self._receiver.not_said(message)
+        self._receiver.answer(send)
         while self._reports:
             send(m.encode(m.Report(), as_json(self._reports.popleft())))
         return 0.0 if self._unread else _TICK_S if is_sent else 0.001

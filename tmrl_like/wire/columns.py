@@ -169,4 +169,4 @@ def leaf_rows(leaf: Leaf, column: Any, rows: int) -> list[Any]:
         values: list[Any] = column.tolist()
         return values
     copy = column.copy()
-    return list(copy) if leaf.shape else [copy[i : i + 1].reshape(()) for i in range(rows)]
+    return list(copy) if leaf.shape else [copy[i, ...] for i in range(rows)]

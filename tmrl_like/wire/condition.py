@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -61,6 +62,7 @@ class Figure:
 
 
 TEST = "test"  # value of `Condition.driver`
+_total = partial(Figure, grows=True, is_summed=True, of_lanes=sum)
 
 
 class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -73,35 +75,12 @@ class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields
         0.0
     )
     env_steps: Annotated[Count, Figure("environment steps", "steps", grows=True, of_lanes=sum)] = 0
-    overruns: Annotated[
-        Count,
-        Figure(
-            "time-steps that missed their deadline",
-            "steps",
-            grows=True,
-            is_summed=True,
-            of_lanes=sum,
-        ),
-    ] = 0
-    safe_steps: Annotated[
-        Count,
-        Figure(
-            "steps that the safe action drove", "steps", grows=True, is_summed=True, of_lanes=sum
-        ),
-    ] = 0
+    overruns: Annotated[Count, _total("time-steps that missed their deadline", "steps")] = 0
+    safe_steps: Annotated[Count, _total("steps that the safe action drove", "steps")] = 0
     env_faults: Annotated[
-        Count,
-        Figure(
-            "how often the environment raised, hung or could not be made again",
-            grows=True,
-            is_summed=True,
-            of_lanes=sum,
-        ),
+        Count, _total("how often the environment raised, hung or could not be made again")
     ] = 0
-    env_rebuilds: Annotated[
-        Count,
-        Figure("how often the environment was rebuilt", grows=True, is_summed=True, of_lanes=sum),
-    ] = 0
+    env_rebuilds: Annotated[Count, _total("how often the environment was rebuilt")] = 0
     lost_samples: Annotated[
         Count,
         Figure(

@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
@@ -66,18 +65,14 @@ _schema_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
 
 
 class Timing(NamedTuple):
-    """The `StepTiming` of N samples, as columns."""
+    """The `StepTiming` of N samples and their episodes, as columns: those of `wire.rows.TIMING`."""
 
     observed_at_s: Array  # [N] float64, Unix time
     inference_s: Array  # [N] float32
     period_error_s: Array  # [N] float32
     policy_version: Array  # [N] int64
     source: Array  # [N] uint8, `ActionSource`
-
-    def rows(self) -> Iterator[StepTiming]:
-        """Iterate over the samples, with one `StepTiming` each."""
-        *numbers, sources = (column.tolist() for column in self)
-        return map(StepTiming, *numbers, map(ActionSource, sources))
+    episode: Array  # [N] uint8, with `RESET` in samples of a reset
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +81,33 @@ class SampleBlock:
 
     Attributes:
         segments: consecutive samples, with one structure per segment.
-        is_reset: bool [N], True for the samples of a reset.
-        episode: uint8 [N], the episode's number in its lane modulo 100.
         timing: the timing of the N steps.
         size_bytes: approximate size of the packet in memory.
     """
 
     segments: tuple[Columns, ...]
-    is_reset: Array
-    episode: Array
     timing: Timing
     size_bytes: int = 0
 
+    @property
+    def is_reset(self) -> Array:
+        """Whether each sample is one of a reset, bool [N]."""
+        return self.timing.episode >= RESET
+
+    @property
+    def episode(self) -> Array:
+        """The number of each sample's episode in its lane, modulo 100, uint8 [N]."""
+        return self.timing.episode % np.uint8(RESET)
+
     def __len__(self) -> int:
-        return len(self.is_reset)
+        return len(self.timing.episode)
 
     def samples(self) -> list[Sample]:
         """Return the samples; each `info` is an `Info`."""
         rows = [row for segment in self.segments for row in segment.to_rows()]
-        columns = self.is_reset.tolist(), self.episode.tolist(), self.timing.rows()
+        *numbers, sources, _ = (column.tolist() for column in self.timing)
+        steps = map(StepTiming, *numbers, map(ActionSource, sources))
+        columns = self.is_reset.tolist(), self.episode.tolist(), steps
         return [_to_sample(*of_sample) for of_sample in zip(rows, *columns, strict=True)]
 
     def after(self, skip: int) -> SampleBlock:
@@ -118,9 +121,7 @@ class SampleBlock:
                 segments.append(segment.after(max(0, skip - start)))
             start += segment.rows
         timing = Timing(*(column[skip:] for column in self.timing))
-        return SampleBlock(
-            tuple(segments), self.is_reset[skip:], self.episode[skip:], timing, self.size_bytes
-        )
+        return SampleBlock(tuple(segments), timing, self.size_bytes)
 
 
 def _to_sample(row: tuple[Any, ...], is_reset: bool, episode: int, timing: StepTiming) -> Sample:
@@ -172,8 +173,8 @@ class PacketWriter:
 
     def block(self) -> SampleBlock:
         """Return the samples (at least one) in the form in which the receiver has them."""
-        segments, (*steps, episode) = self._joined()
-        return _block_of((segment.columns() for segment in segments), Timing(*steps), episode)
+        segments, timing = self._joined()
+        return SampleBlock(tuple(segment.columns() for segment in segments), Timing(*timing))
 
     def message(self, compress: Compressor, **header: Any) -> bytes:
         """Return the message of a packet with these samples; `header` has the fields of
@@ -310,26 +311,10 @@ def decode_body(packet: SamplePacket, columns: bytes | memoryview) -> SampleBloc
         segment, size = layout.columns(part.rows, part.sizes, data[end:])
         segments.append(segment)
         end += size
-    timing, episode = _timing_in(data[end:], packet.samples)
-    return _block_of(segments, timing, episode, size_bytes)
-
-
-def _block_of(
-    segments: Iterable[Columns], timing: Timing, episode: Array, size_bytes: int = 0
-) -> SampleBlock:
-    return SampleBlock(
-        tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing, size_bytes
-    )
-
-
-def _timing_in(data: memoryview, samples: int) -> tuple[Timing, Array]:
-    """Decode the timing columns; the second result is the column `episode`."""
-    columns, _ = _TIMING_LAYOUT.columns(samples, (), data)
-    *steps, episode = columns.leaves
-    timing = Timing(*steps)
-    if samples and (timing.policy_version.min() < 0 or timing.source.max() >= len(ActionSource)):
+    timing = Timing(*_TIMING_LAYOUT.columns(packet.samples, (), data[end:])[0].leaves)
+    if segments and (timing.policy_version.min() < 0 or timing.source.max() >= len(ActionSource)):
         raise DecodingError("policy versions or sources of actions that do not exist")
-    return timing, episode
+    return SampleBlock(tuple(segments), timing, size_bytes)
 
 
 def _unpacked(packet: SamplePacket, columns: bytes | memoryview) -> memoryview:

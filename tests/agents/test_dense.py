@@ -192,10 +192,11 @@ def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way_also_i
         assert (moved, made.averaged) == ([True, False], True)
 
 
-def test_one_critic_that_is_not_finite_makes_the_losses_so():
+@pytest.mark.parametrize("broken", [0, 1])
+def test_one_critic_that_is_not_finite_makes_the_losses_so(broken):
     for made in both(lr_critic=0.0):
         with torch.no_grad():
-            made.critic.hidden[-1].bias[1] = np.nan
+            made.critic.hidden[-1].bias[broken] = np.nan
         (metrics,) = train(made, 1)
         assert np.isnan(metrics["loss_critic"])
         assert np.isnan(metrics["loss_actor"])

@@ -16,8 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from tmrl_like.agents import batch_norm
-from tmrl_like.agents.acceleration import Flat
-from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic
+from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, BatchNormMLP
 from tmrl_like.agents.dense import (
     FIRST,
     ONE,
@@ -37,6 +36,7 @@ from tmrl_like.agents.dense_sac import (
     CompiledSAC,
     Drawing,
     act,
+    least_of,
     mean_of,
     policy_errors,
     put_inputs,
@@ -75,27 +75,27 @@ class NormedPass(NamedTuple):
 
 
 def compiled_crossq(
-    plain: tuple[SquashedGaussianActor, CategoricalCritic],
-    flat_plain: tuple[Flat, Flat],
-    normed: tuple[BatchNormActor, BatchNormCritic],
-    flat_normed: tuple[Flat, Flat],
+    plain_actor: SquashedGaussianActor,
+    plain_critic: CategoricalCritic,
+    actor: BatchNormActor,
+    critic: BatchNormCritic,
 ) -> CompiledSAC:
     """Use the plain actor and critics, and those in training, whose parameters stay where they
     are.
     """
-    networks: tuple[NamedTuple, ...] = (
-        *map(network_of, plain, flat_plain),
-        _network_of(normed[0], flat_normed[0]),
-        _network_of(normed[1], flat_normed[1]),
+    networks = (
+        network_of(plain_actor),
+        network_of(plain_critic),
+        _network_of(actor.network),
+        _network_of(critic.network),
     )
-    return CompiledSAC(*plain, networks, (_critic_gradients, _actor_gradients))
+    return CompiledSAC(plain_actor, plain_critic, networks, (_critic_gradients, _actor_gradients))
 
 
-def _network_of(made: BatchNormActor | BatchNormCritic, flat: Flat) -> NormedNetwork:
-    module = made.network
+def _network_of(module: BatchNormMLP) -> NormedNetwork:
     gain = module.gains[0]
     return NormedNetwork(
-        network_of(module, flat),
+        network_of(module),
         gain.detach()[:, 0].numpy(),
         cast(Tensor, gain.grad)[:, 0].numpy(),
         module.statistics.numpy(),
@@ -148,9 +148,7 @@ def _distribution_errors(
         read_values(logits_NRK[n, num_rows:], next_q_NB[n])
     target_K = np.empty(len(BINS), np.float32)
     for b in range(num_rows):
-        least = FIRST
-        for n in range(1, num_critics):
-            least = n if next_q_NB[n, b] < next_q_NB[least, b] else least
+        least = least_of(next_q_NB, b)
         scale = gamma_B[b] * (ONE - terminated_B[b])
         shift = rew_B[b] - scale * np.float32(entropy_coef) * next_log_prob_B[b]
         _project(logits_NRK[least, num_rows + b], shift, scale, target_K)

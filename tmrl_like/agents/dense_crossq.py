@@ -305,23 +305,27 @@ def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_BO
         if i > 0:
             gain = layer_of(layers, layers.parameters, i - 1, n).gain
             d_before = layer_of(layers, layers.gradients, i - 1, n)
-            along = _sum_back(d_y, passed[i], ZERO, d_before.gain, d_before.offset)
-            _back_through_norm(d_y, passed[i], gain, along, d_before.offset)
+            _back_through_norm(d_y, passed[i], gain, ZERO, d_before.gain, d_before.offset)
         else:
-            no_offset = np.empty_like(passed[0].r)
-            _sum_back(d_y, passed[0], NO_BOUND, network.d_gain[n], no_offset)
+            gain, no_offset = network.gain[n], np.empty_like(passed[0].r)
+            _back_through_norm(d_y, passed[0], gain, NO_BOUND, network.d_gain[n], no_offset)
         d = d_y
 
 
 @compiled_part
-def _sum_back(
-    d: Floats, passed: NormedPass, least: np.float32, d_gain: Floats, d_offset: Floats
-) -> Floats:
-    """Backpropagate d [R, H] through the bound of `_normalised`, in place: it is 0 where y is
-    `least`. Write the gradients of gain and offset, and return the sum of d times `normed`, [H].
+def _back_through_norm(
+    d: Floats,
+    passed: NormedPass,
+    gain: Floats,
+    least: np.float32,
+    d_gain: Floats,
+    d_offset: Floats,
+) -> None:
+    """Turn d [R, H], the gradient of what `_normalised` returned, into that of its inputs, in
+    place. Write the gradients of gain and offset.
     """
-    y, normed, _, r, shift = passed
-    along = np.zeros_like(r)
+    y, normed, scale, r, shift = passed
+    size, along = np.float32(d.shape[0]), np.zeros_like(r)
     for h in range(d.shape[1]):
         d_offset[h] = ZERO
     for b in range(d.shape[0]):
@@ -331,19 +335,7 @@ def _sum_back(
             d_offset[h] += d[b, h]
     for h in range(d.shape[1]):
         d_gain[h] = r[h] * along[h] + shift[h] * d_offset[h]
-    return along
-
-
-@compiled_part
-def _back_through_norm(
-    d: Floats, passed: NormedPass, gain: Floats, along: Floats, total: Floats
-) -> None:
-    """Turn d [R, H], the gradient of the outputs of a normalisation over all rows, into that of its
-    inputs, in place. `along` is the sum of d times `normed`, `total` that of d.
-    """
-    _, normed, scale, r, _ = passed
-    size = np.float32(d.shape[0])
     for b in range(d.shape[0]):
         for h in range(d.shape[1]):
-            centred = d[b, h] - (total[h] + normed[b, h] * along[h]) / size
+            centred = d[b, h] - (d_offset[h] + normed[b, h] * along[h]) / size
             d[b, h] = centred * gain[h] * r[h] * scale[h]

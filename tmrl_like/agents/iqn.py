@@ -155,9 +155,10 @@ class IQNAgent(ShippedAgent):
         encoder = self.actor.encoder
         self.obs_norm = RunningNorm([encoder]) if encoder.normalizes else None
         self.target = no_grad(copy_shared(self.actor))
-        self.actor_ema = no_grad(copy_shared(self.actor)) if o.actor_polyak else self.actor
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
+        self.actor_ema = self.actor
         if o.actor_polyak:
+            self.actor_ema = no_grad(copy_shared(self.actor))
             self._flat_ema = Flat(self.actor_ema, self.actor)
         self.optimizer = self._adam(self._flat, o.lr)
         if o.acceleration == "auto":
@@ -165,11 +166,6 @@ class IQNAgent(ShippedAgent):
         self._explore()
 
     lr = learning_rate_of("optimizer")
-
-    def tune(self, **values: float) -> None:
-        """See `Tunable.tune`."""
-        super().tune(**values)
-        self._explore()
 
     def _numbers(self) -> tuple[float, ...]:
         return self.gamma, self.kappa, self.polyak, self.max_gradient_norm

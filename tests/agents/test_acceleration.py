@@ -58,6 +58,8 @@ def test_a_step_is_torch_s_step_with_every_option(options):
         optimizer.step()
         adam_step(flat)
     assert_close([*ours.parameters()], [*theirs.parameters()])
+    with pytest.raises(TypeError, match="weight_decay"):
+        FlatAdam(Flat(ours).parameter, lr=0.1, weight_decay=0.1)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph")

@@ -211,26 +211,19 @@ def _forward(network: NormedNetwork, x_RI: Floats) -> tuple[Floats, list[list[No
     out_NRO = np.empty((layers.num_networks, len(x_RI), layers.widths[-1]), np.float32)
     passes = []
     for n in range(len(out_NRO)):
-        passed = _hidden_layers(network, n, x_RI)
+        gain = network.gain[n]
+        passed = [_normalised(network, FIRST, n, x_RI.copy(), gain, np.zeros_like(gain), NO_BOUND)]
+        for i in range(len(layers.places) - 1):
+            layer = layer_of(layers, layers.parameters, i, n)
+            x = np.empty((len(x_RI), len(layer.gain)), np.float32)
+            multiply(passed[i].y, layer.weight, x, False, False)
+            passed.append(_normalised(network, i + 1, n, x, layer.gain, layer.offset, ZERO))
         head = layer_of(layers, layers.parameters, len(layers.places) - 1, n)
         multiply(passed[-1].y, head.weight, out_NRO[n], False, False)
         add_bias(out_NRO[n], head.bias, False)
         passes.append(passed)
     network.batches[()] += ONE
     return out_NRO, passes
-
-
-@compiled_part
-def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedPass]:
-    """Compute network n up to its head."""
-    layers, gain = network.layers, network.gain[n]
-    passed = [_normalised(network, FIRST, n, x_RI.copy(), gain, np.zeros_like(gain), NO_BOUND)]
-    for i in range(len(layers.places) - 1):
-        layer = layer_of(layers, layers.parameters, i, n)
-        x = np.empty((len(x_RI), len(layer.gain)), np.float32)
-        multiply(passed[i].y, layer.weight, x, False, False)
-        passed.append(_normalised(network, i + 1, n, x, layer.gain, layer.offset, ZERO))
-    return passed
 
 
 @compiled_part

@@ -102,9 +102,8 @@ class CompiledSAC:
         self._scalings = rescale, _scaling_of(critic.rescale_act)
         self._num_actions = actor.spec.num_outputs // 2
         if obs_norm is not None:
-            n = obs_norm
-            buffers = n.which, n.count, n.mean, n.mean_square, n.scale, n.shift
-            self._statistics = [buffer.numpy() for buffer in buffers]
+            names = "which", "count", "mean", "mean_square", "scale", "shift"
+            self._statistics = [getattr(obs_norm, name).numpy() for name in names]
 
     def count(self, obs: Observation) -> None:
         """Do what `RunningNorm.update` does, without ranks."""

@@ -9,7 +9,7 @@ from kit.learners import assert_same, batch_of, train
 from test_as_before import BOX, CASES, OBS
 from torch.testing import assert_close
 
-from tmrl_like.agents import iqn, sac
+from tmrl_like.agents import acceleration, iqn, sac
 from tmrl_like.agents.acceleration import Flat, FlatAdam, Graphed, accelerate, adam_step
 
 
@@ -32,12 +32,10 @@ class StandIn:
 def backend(monkeypatch):
     """Let accelerated agents replay their steps from a stand-in, which this returns."""
     backend = StandIn()
-
-    def replayed(step, device, optimizers, numbers):
-        return Graphed(step, backend, optimizers, numbers)
-
+    for name in ("warm_up", "capture"):
+        monkeypatch.setattr(acceleration, name, getattr(backend, name))
     for module in (sac, iqn):
-        monkeypatch.setattr(module, "accelerate", replayed)
+        monkeypatch.setattr(module, "accelerate", lambda step, device, *more: Graphed(step, *more))
     monkeypatch.setattr(sac, "compiled_or_none", lambda make: None)
     return backend
 
@@ -60,6 +58,8 @@ def test_a_step_is_torch_s_step_with_every_option(options):
         optimizer.step()
         adam_step(flat)
     assert_close([*ours.parameters()], [*theirs.parameters()])
+    with pytest.raises(TypeError, match="weight_decay"):
+        FlatAdam(Flat(ours).parameter, lr=0.1, weight_decay=0.1)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph")

@@ -1,5 +1,5 @@
 """A hundred training steps on fixed batches and noise must reproduce recorded losses and
-parameters.
+parameters. Two in three of the batches have discounts of their own.
 
 `python tests/agents/test_as_before.py` records those of the present code.
 """
@@ -13,6 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from kit.boxes import box
+from kit.learners import train
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -27,10 +28,9 @@ from tmrl_like.agents import (
     SquashedGaussianActor,
 )
 from tmrl_like.agents.agent import modules_of
-from tmrl_like.types import Batch
 
 RECORD = Path(__file__).with_name("as_before.json")
-ROWS, STEPS, SHOWN = 32, 100, (1, 2, 10, 50, 100)
+STEPS, SHOWN = 100, (1, 2, 10, 50, 100)
 OBS = spaces.Tuple((box(1, 5), box(np.inf, 2), spaces.Discrete(3)))
 BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
 CHOICES = spaces.MultiDiscrete([3, 2])
@@ -97,27 +97,6 @@ def fill(module, seed):
                 batches_seen.fill_(970)  # CrossQ renormalises from 1,000 on
 
 
-def batches(act):
-    """Yield batches; two in three have their own discounts."""
-    random = np.random.default_rng(0)
-    act.seed(0)
-
-    def floats(values):
-        return torch.from_numpy(values.astype(np.float32))
-
-    def observations():
-        bounded = random.uniform(-1, 1, (ROWS, 5))
-        free = 3.0 + 2.0 * random.standard_normal((ROWS, 2))
-        return floats(bounded), floats(free), torch.from_numpy(random.integers(0, 3, ROWS))
-
-    for step in range(STEPS):
-        taken = torch.from_numpy(np.stack([act.sample() for _ in range(ROWS)]))
-        rew, ends = random.standard_normal(ROWS), random.random(ROWS) < 0.2
-        discount = floats(random.uniform(0.8, 1.0, ROWS)) if step % 3 else None
-        seen = observations(), taken, floats(rew), observations(), floats(ends), torch.zeros(ROWS)
-        yield Batch(*seen, discount=discount)
-
-
 def trained(case, acceleration):
     """Train an agent; return the losses of some steps, and the final sum and norm of each parameter
     and statistic.
@@ -129,12 +108,12 @@ def trained(case, acceleration):
         fill(module, seed=len(name.split("_")[0]))  # an average begins equal to its original
     if "target" in modules:
         modules["target"].load_state_dict(modules["actor"].state_dict())
-    torch.manual_seed(1)
     found = {"losses": {}, "values": {}}
-    for step, batch in enumerate(batches(agent.action_space), start=1):
-        metrics = agent.train(batch)
+    for step in range(1, STEPS + 1):
+        own_discount = {"discount": torch.linspace(0.8, 1.0, 32)} if step % 3 else {}
+        (metrics,) = train(agent, 1, first=step, **own_discount)
         if step in SHOWN:
-            found["losses"][str(step)] = {name: float(value) for name, value in metrics.items()}
+            found["losses"][str(step)] = metrics
     for name, module in modules.items():
         for key, value in module.state_dict().items():
             value = value.double()

@@ -58,9 +58,8 @@ def test_an_actor_does_what_was_shown_and_says_how_likely_that_was(low):
     obs = directions * (50.0 if low < -1.0 else 1.0)  # without bounds, any magnitude
     actor = SquashedGaussianActor(space, ACT, hidden_sizes=(32,))
     learnt, held_out = shown(obs, act, episodes=20).split(0.2)
-    before, *_, after = clone(actor, learnt, held_out, 300)
-    assert after.step == 300
-    assert min(after.learnt, after.held_out) > max(before.learnt, before.held_out) + 2.0
+    before, after = clone(actor, learnt, held_out, 300)
+    assert min(after) > max(before) + 2.0
     assert (actor.best_actions(held_out.obs) - held_out.act).abs().mean() < 0.1
 
 
@@ -76,7 +75,7 @@ def test_past_actions_are_not_imitated_in_the_place_of_the_observation():
     for past_actions in (0, 1):
         actor = SquashedGaussianActor(spaces.Tuple((one, one)), one, hidden_sizes=(32,))
         data = shown((seen, last), target, past_actions=past_actions)
-        [*_] = clone(actor, *data.split(0.25), 250)
+        clone(actor, *data.split(0.25), 250)
         error[past_actions] = abs(actor.best_actions(must_turn).item() - 0.8)
     assert error[1] < 0.5 < error[0]
 
@@ -96,10 +95,11 @@ def test_an_actor_without_a_likelihood_is_refused():
     actor = IQNActor(OBS, spaces.Discrete(3))
     data = shown(torch.zeros(4, 3), torch.zeros(4))
     with pytest.raises(ConfigError, match="a IQNActor cannot be cloned: give it a method log_prob"):
-        next(clone(actor, data, data, 1))
+        clone(actor, data, data, 1)
 
 
 def test_an_action_without_dimensions_is_learnt_as_well():
     actor = SquashedGaussianActor(OBS, box(1), hidden_sizes=(8,))
     learnt, held_out = shown(torch.rand(40, 3), torch.rand(40)).split(0.25)
-    assert [said.step for said in clone(actor, learnt, held_out, 1)] == [0, 1]
+    before, after = clone(actor, learnt, held_out, 1)
+    assert before != after

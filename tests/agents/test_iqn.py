@@ -44,13 +44,6 @@ def test_quantiles_of_a_known_distribution_are_learnt_and_the_best_mean_is_chose
     assert actor.extras["values"].tolist() == pytest.approx([0.5, 0.4], abs=0.06)
 
 
-def test_what_is_held_out_has_the_same_quantiles_each_time():
-    agent = IQNAgent(*SPACES, actor_cls=SMALL)
-    batch, random = batch_of(SPACES), torch.get_rng_state()
-    assert agent.evaluate(batch) == agent.evaluate(batch)
-    assert torch.equal(random, torch.get_rng_state())
-
-
 def test_one_quantile_has_no_spread():
     assert train(IQNAgent(*SPACES, actor_cls=SMALL, quantiles=1), 1)[0]["return_std_mean"] == 0.0
 

@@ -114,7 +114,7 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, arm):
         past_actions=ACTIONS,
     )
     cloned = arm.actor(*spaces)
-    [*_] = clone(cloned, *data.split(0.1), 2000)
+    clone(cloned, *data.split(0.1), 2000)
     before = reached(cloned)
     agent = arm.agent_cls(*spaces, "cpu")
     agent.start_from(cloned.weights())

@@ -331,8 +331,7 @@ class Scored(CountingAgent):
         return {"loss": batch.rew.mean() + 0.0 * torch.rand(())}
 
     def evaluate(self, batch):
-        torch.rand(5)
-        return {"loss": batch.rew.mean()}
+        return {"loss": batch.rew.mean(), "noise": torch.rand(())}
 
 
 @pytest.mark.parametrize("share", [0.05, 0.0])
@@ -356,6 +355,7 @@ def test_what_is_held_out_shows_in_the_rounds_and_changes_nothing_of_training(sh
     assert len(to.memory) == (11 * 9 if share else 12 * 9)
     assert [record.get("loss_held_out") for record in records] == [1.0 if share else None] * 2
     assert [record["loss"] == 0.0 for record in records] == [share > 0] * 2
+    assert records[0].get("noise_held_out") == records[1].get("noise_held_out")
 
 
 # -- how it is made --------------------------------------------------------------------------------

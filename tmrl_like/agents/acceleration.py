@@ -50,7 +50,7 @@ def accelerate(
             recorded again when they change.
     """
     has_graphs = torch.device(device).type == "cuda"
-    return Graphed(step, CudaGraphs(), optimizers, numbers) if has_graphs else step
+    return Graphed(step, optimizers, numbers) if has_graphs else step
 
 
 class Flat:
@@ -228,12 +228,10 @@ class Graphed:
     def __init__(
         self,
         step: Step,
-        backend: CudaGraphs,
         optimizers: Sequence[torch.optim.Adam],
         numbers: Callable[[], tuple[float, ...]],
     ) -> None:
         self._step = step
-        self._backend = backend
         self._optimizers = optimizers
         self._numbers = numbers
         self._warm_ups: Counter[Hashable] = Counter()
@@ -248,14 +246,14 @@ class Graphed:
         form = flag, places, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if self._warm_ups[form] < _WARM_UPS:
             self._warm_ups[form] += 1
-            return self._backend.warm_up(lambda: self._step(batch, flag))
+            return warm_up(lambda: self._step(batch, flag))
         key = form, self._numbers(), *map(_fixed_of, self._optimizers)
         if key not in self._graphs:
             if len(self._graphs) == _MAX_GRAPHS:
                 self._graphs.clear()
             static = batch.map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
             copies = [leaf for _, leaf in leaves_of(static)]
-            self._graphs[key] = copies, self._backend.capture(lambda: self._step(static, flag))
+            self._graphs[key] = copies, capture(lambda: self._step(static, flag))
         targets, replay = self._graphs[key]
         torch._foreach_copy_(targets, leaves)
         return {name: torch.as_tensor(value).clone() for name, value in replay().items()}
@@ -270,31 +268,29 @@ def _fixed_of(optimizer: torch.optim.Adam) -> Hashable:
     ].data_ptr()
 
 
-class CudaGraphs:
-    """Records calls as CUDA graphs."""
+def warm_up(call: Callable[[], Metrics]) -> Metrics:
+    """Run the call on a stream of its own, as a capture does."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        metrics = call()
+    torch.cuda.current_stream().wait_stream(stream)
+    return metrics
 
-    def warm_up(self, call: Callable[[], Metrics]) -> Metrics:
-        """Run the call on a stream of its own, as a capture does."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            metrics = call()
-        torch.cuda.current_stream().wait_stream(stream)
+
+def capture(call: Callable[[], Metrics]) -> Callable[[], Metrics]:
+    """Record the call as a CUDA graph without running it. Return a function that runs it, and
+    always returns the same result tensors.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        metrics = call()
+
+    def replay() -> Metrics:
+        graph.replay()
         return metrics
 
-    def capture(self, call: Callable[[], Metrics]) -> Callable[[], Metrics]:
-        """Record the call without running it. Return a function that runs it, and always returns
-        the same result tensors.
-        """
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            metrics = call()
-
-        def replay() -> Metrics:
-            graph.replay()
-            return metrics
-
-        return replay
+    return replay
 
 
 def leaves_of(batch: Batch) -> Iterator[tuple[tree.Path, Tensor]]:

@@ -75,8 +75,8 @@ class TrainingAgent(Tunable, ABC):
         """Return the losses of `train`, under the same names, on a batch that is held out from
         training. The default returns none.
 
-        Must not change the agent. It may draw torch's random numbers: the schedule restores the
-        state of their generators.
+        Must not change the agent. It may draw torch's random numbers, which are the same each time:
+        the schedule seeds their generators, and restores their state.
         """
         return {}
 

@@ -73,13 +73,12 @@ class BatchNormMLP(nn.Module):
 
     def running(self) -> list[tuple[Tensor, Tensor]]:
         """Return mean and variance of each normalisation, [N, 1, H] each, views of `statistics`."""
-        found, first = [], 0
-        for gain in self.gains:
-            middle, end = first + gain.numel(), first + 2 * gain.numel()
-            mean, var = self.statistics[first:middle], self.statistics[middle:end]
-            found.append((mean.view_as(gain), var.view_as(gain)))
-            first = end
-        return found
+        parts = torch.split(self.statistics, [2 * gain.numel() for gain in self.gains])
+        both = (part.chunk(2) for part in parts)
+        return [
+            (mean.view_as(gain), var.view_as(gain))
+            for gain, (mean, var) in zip(self.gains, both, strict=True)
+        ]
 
     @torch.no_grad()
     def rescale(self) -> None:

@@ -18,9 +18,8 @@ Only the steps that are learnt from are disturbed, not those that are held out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
@@ -36,7 +35,6 @@ BATCH = 256
 NOISE = 0.1  # k
 _LEARNING_RATE = 1e-3
 _LEAST_SPREAD = 0.25  # least sigma of an action, as a share of half its range
-_LOOK_EVERY = 50  # steps between two likelihoods
 _MOST_LOOKED_AT = 4096  # rows of which a likelihood is the mean
 
 
@@ -92,16 +90,16 @@ def split_at_random(num: int, share: float, what: str) -> tuple[list[int], list[
     return order[num_held:], order[:num_held]
 
 
-@dataclass(frozen=True)
-class Likelihood:
-    """The mean of log pi(a | s) after a number of training steps, in nats per recorded step."""
+class Likelihood(NamedTuple):
+    """The mean of log pi(a | s), in nats per recorded step."""
 
-    step: int
     learnt: float
     held_out: float
 
 
-def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Iterator[Likelihood]:
+def clone(
+    actor: ActorModule, learnt: Shown, held_out: Shown, steps: int
+) -> tuple[Likelihood, Likelihood]:
     """Train an actor to do what was demonstrated.
 
     Args:
@@ -111,8 +109,8 @@ def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Ite
         held_out: steps that are only used to measure the likelihood.
         steps: number of steps of Adam, with `BATCH` rows each.
 
-    Yields:
-        The likelihoods of the actor as it was, then after every 50 steps and after the last.
+    Returns:
+        The likelihoods of the actor as it was, and after training.
 
     Raises:
         ConfigError: the actor has no `log_prob`.
@@ -125,22 +123,21 @@ def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Ite
     for part in actor.children():
         if isinstance(part, Encoder) and part.normalizes:
             RunningNorm([part]).update(learnt.obs)
-    obs_noise, (act_noise,) = _noise(learnt.obs, learnt.past_actions), _noise((learnt.act,))
+    obs_noise, act_noise = _noise(learnt.obs, learnt.past_actions), _noise(learnt.act)
     space = actor.action_space
     # actions that hardly varied get noise as well
     if isinstance(space, spaces.Box) and space.is_bounded():
         least = torch.as_tensor(NOISE * _LEAST_SPREAD * (space.high - space.low) / 2)
         act_noise = torch.maximum(act_noise, least.to(act_noise))
-    yield Likelihood(0, _mean(actor, learnt), _mean(actor, held_out))
+    untrained = Likelihood(_mean(actor, learnt), _mean(actor, held_out))
     optimizer = torch.optim.Adam(actor.parameters(), _LEARNING_RATE)
-    for step in range(1, steps + 1):
+    for _ in range(steps):
         drawn = learnt.rows(torch.randint(len(learnt.act), (BATCH,), device=learnt.act.device))
         obs = tree.map_leaves(_disturbed, drawn.obs, obs_noise)
         act = _disturbed(drawn.act, act_noise)
         backward(-actor.log_prob(obs, act).mean(), optimizer)
         optimizer.step()
-        if step % _LOOK_EVERY == 0 or step == steps:
-            yield Likelihood(step, _mean(actor, learnt), _mean(actor, held_out))
+    return untrained, Likelihood(_mean(actor, learnt), _mean(actor, held_out))
 
 
 @torch.no_grad()

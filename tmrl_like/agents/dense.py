@@ -26,7 +26,6 @@ from numba import config, njit
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from tmrl_like.agents.acceleration import Flat
 from tmrl_like.agents.batch_norm import BatchNormMLP
 from tmrl_like.agents.ensemble import MLP
 from tmrl_like.policies.layers import EPS, Floats
@@ -143,8 +142,8 @@ class Passed(NamedTuple):
     scale: Floats  # [B], 1 / standard deviation; without normalisation empty
 
 
-def network_of(module: MLP | BatchNormMLP, flat: Flat) -> DenseNetwork:
-    """Return the description of an actor or of critics, whose parameters are all in `flat`."""
+def network_of(module: MLP | BatchNormMLP) -> DenseNetwork:
+    """Return the description of an actor or of critics whose parameters are in a `Flat`."""
     weights, biases, gains, offsets = module.tensors()
     places = np.zeros((len(weights), 4), np.int64)
     for kind, tensors in enumerate((weights, biases, gains, offsets)):
@@ -152,14 +151,21 @@ def network_of(module: MLP | BatchNormMLP, flat: Flat) -> DenseNetwork:
     transposed = weights[0].ndim == 2
     size_in = weights[0].shape[-1 if transposed else -2]
     return DenseNetwork(
-        parameters=flat.parameter.detach().numpy(),
-        gradients=cast(torch.Tensor, flat.parameter.grad).numpy(),
+        parameters=_flat(weights[0]),
+        # what is not trained has none, and none are written
+        gradients=_flat(weights[0] if weights[0].grad is None else weights[0].grad),
         places=places,
         widths=np.array([size_in, *(bias.shape[-1] for bias in biases)]),
         num_networks=1 if transposed else len(weights[0]),
         normalizes=len(gains) > 0,
         transposed=transposed,
     )
+
+
+def _flat(view: torch.Tensor) -> Floats:
+    """Return the whole flat tensor of which this is a view."""
+    flat: Floats = torch.empty(0).set_(view.untyped_storage()).numpy()
+    return flat
 
 
 @compiled_part

@@ -16,8 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from tmrl_like.agents import batch_norm
-from tmrl_like.agents.acceleration import Flat
-from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic
+from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, BatchNormMLP
 from tmrl_like.agents.dense import (
     FIRST,
     ONE,
@@ -37,6 +36,7 @@ from tmrl_like.agents.dense_sac import (
     CompiledSAC,
     Drawing,
     act,
+    least_of,
     mean_of,
     policy_errors,
     put_inputs,
@@ -75,27 +75,27 @@ class NormedPass(NamedTuple):
 
 
 def compiled_crossq(
-    plain: tuple[SquashedGaussianActor, CategoricalCritic],
-    flat_plain: tuple[Flat, Flat],
-    normed: tuple[BatchNormActor, BatchNormCritic],
-    flat_normed: tuple[Flat, Flat],
+    plain_actor: SquashedGaussianActor,
+    plain_critic: CategoricalCritic,
+    actor: BatchNormActor,
+    critic: BatchNormCritic,
 ) -> CompiledSAC:
     """Use the plain actor and critics, and those in training, whose parameters stay where they
     are.
     """
-    networks: tuple[NamedTuple, ...] = (
-        *map(network_of, plain, flat_plain),
-        _network_of(normed[0], flat_normed[0]),
-        _network_of(normed[1], flat_normed[1]),
+    networks = (
+        network_of(plain_actor),
+        network_of(plain_critic),
+        _network_of(actor.network),
+        _network_of(critic.network),
     )
-    return CompiledSAC(*plain, networks, (_critic_gradients, _actor_gradients))
+    return CompiledSAC(plain_actor, plain_critic, networks, (_critic_gradients, _actor_gradients))
 
 
-def _network_of(made: BatchNormActor | BatchNormCritic, flat: Flat) -> NormedNetwork:
-    module = made.network
+def _network_of(module: BatchNormMLP) -> NormedNetwork:
     gain = module.gains[0]
     return NormedNetwork(
-        network_of(module, flat),
+        network_of(module),
         gain.detach()[:, 0].numpy(),
         cast(Tensor, gain.grad)[:, 0].numpy(),
         module.statistics.numpy(),
@@ -148,9 +148,7 @@ def _distribution_errors(
         read_values(logits_NRK[n, num_rows:], next_q_NB[n])
     target_K = np.empty(len(BINS), np.float32)
     for b in range(num_rows):
-        least = FIRST
-        for n in range(1, num_critics):
-            least = n if next_q_NB[n, b] < next_q_NB[least, b] else least
+        least = least_of(next_q_NB, b)
         scale = gamma_B[b] * (ONE - terminated_B[b])
         shift = rew_B[b] - scale * np.float32(entropy_coef) * next_log_prob_B[b]
         _project(logits_NRK[least, num_rows + b], shift, scale, target_K)
@@ -213,26 +211,19 @@ def _forward(network: NormedNetwork, x_RI: Floats) -> tuple[Floats, list[list[No
     out_NRO = np.empty((layers.num_networks, len(x_RI), layers.widths[-1]), np.float32)
     passes = []
     for n in range(len(out_NRO)):
-        passed = _hidden_layers(network, n, x_RI)
+        gain = network.gain[n]
+        passed = [_normalised(network, FIRST, n, x_RI.copy(), gain, np.zeros_like(gain), NO_BOUND)]
+        for i in range(len(layers.places) - 1):
+            layer = layer_of(layers, layers.parameters, i, n)
+            x = np.empty((len(x_RI), len(layer.gain)), np.float32)
+            multiply(passed[i].y, layer.weight, x, False, False)
+            passed.append(_normalised(network, i + 1, n, x, layer.gain, layer.offset, ZERO))
         head = layer_of(layers, layers.parameters, len(layers.places) - 1, n)
         multiply(passed[-1].y, head.weight, out_NRO[n], False, False)
         add_bias(out_NRO[n], head.bias, False)
         passes.append(passed)
     network.batches[()] += ONE
     return out_NRO, passes
-
-
-@compiled_part
-def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedPass]:
-    """Compute network n up to its head."""
-    layers, gain = network.layers, network.gain[n]
-    passed = [_normalised(network, FIRST, n, x_RI.copy(), gain, np.zeros_like(gain), NO_BOUND)]
-    for i in range(len(layers.places) - 1):
-        layer = layer_of(layers, layers.parameters, i, n)
-        x = np.empty((len(x_RI), len(layer.gain)), np.float32)
-        multiply(passed[i].y, layer.weight, x, False, False)
-        passed.append(_normalised(network, i + 1, n, x, layer.gain, layer.offset, ZERO))
-    return passed
 
 
 @compiled_part
@@ -307,23 +298,27 @@ def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_BO
         if i > 0:
             gain = layer_of(layers, layers.parameters, i - 1, n).gain
             d_before = layer_of(layers, layers.gradients, i - 1, n)
-            along = _sum_back(d_y, passed[i], ZERO, d_before.gain, d_before.offset)
-            _back_through_norm(d_y, passed[i], gain, along, d_before.offset)
+            _back_through_norm(d_y, passed[i], gain, ZERO, d_before.gain, d_before.offset)
         else:
-            no_offset = np.empty_like(passed[0].r)
-            _sum_back(d_y, passed[0], NO_BOUND, network.d_gain[n], no_offset)
+            gain, no_offset = network.gain[n], np.empty_like(passed[0].r)
+            _back_through_norm(d_y, passed[0], gain, NO_BOUND, network.d_gain[n], no_offset)
         d = d_y
 
 
 @compiled_part
-def _sum_back(
-    d: Floats, passed: NormedPass, least: np.float32, d_gain: Floats, d_offset: Floats
-) -> Floats:
-    """Backpropagate d [R, H] through the bound of `_normalised`, in place: it is 0 where y is
-    `least`. Write the gradients of gain and offset, and return the sum of d times `normed`, [H].
+def _back_through_norm(
+    d: Floats,
+    passed: NormedPass,
+    gain: Floats,
+    least: np.float32,
+    d_gain: Floats,
+    d_offset: Floats,
+) -> None:
+    """Turn d [R, H], the gradient of what `_normalised` returned, into that of its inputs, in
+    place. Write the gradients of gain and offset.
     """
-    y, normed, _, r, shift = passed
-    along = np.zeros_like(r)
+    y, normed, scale, r, shift = passed
+    size, along = np.float32(d.shape[0]), np.zeros_like(r)
     for h in range(d.shape[1]):
         d_offset[h] = ZERO
     for b in range(d.shape[0]):
@@ -333,19 +328,7 @@ def _sum_back(
             d_offset[h] += d[b, h]
     for h in range(d.shape[1]):
         d_gain[h] = r[h] * along[h] + shift[h] * d_offset[h]
-    return along
-
-
-@compiled_part
-def _back_through_norm(
-    d: Floats, passed: NormedPass, gain: Floats, along: Floats, total: Floats
-) -> None:
-    """Turn d [R, H], the gradient of the outputs of a normalisation over all rows, into that of its
-    inputs, in place. `along` is the sum of d times `normed`, `total` that of d.
-    """
-    _, normed, scale, r, _ = passed
-    size = np.float32(d.shape[0])
     for b in range(d.shape[0]):
         for h in range(d.shape[1]):
-            centred = d[b, h] - (total[h] + normed[b, h] * along[h]) / size
+            centred = d[b, h] - (d_offset[h] + normed[b, h] * along[h]) / size
             d[b, h] = centred * gain[h] * r[h] * scale[h]

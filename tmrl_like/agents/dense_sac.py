@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Flat, Metrics
+from tmrl_like.agents.acceleration import Metrics
 from tmrl_like.agents.dense import (
     FIRST,
     ONE,
@@ -46,6 +46,8 @@ from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import LOG_STD_MAX, LOG_STD_MIN
 from tmrl_like.types import Batch, Observation
 
+Doubles: TypeAlias = NDArray[np.float64]
+
 TWO, HALF = np.float32(2.0), np.float32(0.5)
 LOW, HIGH = np.float32(LOG_STD_MIN), np.float32(LOG_STD_MAX)
 BINS = np.linspace(-LARGEST_VALUE, LARGEST_VALUE, NUM_BINS).astype(np.float32)
@@ -65,17 +67,6 @@ class Drawing(NamedTuple):
     noise_BA: Floats  # standard normal
     rescale: Scaling  # of observations
     rescale_act: Scaling  # to [-1, 1]
-
-
-class Statistics(NamedTuple):
-    """The arrays of a `RunningNorm`."""
-
-    which: Integers
-    batches: NDArray[np.float64]  # [], number of batches seen
-    mean: NDArray[np.float64]
-    mean_square: NDArray[np.float64]
-    scale: Floats
-    shift: Floats
 
 
 class Drawn(NamedTuple):
@@ -111,19 +102,12 @@ class CompiledSAC:
         self._scalings = rescale, _scaling_of(critic.rescale_act)
         self._num_actions = actor.spec.num_outputs // 2
         if obs_norm is not None:
-            buffers = (
-                obs_norm.which,
-                obs_norm.count,
-                obs_norm.mean,
-                obs_norm.mean_square,
-                obs_norm.scale,
-                obs_norm.shift,
-            )
-            self._statistics = Statistics(*(buffer.numpy() for buffer in buffers))
+            names = "which", "count", "mean", "mean_square", "scale", "shift"
+            self._statistics = [getattr(obs_norm, name).numpy() for name in names]
 
     def count(self, obs: Observation) -> None:
         """Do what `RunningNorm.update` does, without ranks."""
-        _count(self._encoder.flatten(obs).numpy(), self._statistics)
+        _count(self._encoder.flatten(obs).numpy(), *self._statistics)
 
     def of_critics(
         self,
@@ -167,13 +151,8 @@ class CompiledSAC:
         )
         return {"loss_actor": loss, "entropy_nats": entropy}
 
-    def draw(self, noise_BA: Tensor) -> None:
-        """Fill in the noise of one batch of actions."""
-        noise_BA.normal_()
-
     def _drawing(self, num_rows: int) -> Drawing:
-        noise_BA = torch.empty(num_rows, self._num_actions)
-        self.draw(noise_BA)
+        noise_BA = torch.randn(num_rows, self._num_actions)
         return Drawing(noise_BA.numpy(), *self._scalings)
 
     def _see(self, obs: Observation) -> Floats:
@@ -199,13 +178,13 @@ class CompiledSAC:
 
 
 def compiled_sac(
-    modules: tuple[SquashedGaussianActor, EnsembleCritic, EnsembleCritic],
-    flats: tuple[Flat, Flat, Flat],
+    actor: SquashedGaussianActor,
+    critic: EnsembleCritic,
+    target: EnsembleCritic,
     obs_norm: RunningNorm | None,
 ) -> CompiledSAC:
     """Use an actor, critics and their targets, whose parameters stay where they are."""
-    actor, critic, _ = modules
-    networks = tuple(map(network_of, modules, flats))
+    networks = tuple(map(network_of, (actor, critic, target)))
     return CompiledSAC(actor, critic, networks, (_critic_gradients, _actor_gradients), obs_norm)
 
 
@@ -327,7 +306,9 @@ def _td_errors(
     rew_B, terminated_B, gamma_B = outcome
     num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
     for b in range(num_rows):
-        next_v = _least(next_q_MB, b) - np.float32(entropy_coef) * next_log_prob_B[b]
+        next_v = (
+            next_q_MB[least_of(next_q_MB, b), b] - np.float32(entropy_coef) * next_log_prob_B[b]
+        )
         target = rew_B[b] + gamma_B[b] * (ONE - terminated_B[b]) * next_v
         target_sum += target
         for n in range(len(q_NB)):
@@ -339,11 +320,12 @@ def _td_errors(
 
 
 @compiled_part
-def _least(q_MB: Floats, b: int) -> Any:
-    """Return the least of the values in column b, NaN if one is."""
-    least = q_MB[0, b]
+def least_of(q_MB: Floats, b: int) -> int:
+    """Return the row of the least value in column b, or of a NaN if there is one."""
+    least = 0
     for m in range(1, len(q_MB)):
-        least = least if least < q_MB[m, b] or least != least else q_MB[m, b]
+        q = q_MB[least, b]
+        least = least if q <= q_MB[m, b] or q != q else m
     return least
 
 
@@ -389,12 +371,11 @@ def policy_errors(
     q_NB, passes = _values(critics, np.arange(critics.num_networks), drawn.x_BI)
     num_critics, num_rows = q_NB.shape
     d_NB, q_sum, log_prob_sum = np.empty_like(q_NB), 0.0, 0.0
+    chosen = num_critics if of_mean else 1
     for b in range(num_rows):
-        q, chosen = _least(q_NB, b), 0
+        least = least_of(q_NB, b)
         for n in range(num_critics):
-            chosen += of_mean or not q_NB[n, b] > q
-        for n in range(num_critics):
-            counts = of_mean or not q_NB[n, b] > q  # all, if q is NaN
+            counts = of_mean or n == least
             d_NB[n, b] = -ONE / np.float32(chosen * num_rows) if counts else ZERO
             q_sum += q_NB[n, b] / chosen if counts else 0.0
         log_prob_sum += drawn.log_prob_B[b]
@@ -402,9 +383,7 @@ def policy_errors(
     for n in range(num_critics):
         d_outputs_BO = _back_to_outputs(passes[n][-1].y, q_NB[n], d_NB[n])
         backward(critics, n, passes[n], drawn.x_BI, d_outputs_BO, of_one_BA)
-        for b in range(num_rows):
-            for a in range(noise_BA.shape[1]):
-                d_act_BA[b, a] += of_one_BA[b, a]
+        d_act_BA += of_one_BA
     d_outputs_SO, rough = _smoothness_errors(outputs_SO, noise_BA.shape, smoothness)
     _back_through_squash(
         drawing, drawn, d_act_BA, np.float32(entropy_coef / num_rows), d_outputs_SO
@@ -434,11 +413,18 @@ def _smoothness_errors(
 
 
 @compiled
-def _count(x_BR: Floats, statistics: Statistics) -> None:
-    """Add a batch to the running means, and write the scale and shift that they give; see
-    `RunningNorm`.
+def _count(
+    x_BR: Floats,
+    which_U: Integers,
+    count: Doubles,
+    mean_U: Doubles,
+    mean_square_U: Doubles,
+    scale_R: Floats,
+    shift_R: Floats,
+) -> None:
+    """Add a batch to the statistics of a `RunningNorm`, and write the scale and shift that they
+    give.
     """
-    which_U, count, mean_U, mean_square_U, scale_R, shift_R = statistics
     count[()] += 1.0
     weight = 1.0 / min(float(count[()]), HORIZON)
     for u in range(len(which_U)):

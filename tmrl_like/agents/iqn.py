@@ -155,9 +155,10 @@ class IQNAgent(ShippedAgent):
         encoder = self.actor.encoder
         self.obs_norm = RunningNorm([encoder]) if encoder.normalizes else None
         self.target = no_grad(copy_shared(self.actor))
-        self.actor_ema = no_grad(copy_shared(self.actor)) if o.actor_polyak else self.actor
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
+        self.actor_ema = self.actor
         if o.actor_polyak:
+            self.actor_ema = no_grad(copy_shared(self.actor))
             self._flat_ema = Flat(self.actor_ema, self.actor)
         self.optimizer = self._adam(self._flat, o.lr)
         if o.acceleration == "auto":
@@ -165,11 +166,6 @@ class IQNAgent(ShippedAgent):
         self._explore()
 
     lr = learning_rate_of("optimizer")
-
-    def tune(self, **values: float) -> None:
-        """See `Tunable.tune`."""
-        super().tune(**values)
-        self._explore()
 
     def _numbers(self) -> tuple[float, ...]:
         return self.gamma, self.kappa, self.polyak, self.max_gradient_norm
@@ -181,10 +177,8 @@ class IQNAgent(ShippedAgent):
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss, always with the same quantiles drawn; see `TrainingAgent.evaluate`."""
-        z_BN, target_BM, tau_BN = self._quantiles(
-            batch, torch.Generator(self.device).manual_seed(0)
-        )
+        """Return the loss; see `TrainingAgent.evaluate`."""
+        z_BN, target_BM, tau_BN = self._quantiles(batch)
         return {"loss_quantiles": quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()}
 
     def get_actor(self) -> ActorModule:
@@ -225,14 +219,15 @@ class IQNAgent(ShippedAgent):
             "gradient_norm": norm,
         }
 
-    def _quantiles(
-        self, batch: Batch, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _quantiles(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return the quantiles of the actions taken [B, N], their targets [B, M], and tau of the
         former [B, N].
         """
         act_B1 = batch.act.reshape(-1, 1) - int(self.action_space.start)  # type: ignore[attr-defined]
-        tau_BN, target_tau_BM = self._draw(len(act_B1), generator)
+        tau_BN, target_tau_BM = (
+            torch.rand(len(act_B1), n, device=self.device)
+            for n in (self.options.quantiles, self.options.target_quantiles)
+        )
         with torch.no_grad():
             next_obs, time_left = batch.next_obs, batch.next_time_left
             next_values_BA = self.actor.values(
@@ -246,14 +241,6 @@ class IQNAgent(ShippedAgent):
             target_BM = quantile_target(batch.rew, batch.terminated, next_z_BM, gamma)
         z_BNA = self.actor.quantiles(self.actor.features(batch.obs, batch.time_left), tau_BN)
         return _of_actions(z_BNA, act_B1), target_BM, tau_BN
-
-    def _draw(self, rows: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Draw tau [B, N], and the target's [B, M]."""
-        sizes = self.options.quantiles, self.options.target_quantiles
-        tau_BN, target_tau_BM = (
-            torch.rand(rows, n, generator=generator, device=self.device) for n in sizes
-        )
-        return tau_BN, target_tau_BM
 
 
 def _of_actions(z_BNA: Tensor, act_B1: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ class Encoder(nn.Module):
         return scaled if self.one_hot is None else self.one_hot.forward(x, scaled)
 
 
-def encoders_of(networks: Iterable[nn.Module | None]) -> list[Encoder]:
+def encoders_of(networks: Iterable[nn.Module]) -> list[Encoder]:
     """Return the encoders of those networks that have one."""
     found = [getattr(network, "encoder", None) for network in networks]
     return [encoder for encoder in found if isinstance(encoder, Encoder)]
@@ -262,14 +262,10 @@ class OneHot(nn.Module):
     def __init__(self, numbers: Numbers) -> None:
         """Prepare the entries of these numbers."""
         super().__init__()
-        source, value, is_categorical = numbers.entries()
-        self.size = len(source)
-        for name, values in (
-            ("source", source),
-            ("value", value),
-            ("is_categorical", is_categorical),
-        ):
+        names = "source", "value", "is_categorical"
+        for name, values in zip(names, numbers.entries(), strict=True):
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
+        self.size = len(self.source)
 
     def forward(self, x: Tensor, scaled: Tensor) -> Tensor:
         """Combine categories of `x` and other numbers of `scaled`, [..., R] each, to [..., V]."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tmrl_like.agents.acceleration import backward
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.images import PictureEncoder
-from tmrl_like.agents.observations import Encoder, encoders_of
+from tmrl_like.agents.observations import Encoder
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.weight_file import (
@@ -34,14 +34,14 @@ def encoder_of(agent: TrainingAgent) -> Encoder:
     """Return the encoder by which all networks of an agent see pictures. Raise ConfigError if the
     agent has none.
     """
-    encoders = encoders_of([getattr(agent, "critic", None)])
-    if not (encoders and encoders[0].sees_pictures):
+    encoder = getattr(getattr(agent, "critic", None), "encoder", None)
+    if not (isinstance(encoder, Encoder) and encoder.sees_pictures):
         raise ConfigError(
             f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: "
             "that takes an observation space with pictures, and SACAgent, REDQAgent or "
             "DiscreteSACAgent with the networks that ship"
         )
-    return encoders[0]
+    return encoder
 
 
 def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iterator[float]:

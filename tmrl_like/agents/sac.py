@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -287,14 +287,14 @@ class SACAgent(ShippedAgent):
 
     def _average_actor(self) -> None:
         """Update the moving average of a built-in actor. At first it is over few steps."""
-        actor = self.get_actor()
-        if not _has_average(actor):
+        if self._flat_average is None:
             return
         self.actor_updates += 1
         kept = (self.actor_updates - 1) / (self.actor_updates + _FIRST_UPDATES)
         average, flat = self._flat_average.parameter, self._flat_published.parameter
         soft_update(min(kept, self.actor_polyak), average, flat[: len(average)])
         if self.actor_updates == 1:
+            actor: Any = self.get_actor()
             actor.average.is_used.fill_(1.0)
 
     def _update(self, batch: Batch, with_actor: bool) -> Metrics:
@@ -521,6 +521,7 @@ class SACAgent(ShippedAgent):
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
     _shares_pictures = False  # whether all networks share one picture encoder
+    _flat_average: Flat | None = None  # of a built-in actor
 
     def _build_networks(
         self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]
@@ -552,7 +553,7 @@ class SACAgent(ShippedAgent):
 
     def _flatten(self, actor: ActorModule, shared: nn.Module | None = None) -> Flat:
         """Return the parameters of the actor that is published, those that are averaged first."""
-        if not _has_average(actor):
+        if not (isinstance(actor, MLPActor) and actor.is_built_in()):
             return Flat(actor, without=shared)
         self._flat_average = Flat(actor.average, actor.layers)
         return Flat(actor, without=shared, first=actor.layers)
@@ -596,9 +597,7 @@ class SACAgent(ShippedAgent):
         from tmrl_like.agents.dense_sac import compiled_sac
 
         assert isinstance(self.actor, SquashedGaussianActor)
-        networks = self.actor, self.critic, self.critic_target
-        flats = self._flat_actor, self._flat_critic, self._flat_critic_target
-        return compiled_sac(networks, flats, self.obs_norm)
+        return compiled_sac(self.actor, self.critic, self.critic_target, self.obs_norm)
 
 
 class REDQAgent(SACAgent):
@@ -629,10 +628,6 @@ def _expect_shape(name: str, values: Tensor, *shape: int) -> None:
     """
     if values.shape != shape:
         raise ConfigError(f"{name} has the shape {[*values.shape]}; expected {[*shape]}")
-
-
-def _has_average(actor: ActorModule) -> TypeGuard[MLPActor]:
-    return isinstance(actor, MLPActor) and actor.is_built_in()
 
 
 def joint_obs(batch: Batch) -> Observation:

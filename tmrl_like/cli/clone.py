@@ -31,7 +31,7 @@ def main(arguments: Arguments) -> int:
         training.device
     )
     learnt, held_out = _shown(arguments.data, training).split(arguments.held_out)
-    untrained, *_, trained = clone(actor, learnt, held_out, arguments.steps)
+    untrained, trained = clone(actor, learnt, held_out, arguments.steps)
     card = describe(actor, training.memory.obs_preprocessor, experiment.run_name)
     # the number of steps becomes the weight of its running statistics
     card = msgspec.structs.replace(card, training_steps=arguments.steps)

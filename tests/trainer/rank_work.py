@@ -4,7 +4,7 @@ results.
 
 import json
 import sys
-from collections import deque
+from unittest import mock
 
 import numpy as np
 import torch
@@ -39,11 +39,15 @@ def half(batch, rank):
     return batch.map(lambda leaf: leaf[rank * ROWS : (rank + 1) * ROWS])
 
 
-def with_noise(agent, rows):
-    """Make the compiled gradients draw these rows of noise shared by all agents."""
-    torch_noise = torch.Generator().manual_seed(3)
-    drawn = deque(torch.randn(2 * STEPS, 2 * ROWS, 2, generator=torch_noise))
-    agent.compiled.draw = lambda noise: noise.copy_(drawn.popleft()[rows])
+def training(agent, rows):
+    """Return a function that trains, with the noise of these rows of whole batches."""
+    noise = iter(torch.randn(2 * STEPS, 2 * ROWS, 2, generator=torch.Generator().manual_seed(3)))
+
+    def train(batch):
+        with mock.patch.object(torch, "randn", lambda *size: next(noise)[rows].reshape(size)):
+            agent.train(batch)
+
+    return train
 
 
 def learn(kind, ranks):
@@ -56,14 +60,13 @@ def learn(kind, ranks):
     torch.manual_seed(0)
     alone = cls(OBS, act, **options)
     both.join(ranks)
-    if kind == "continuous":
-        with_noise(both, slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS))
-        with_noise(alone, slice(None))
+    train_both = training(both, slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS))
+    train_alone = training(alone, slice(None))
     for step, batch in enumerate(batches(act), start=1):
-        both.train(half(batch, ranks.rank))
+        train_both(half(batch, ranks.rank))
         ranks.check(both, step)
         if ranks.rank == 0:
-            alone.train(batch)
+            train_alone(batch)
     ours, theirs = tensors_of(both), tensors_of(alone)
     return max(
         float((value.double() - theirs[name].double()).abs().max()) for name, value in ours.items()

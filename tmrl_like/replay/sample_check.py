@@ -74,14 +74,14 @@ class LeafForm(NamedTuple):
         return numbers
 
 
-class Part(NamedTuple):
+class PartForm(NamedTuple):
     """The form of a field of a sample, or of an item of its info."""
 
     node: Node
     leaves: dict[str, LeafForm]  # by their paths, left to right
 
 
-Parts: TypeAlias = dict[str, Part]
+Parts: TypeAlias = dict[str, PartForm]
 """The fields of samples of one structure, and the items of their info as `item(name)`."""
 
 
@@ -95,7 +95,7 @@ def parts_of(schema: Node) -> Parts:
     for name, node in (*zip(NAMES, schema.items, strict=False), *items):
         named = tree.walk(fill(node, iter(leaves_of(node))))
         leaves = [LeafForm(name + tree.name_of(path), next(places), leaf) for path, leaf in named]
-        parts[name] = Part(node, {leaf.path: leaf for leaf in leaves})
+        parts[name] = PartForm(node, {leaf.path: leaf for leaf in leaves})
     return parts
 
 
@@ -104,14 +104,16 @@ def item(name: str | int) -> str:
     return f"info[{name!r}]"
 
 
-def refuse_no_number(name: str, part: Part) -> None:
+def refuse_no_number(name: str, part: PartForm) -> None:
     """Raise MemoryContractError unless a part is a single number."""
     leaf = part.leaves.get(name)
     if leaf is None or math.prod(leaf.numbers.shape) != 1:
         raise MemoryContractError(f"{name} is not a single number but {part.node}")
 
 
-def refuse_change(name: str, first: Part, now: Part, casting: Literal["safe", "same_kind"]) -> None:
+def refuse_change(
+    name: str, first: PartForm, now: PartForm, casting: Literal["safe", "same_kind"]
+) -> None:
     """Raise unless the leaves of samples can be cast to those of the first one. The order of the
     keys of a dict does not matter.
 

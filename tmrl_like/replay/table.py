@@ -23,7 +23,7 @@ from tmrl_like.replay.sample_check import (
     NAMES,
     NUMBERS,
     LeafForm,
-    Part,
+    PartForm,
     item,
     parts_of,
     refuse_change,
@@ -121,7 +121,7 @@ class Field:
     leaf, left to right.
     """
 
-    form: Part
+    form: PartForm
     columns: list[Column]
 
     def __post_init__(self) -> None:
@@ -170,7 +170,7 @@ class Table:
         for name in _SINGLE_NUMBERS & forms.keys():
             refuse_no_number(name, forms[name])
         if STEPS_TO_END in options.kept:
-            forms[item(STEPS_TO_END)] = Part(_STEPS_TO_END.leaf, {STEPS_TO_END: _STEPS_TO_END})
+            forms[item(STEPS_TO_END)] = PartForm(_STEPS_TO_END.leaf, {STEPS_TO_END: _STEPS_TO_END})
         frames = {
             f"obs{tree.name_of(path)}": size
             for path, size in stacks_in(options.frame_stack).items()

@@ -79,8 +79,8 @@ def test_a_memory_in_a_memory_is_told_too():
             "memory.reset_act_buf is False; expected the env",
         ),
         (
-            {"memory": lambda nb_steps, device: None, "obs_preprocessor": halved},
-            "obs_preprocessor is given, but the mem",
+            {"memory": partial(Resetting, reset_act_buf=False), "sample_compressor": halved},
+            "memory.reset_act_buf is False; expected the env",
         ),
     ],
 )
@@ -88,6 +88,20 @@ def test_a_mistake_is_one_line_that_names_the_key(wrong, problem):
     with pytest.raises(ConfigError) as refused:
         Experiment(**DRONE | {"env": partial(DroneEnv, reset_act_buf=True)} | wrong)
     assert str(refused.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "compressor", [{}, {"sample_compressor": None}, {"sample_compressor": halved}]
+)
+def test_a_memory_is_refused_whatever_compresses_its_samples(compressor):
+    parts = DRONE | {"memory": lambda nb_steps, device: None}
+    with pytest.raises(ConfigError, match="obs_preprocessor is given, but the memory takes no"):
+        Experiment(**parts, **compressor, obs_preprocessor=halved)
+
+
+def test_an_experiment_of_a_script_names_no_code_to_import():
+    with pytest.raises(ConfigError, match="there is no code to import"):
+        Experiment(**COUNTING).with_code()
 
 
 def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_runs_folder(

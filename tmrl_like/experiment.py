@@ -110,7 +110,7 @@ class Experiment(Settings):
             if isinstance(given, Mapping):
                 object.__setattr__(self, name, make_page(self.document, (name,), page, dict(given)))
         super().__post_init__()
-        _ = self.compressor
+        _ = self.memory_cls, self.compressor
 
     @functools.cached_property
     def memory_cls(self) -> Factory:
@@ -179,6 +179,8 @@ class Experiment(Settings):
             ConfigError: anything is wrong with the code; one line with file, line, key and what was
                 expected.
         """
+        if not self.document.data:
+            raise ConfigError("there is no code to import: the experiment was made in a script")
         if "actor" in parts and "agent" not in parts:
             _resolve_without_torch(self.document)
         made = make_parts(self.document, parts)

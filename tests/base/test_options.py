@@ -97,3 +97,11 @@ def test_a_whole_number_of_another_type_becomes_an_int(page, number):
 def test_options_of_another_page_are_refused(options):
     with pytest.raises(ConfigError, match=r"the type of options is .*; expected More"):
         with_given(More, options)
+
+
+def test_annotations_of_a_subclass_that_is_no_dataclass_are_not_evaluated():
+    class Mine(Owner):
+        note: "Nonesuch"  # noqa: F821
+
+    with pytest.raises(ConfigError, match="size is 0; expected 1 or more"):
+        Mine(size=0)

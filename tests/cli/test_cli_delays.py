@@ -47,7 +47,8 @@ def test_the_buffer_of_past_actions_is_judged_by_the_delay(delay, held, verdict)
     found = measure([drive_of_a_cart(delay, held)], held)
     first, *others = describe_response(*found, held, 0.05)
     assert first.startswith(
-        f"delay: an action's effect shows 100% after {counted(delay, 'step')} ({delay * 50} ms); "
+        f"delay: of an action's effect comes 100% after {counted(delay, 'step')} "
+        f"({delay * 50} ms); measured over "
     )
     assert others == [verdict]
 
@@ -63,12 +64,7 @@ def response(*lags, is_hidden=False):
         (response(), False, 1, "no effect of the actions was seen within 4 steps"),
         (response(1, 4), False, 4, "the longest that was looked at"),
         (response(0, 2, is_hidden=True), False, 2, "such as a speed"),
-        (
-            response(0),
-            False,
-            0,
-            "shows 100% in the step itself; measured",
-        ),
+        (response(0), False, 0, "in the step itself; measured over 100 steps / act_buf_len: none"),
         (response(3), True, 1, "what they show is a hint / unless the pictures show it, the state"),
     ],
 )

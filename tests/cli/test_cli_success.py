@@ -40,7 +40,11 @@ ENDS = [f"{episode},{'true' if episode % 2 else 'false'}" for episode in range(8
 
 
 def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed):
-    assert "success: 4, failure: 4, no label: 0" in typed("label", data, "--terminated").out
+    said = typed("label", data, "--terminated").out
+    assert "success: 4, failure: 4, no label: 0" in said
+    assert said.endswith(
+        "learn from it: tmrl-like success-model data --out success_1.safetensors\n"
+    )
     assert labels_of(data) == ENDS
     out = typed("success-model", data, "--out lamp.safetensors", SHORT).out
     assert "of 2 episodes that were held out, 3 frames in a row" in out
@@ -57,7 +61,8 @@ def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed
 """
     Path("task.yaml").write_text(plain.replace("env: tiny.TinyEnv\n", wrapped))
     typed("record task.yaml --random --episodes 4 --out judged")
-    typed("label judged --terminated")
+    Path("success_1.safetensors").touch()
+    assert typed("label judged --terminated").out.endswith(" --out success_2.safetensors\n")
     assert labels_of("judged") == ENDS[:4]
     checked = typed("check task.yaml --delay-steps 0")
     assert "check passed" in checked.out

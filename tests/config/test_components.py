@@ -182,6 +182,9 @@ def test_values_of_the_right_type_pass(annotation, value, expected):
         (str, 3, "text"),
         (float | Literal["all"], "none", "a number or all"),
         (list[int], ["a"], "a list of a whole number"),
+        (tuple[int, ...], ["a"], "a list of a whole number"),
+        (tuple[int, int], ["a"], "a list of a whole number"),
+        (tuple[int, str, int], ["a"], "a list of a whole number, text, a whole number"),
     ],
 )
 def test_values_of_a_wrong_type_do_not(annotation, value, expected):

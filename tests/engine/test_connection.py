@@ -3,6 +3,7 @@ it.
 """
 
 import asyncio
+import contextlib
 import itertools
 import os
 import re
@@ -129,6 +130,26 @@ async def hear_and_fail(client):
 def test_what_fails_in_its_thread_raises_in_its_owner(node, attend):
     user = node.user("gpu", {"pub": ["tmrl.r.p"], "sub": ["tmrl.r.p"]})
     assert isinstance(ending(node.options("r", user), attend), IndexError)
+
+
+def test_what_fails_is_raised_before_its_loop_has_ended(node):
+    raised, beside = threading.Event(), []
+
+    async def lose_cancellations():
+        while not raised.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    async def fail_beside_it(client):
+        beside.append(asyncio.ensure_future(lose_cancellations()))
+        await asyncio.sleep(0)
+        raise IndexError
+
+    connection = EngineConnection(node.options("r", "gpu"), fail_beside_it, raised.set)
+    was_raised = raised.wait(10)
+    raised.set()
+    connection.close(0.0)
+    assert was_raised
 
 
 def test_what_is_said_last_arrives(node):

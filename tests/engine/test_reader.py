@@ -1,5 +1,6 @@
 """Samples go from the stream to the trainer's memory, with real nodes."""
 
+import asyncio
 import time
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from nats.js import JetStreamContext
 
 from tmrl_like.engine.client import NodeClient
 from tmrl_like.engine.connection import EngineConnection
+from tmrl_like.engine.reader import Reader
 from tmrl_like.engine.subjects import (
     BEATS,
     BUCKET,
@@ -20,6 +22,7 @@ from tmrl_like.engine.subjects import (
     subject_of,
     token,
 )
+from tmrl_like.wire import messages as m
 
 
 def test_a_trainer_that_no_server_gives_samples_to_says_what_to_do(rig, caplog):
@@ -76,6 +79,28 @@ def test_what_the_stream_does_not_keep_is_heard_on_its_way(rig, monkeypatch):
     until(lambda: trainer.connected)
     deliver(worker, 1)
     assert trainer.memory == {"w1": [1]}
+
+
+def test_what_is_heard_is_dropped_while_much_waits_for_the_trainer(rig, monkeypatch, caplog):
+    packet, limit = packet_of(1, numbered(1), worker="w1"), 10_000
+    monkeypatch.setattr("tmrl_like.engine.reader._MAX_WAITING_BYTES", limit)
+    reader = rig.keep(Reader(rig.nodes.options(RUN, "gpu")))
+    reader.send(m.encode(m.Hello("trainer", "t", 1, "x")))
+    assert until(lambda: reader.receive(0.1))
+
+    async def flood(client):
+        while True:
+            await client.publish(subject_of(RUN, BEATS, "arena", "w1"), packet)
+            await asyncio.sleep(0.001)
+
+    site = rig.keep(EngineConnection(rig.arena, flood))
+    until(lambda: "what comes beside the stream is dropped" in caplog.text)
+    site.close(0.0)
+    time.sleep(0.3)  # what it has said arrives
+    waiting = list(iter(lambda: reader.receive(0.1), None))
+    assert limit <= sum(map(len, waiting)) < limit + len(packet)
+    rig.keep(EngineConnection(rig.arena, flood))
+    until(lambda: reader.receive(0.1) == packet)
 
 
 def test_what_is_stored_is_purged_although_a_purge_has_failed(rig, monkeypatch):

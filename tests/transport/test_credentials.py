@@ -180,6 +180,21 @@ def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, keys, content,
     assert list(keys.identities.values()) == [Identity("local", ("trainer",))]
 
 
+def test_what_follows_from_a_damaged_file_is_said_again_when_it_is_another_thing(
+    folder, keys, caplog
+):
+    folder.invite("car")
+    file = folder.path / "authorized" / "car.json"
+    whole = file.read_text()
+    for now, content in enumerate(["{", whole, "{"]):
+        file.write_text(content)
+        keys.refresh(now=float(now))
+    assert [line.rpartition("; ")[2] for line in caplog.messages] == [
+        "this key is refused",
+        "the key that was in it stays valid",
+    ]
+
+
 def test_another_key_under_the_same_name_counts_at_once_here_too(folder, keys):
     folder.revoke("local")
     joined = folder.join(folder.invite("local"))

@@ -41,7 +41,8 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        page: Callable[..., Any] = type(self)
+        # a subclass that is no dataclass may have annotations that cannot be evaluated
+        page = next(cls for cls in type(self).__mro__ if "__dataclass_fields__" in vars(cls))
         values = {name: getattr(self, name, None) for name in _hints(page)}
         for name, value in _in_ranges(page, values).items():
             if value is not values[name]:

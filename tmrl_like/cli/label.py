@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,7 +45,9 @@ def main(arguments: Arguments) -> int:
     labels = read_labels(file, len(episodes)) if file.exists() else {}
     successes, unknown = sum(labels.values()), len(episodes) - len(labels)
     print(f"{file}: success: {successes}, failure: {len(labels) - successes}, no label: {unknown}")
-    command = to_type("tmrl-like", "success-model", data, "--out", "success.safetensors")
+    files = map("success_{}.safetensors".format, itertools.count(1))
+    new = next(file for file in files if not Path(file).exists())
+    command = to_type("tmrl-like", "success-model", data, "--out", new)
     print(f"learn from it: {command}")
     return 0
 

@@ -149,7 +149,7 @@ def describe_response(
         ]
     parts = (f"{response.shares[lag]:.0%} {_after(lag, period_s)}" for lag in response.lags)
     effect = ", ".join(parts)
-    lines = [f"delay: an action's effect shows {effect}; measured over {response.rows} steps"]
+    lines = [f"delay: of an action's effect comes {effect}; measured over {response.rows} steps"]
     if has_pictures:
         lines.append(
             "note: pictures and long arrays were reduced to a few numbers; what they show is a hint"
@@ -187,5 +187,6 @@ def _describe_buffer(response: Response, held: int, is_sure: bool) -> str:
             f"{not_markov}: actions up to {age} old still act, the buffer holds {held}; set "
             f"act_buf_len: {needed}"
         )
-    enough = f"act_buf_len: {held} covers the delay"
-    return f"{enough}; {needed} would do, as far as was measured" if held > needed else enough
+    if held > needed:
+        return f"act_buf_len: {held} covers the delay; {needed} would do, as far as was measured"
+    return f"act_buf_len: {held} covers the delay" if held else "act_buf_len: none is needed"

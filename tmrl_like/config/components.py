@@ -130,7 +130,9 @@ def type_name(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(type_name, arguments)))
     if origin in (list, tuple, collections.abc.Sequence):
-        inner = dict.fromkeys(type_name(a) for a in arguments if a is not Ellipsis)
+        inner = [type_name(a) for a in arguments if a is not Ellipsis]
+        if len(set(inner)) == 1:
+            del inner[1:]
         return f"a list of {', '.join(inner)}" if inner else "a list"
     if origin in (dict, collections.abc.Mapping) or dataclasses.is_dataclass(annotation):
         return "keys with values"

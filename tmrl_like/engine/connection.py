@@ -131,10 +131,13 @@ class EngineConnection:
     # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._work_until_the_end())
+
+    async def _work_until_the_end(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(first_of(self._work(), self._ended.wait()))
-        except Exception as error:
+            await first_of(self._work(), self._ended.wait())
+        except Exception as error:  # said before the loop's other tasks end, which may take long
             self._fail(error)
 
     async def _work(self) -> None:

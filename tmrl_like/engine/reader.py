@@ -62,7 +62,8 @@ _MAX_OUTGOING = 64  # messages; a frame of a policy has half a MiB
 _AGAIN_S = 0.2
 _BEAT_S = 1.0
 _MAX_WORKERS = 4096
-_MAX_HEARD = 10_000  # messages that were not read from the stream are dropped beyond this
+# while more waits for the session, what is not read from the stream is dropped
+_MAX_WAITING, _MAX_WAITING_BYTES = 10_000, 64 << 20  # more than the window of a backlog
 # error codes: the stream differs; JetStream is not enabled for this account, or at this node
 _OTHER_CONFIG, _NOT_ENABLED = 10058, (10039, 10076)
 
@@ -106,6 +107,7 @@ class Reader:
         self._seat_s, self._lonely_after_s = seat_s, lonely_after_s
         self._policy_again_s = policy_again_s
         self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._put_bytes = self._received_bytes = 0  # each counted by one thread
         self._outgoing: deque[tuple[m.Answer | m.PolicyFrame, bytes]] = deque()
         self._hello: m.Hello | None = None
         self._answered: m.Hello | None = None
@@ -130,7 +132,9 @@ class Reader:
 
     def receive(self, timeout_s: float) -> bytes | None:
         self._connection.check()
-        return next_in(self._inbox, timeout_s)
+        data = next_in(self._inbox, timeout_s)
+        self._received_bytes += len(data or b"")
+        return data
 
     def send(self, data: bytes) -> bool:
         message, _ = m.decode(data)
@@ -220,7 +224,7 @@ class Reader:
             answer = m.Refusal(reason, _REFUSED_FOR_S)
         if self._answered is not hello:
             self._answered = hello
-            self._inbox.put(m.encode(answer))
+            self._put(m.encode(answer))
 
     async def _purge(self, stream: JetStreamContext) -> None:
         if below := self._backlog.purge(time.monotonic()):
@@ -242,7 +246,7 @@ class Reader:
             now = time.monotonic()
             if self._is_seated and client.is_connected and now - beat_at > _BEAT_S:
                 beat_at = now
-                self._inbox.put(m.encode(m.Beat()))
+                self._put(m.encode(m.Beat()))
                 await self._say_who_trains(client)
                 if now > lonely_at and not self._has_gateway:
                     lonely_at = math.inf
@@ -360,17 +364,21 @@ class Reader:
         packet, place = self._of_worker(message), message.metadata
         if isinstance(packet, m.SamplePacket):
             self._backlog.add(packet, place.sequence.stream, len(message.data), time.monotonic())
-            self._inbox.put(message.data)
+            self._put(message.data)
         self._backlog.note(place.sequence.stream, place.num_pending)
 
     def _on_heard(self, message: Msg) -> None:
-        """Take a sign of life, or a packet on its way to the stream, unless many wait already."""
-        if (
-            message.data
-            and self._inbox.qsize() < _MAX_HEARD
-            and self._of_worker(message) is not None
-        ):
-            self._inbox.put(message.data)
+        """Take a sign of life, or a packet on its way to the stream, unless much waits already."""
+        waiting_bytes = self._put_bytes - self._received_bytes
+        if waiting_bytes >= _MAX_WAITING_BYTES or self._inbox.qsize() >= _MAX_WAITING:
+            line = "too much waits for the trainer: what comes beside the stream is dropped for now"
+            self._lines("dropped messages", logging.WARNING, line)
+        elif message.data and self._of_worker(message) is not None:
+            self._put(message.data)
+
+    def _put(self, data: bytes) -> None:
+        self._put_bytes += len(data)
+        self._inbox.put(data)
 
     def _of_worker(self, message: Msg) -> m.SamplePacket | m.Beat | None:
         """Decode a worker's message from a site; None if it is malformed, or not of the worker that
@@ -404,7 +412,7 @@ class Reader:
         is_old = self._policy is not None and (state.version, state.published_at_s) != self._policy
         if is_old and now - self._policy_at > self._policy_again_s:
             self._policy_at = now
-            self._inbox.put(m.encode(m.Welcome(self._feed, policy_wanted=True)))
+            self._put(m.encode(m.Welcome(self._feed, policy_wanted=True)))
 
     def _complain(self, what: str, error: Exception) -> None:
         from nats.js.errors import APIError, ServiceUnavailableError

@@ -14,7 +14,8 @@ _IPV6 = r"[^\s\[\]:/,]*(?::[^\s\[\]:/,]*){2,}"
 
 
 def server_address(host: str, port: int) -> tuple[str, int]:
-    """Return the host and port at which a server is dialled, from what `host_and_port` splits.
+    """Return the host and port to dial for a server; `host` may have any form that
+    `host_and_port` takes.
 
     Raises:
         ConfigError: it is malformed, or no address that can be dialled.

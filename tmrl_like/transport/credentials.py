@@ -283,7 +283,10 @@ class AuthorizedKeys:
             self.refresh()
         found = self.identities.get(curve_public)
         if found is None:
-            line = "refused a connection with an unknown key; `tmrl-like keys invite` makes one"
+            line = (
+                "refused a connection with an unknown key; `tmrl-like keys invite` makes a valid "
+                "one"
+            )
             self._say(line, logging.WARNING, line)
         return found
 
@@ -320,7 +323,8 @@ class AuthorizedKeys:
         except CredentialsError as error:
             is_known = name in self._known
             follows = "the key that was in it stays valid" if is_known else "this key is refused"
-            self._say(str(error), logging.WARNING, "%s; %s", error, follows)
+            line = f"{error}; {follows}"
+            self._say(line, logging.WARNING, line)
 
     def _drop_absent(self, absent: Set[str], now: float) -> None:
         self._absent_since = {name: self._absent_since.get(name, now) for name in absent}

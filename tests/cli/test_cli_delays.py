@@ -47,7 +47,7 @@ def test_the_buffer_of_past_actions_is_judged_by_the_delay(delay, held, verdict)
     found = measure([drive_of_a_cart(delay, held)], held)
     first, *others = describe_response(*found, held, 0.05)
     assert first.startswith(
-        f"delay: of an action's effect comes 100% after {counted(delay, 'step')} "
+        f"delay: shares of an action's effect: 100% after {counted(delay, 'step')} "
         f"({delay * 50} ms); measured over "
     )
     assert others == [verdict]

@@ -149,7 +149,7 @@ def describe_response(
         ]
     parts = (f"{response.shares[lag]:.0%} {_after(lag, period_s)}" for lag in response.lags)
     effect = ", ".join(parts)
-    lines = [f"delay: of an action's effect comes {effect}; measured over {response.rows} steps"]
+    lines = [f"delay: shares of an action's effect: {effect}; measured over {response.rows} steps"]
     if has_pictures:
         lines.append(
             "note: pictures and long arrays were reduced to a few numbers; what they show is a hint"

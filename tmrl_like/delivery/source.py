@@ -354,7 +354,7 @@ class Source:
     def forget(self, entry: int) -> None:
         """Note that entries up to this one are stored; free the segments that hold no others."""
         self._stored = max(self.stored, entry)
-        while len(self.segments) > 1 and self.segments[1].words[FIRST] <= entry + 1:
+        while len(self.segments) > 1 and self.segments[1].words[FIRST] <= self._stored + 1:
             self._free_oldest()
         if self.segments:
             self.segments[0].words[STORED] = self._stored

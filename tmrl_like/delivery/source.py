@@ -133,7 +133,8 @@ class Source:
         self.segments: deque[Segment] = deque()
         self._folder = folder
         self._mapped: dict[int, Segment] = {}  # by file
-        self._stored = 0  # … according to acknowledgements and to segments that were removed
+        # the entry up to which all are stored, by acknowledgements and removed segments
+        self._stored = 0
         self._lost_before = 0  # lost samples according to segments that were removed
         self._said: set[str] = set()
         self._compress = Compressor()

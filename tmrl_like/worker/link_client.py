@@ -249,7 +249,8 @@ class LinkClient:
             for lane in self._lanes:
                 lane.note_trained(message.incarnation, message.entry)
         elif isinstance(message, Left):
-            self._is_over = self._is_over or self._leaving.is_set()
+            if self._leaving.is_set():
+                self._is_over = True
         elif isinstance(message, LogLine):
             logging.getLogger(message.logger).log(message.level, "%s", message.text)
         else:

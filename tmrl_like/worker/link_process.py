@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from typing import TextIO
 
 from tmrl_like.base.processes import end_with_parent, keep_freed_memory
 from tmrl_like.worker.link import run_link
@@ -24,15 +25,19 @@ from tmrl_like.worker.link_messages import (
 _KEEP_BYTES = 64 << 20  # of freed memory: the next packet uses it again
 
 
-class _ToParent(logging.Handler):
-    """Passes log lines on to the process that drives the environment."""
+class _ToParent(logging.StreamHandler[TextIO]):
+    """Passes log lines on to the process that drives the environment; if that has ended, prints
+    warnings to stderr.
+    """
 
-    def __init__(self, tell: Callable[[FromLink], None]) -> None:
+    def __init__(self, tell: Callable[[FromLink], bool]) -> None:
         super().__init__()
         self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tell(LogLine(record.name, record.levelno, self.format(record)))
+        is_told = self._tell(LogLine(record.name, record.levelno, self.format(record)))
+        if not is_told and record.levelno >= logging.WARNING:
+            super().emit(record)
 
 
 def main() -> None:

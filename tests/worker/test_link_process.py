@@ -16,8 +16,11 @@ from kit.policies import Moody
 from kit.pythons import PYTHONPATH, python
 
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.base.children import start_child
 from tmrl_like.base.functional import partial
+from tmrl_like.errors import ShortageError
 from tmrl_like.policies.weight_file import read_weights
+from tmrl_like.worker import link_client
 from tmrl_like.worker.link_messages import Leave
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6}
@@ -189,6 +192,29 @@ def test_a_link_that_cannot_be_started_is_one_error(zmq_house, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false" if os.name == "posix" else "where.exe")
     with pytest.raises(Exception, match="link process ended with exit code 1 before it was ready"):
         zmq_house.worker(link_process=True)
+
+
+WITHOUT_THREADS = """
+import threading
+
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = refuse
+from tmrl_like.worker.link_process import main
+main()
+"""
+
+
+def test_a_link_that_finds_no_thread_is_one_error(zmq_house, monkeypatch, capfd):
+    def start(script, **pipes):
+        command = [sys.executable, "-c", WITHOUT_THREADS, str(os.getpid())]
+        return start_child(command, {"PYTHONPATH": PYTHONPATH}, bufsize=0, **pipes)
+
+    monkeypatch.setattr(link_client, "start_script", start)
+    with pytest.raises(ShortageError, match="thread tmrl-parent cannot be started"):
+        zmq_house.worker(link_process=True)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux")

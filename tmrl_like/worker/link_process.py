@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TextIO
 
 from tmrl_like.base.processes import end_with_parent, keep_freed_memory
-from tmrl_like.worker.link import run_link
+from tmrl_like.errors import ShortageError
+from tmrl_like.worker.link import failure, run_link
 from tmrl_like.worker.link_messages import (
     TO_LINK,
     FromLink,
@@ -55,7 +56,11 @@ def main() -> None:
     logger, leaving = logging.getLogger("tmrl_like"), threading.Event()
     logger.setLevel(logging.DEBUG)  # the other process knows which lines to show
     logger.addHandler(_ToParent(tell))
-    end_with_parent(leaving.set)
+    try:
+        end_with_parent(leaving.set)
+    except ShortageError as error:
+        tell(failure(error))
+        return
     run_link(messages_in(os.fdopen(os.dup(0), "rb", 0), TO_LINK), tell, leaving)
 
 

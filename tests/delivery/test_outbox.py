@@ -313,6 +313,17 @@ def test_what_is_stored_stays_so_though_a_link_could_not_read_that_when_it_began
     assert box.emptied().spans == [(7, 10)]
 
 
+def test_files_that_are_all_stored_are_free_whatever_another_trainer_knows(ends, small_files):
+    box = ends(log_bytes=40_000)
+    box.fill(*range(400))
+    box.restart_reader()
+    box.ack(400, 400)
+    box.pumped()  # only now this link knows of the files behind the first one
+    box.ack(0, 0)
+    box.fill(*range(400))
+    assert not box.lost_samples
+
+
 # -- threads ---------------------------------------------------------------------------------------
 
 

@@ -151,7 +151,8 @@ def with_done(act, obs, rew, done, info):
     [
         (lambda *sample: sample[:5], "two items replace `done`; it returned 5 items$"),
         (lambda *sample: "sample", "it returned a str$"),
-        (with_done, "must take .*terminated, truncated, .*: too many positional arguments$"),
+        (with_done, r"takes \(act, obs, rew, done, info\); expected .*two items replace `done`$"),
+        (5, "sample_compressor takes nothing; expected "),
     ],
 )
 def test_the_error_of_a_wrong_compressor_says_what_is_wrong(compress, message):

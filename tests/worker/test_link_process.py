@@ -16,8 +16,11 @@ from kit.policies import Moody
 from kit.pythons import PYTHONPATH, python
 
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.base.children import start_child
 from tmrl_like.base.functional import partial
+from tmrl_like.errors import ShortageError
 from tmrl_like.policies.weight_file import read_weights
+from tmrl_like.worker import link_client
 from tmrl_like.worker.link_messages import Leave
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6}
@@ -106,13 +109,18 @@ worker.run(verbose=False)
 @pytest.mark.fault(
     "processes", "the environment's process is killed", "its link sends what is left, and ends"
 )
-@pytest.mark.parametrize("spool", [False, True], ids=["memory", "spool"])
-def test_without_its_robot_a_link_sends_what_is_left_and_ends(
-    spool, zmq_house, rows, until, tmp_path
+@pytest.mark.parametrize(
+    ("spool", "has_trainer"),
+    [(False, True), (True, True), (False, False)],
+    ids=["memory", "spool", "without a trainer"],
+)
+def test_without_its_robot_a_link_sends_what_is_left_or_says_what_is_lost_and_ends(
+    spool, has_trainer, zmq_house, rows, until, tmp_path
 ):
     server = zmq_house.server(keys_dir=tmp_path / "keys")
-    trainer = zmq_house.trainer(rows, training=ENDLESS, keys_dir=tmp_path / "keys")
-    zmq_house.start(trainer.run)
+    if has_trainer:
+        trainer = zmq_house.trainer(rows, training=ENDLESS, keys_dir=tmp_path / "keys")
+        zmq_house.start(trainer.run)
     where = json.dumps(
         [server.address[1], str(tmp_path / "keys"), str(tmp_path / "spool") if spool else False]
     )
@@ -121,14 +129,21 @@ def test_without_its_robot_a_link_sends_what_is_left_and_ends(
         env=os.environ | {"PYTHONPATH": PYTHONPATH},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as robot:
         link = psutil.Process(int(robot.stdout.readline()))
-        robot.communicate(b"now\n")
+        said = robot.communicate(b"now\n")[1].decode()
     assert robot.returncode == -signal.SIGKILL
-    expected = [*of_episodes(230, 10), (24, 0)]
-    until(lambda: rows.count() >= len(expected))
-    assert [*rows.arrived.values()] == [expected]
     until(lambda: not link.is_running())
+    expected = [*of_episodes(230, 10), (24, 0)]
+    entries = len(expected) + 23  # with the reports of episodes
+    lost = f"{entries} entries of worker w have not reached the trainer: they are lost"
+    assert [line for line in said.splitlines() if "worker w" in line] == (
+        [] if has_trainer else [lost]
+    )
+    if has_trainer:
+        until(lambda: rows.count() >= len(expected))
+        assert [*rows.arrived.values()] == [expected]
 
 
 @pytest.mark.parametrize("is_own", [True, False], ids=["an actor of the user's", "one that ships"])
@@ -177,6 +192,29 @@ def test_a_link_that_cannot_be_started_is_one_error(zmq_house, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false" if os.name == "posix" else "where.exe")
     with pytest.raises(Exception, match="link process ended with exit code 1 before it was ready"):
         zmq_house.worker(link_process=True)
+
+
+WITHOUT_THREADS = """
+import threading
+
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = refuse
+from tmrl_like.worker.link_process import main
+main()
+"""
+
+
+def test_a_link_that_finds_no_thread_is_one_error(zmq_house, monkeypatch, capfd):
+    def start(script, **pipes):
+        command = [sys.executable, "-c", WITHOUT_THREADS, str(os.getpid())]
+        return start_child(command, {"PYTHONPATH": PYTHONPATH}, bufsize=0, **pipes)
+
+    monkeypatch.setattr(link_client, "start_script", start)
+    with pytest.raises(ShortageError, match="thread tmrl-parent cannot be started"):
+        zmq_house.worker(link_process=True)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux")

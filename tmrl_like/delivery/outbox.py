@@ -217,11 +217,12 @@ class Outbox:
             if not self._senders:
                 return
             is_orphan = not has_writer(self._path)
-            if is_orphan and (kept := sum(sender.kept for sender in self._senders.values())):
+            missing = sum(sender.missing for sender in self._senders.values())
+            if is_orphan and missing:
                 log.warning(
-                    "the process of worker %s has ended, and %d of its samples are not stored: %s",
+                    "%d entries of worker %s have not reached the trainer: %s",
+                    missing,
                     self.worker,
-                    kept,
                     "they are lost" if is_private(self._path) else "its next process sends them",
                 )
             for sender in self._senders.values():

@@ -41,8 +41,8 @@ from tmrl_like.wire.rows import RowFormat, row_of
 
 log = logging.getLogger("tmrl_like.delivery")
 
-FILE_BYTES, FILE_ROWS = 1 << 20, 64  # a file has this size, if the limit leaves room for several
-# files, and room for this many rows
+FILE_BYTES = 1 << 20  # size of a file, if the limit leaves room for several files
+FILE_ROWS = 64  # a file has room for at least this many rows, up to 8 MiB
 _MAX_SEGMENT_BYTES = 8 << 20
 _LEFT_BYTES = 256 << 20  # free space left to other programs on a disk, at most
 _SPARE = 3  # segments that are ready to be filled

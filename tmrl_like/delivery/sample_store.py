@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.delivery")
 
 SUFFIX = ".log"
-SMALL_BYTES, SMALL_FILES = 1 << 20, 64  # so many neighbouring files below this size are joined
+# at least SMALL_FILES neighbouring files below SMALL_BYTES are joined
+SMALL_BYTES, SMALL_FILES = 1 << 20, 64
 _UNSYNCED_EVERY_S = 0.05
 _RETRY_S = 2.0
 _SLOW_S = 1.0  # a group that takes longer is logged

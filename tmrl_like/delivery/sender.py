@@ -124,6 +124,11 @@ class Sender:
         return max(0, self.source.newest - self.source.stored)
 
     @property
+    def missing(self) -> int:
+        """Number of entries that are not in the trainer's memory."""
+        return max(0, self.source.newest - max(self.received, self.source.stored))
+
+    @property
     def is_pending(self) -> bool:
         """Whether any entry is not yet in the trainer's memory and may still get there."""
-        return not self.is_aside and self.source.newest > self.received
+        return not self.is_aside and self.missing > 0

@@ -133,7 +133,8 @@ class Source:
         self.segments: deque[Segment] = deque()
         self._folder = folder
         self._mapped: dict[int, Segment] = {}  # by file
-        self._stored = 0  # … according to acknowledgements and to segments that were removed
+        # the entry up to which all are stored, by acknowledgements and removed segments
+        self._stored = 0
         self._lost_before = 0  # lost samples according to segments that were removed
         self._said: set[str] = set()
         self._compress = Compressor()
@@ -354,7 +355,7 @@ class Source:
     def forget(self, entry: int) -> None:
         """Note that entries up to this one are stored; free the segments that hold no others."""
         self._stored = max(self.stored, entry)
-        while len(self.segments) > 1 and self.segments[1].words[FIRST] <= entry + 1:
+        while len(self.segments) > 1 and self.segments[1].words[FIRST] <= self._stored + 1:
             self._free_oldest()
         if self.segments:
             self.segments[0].words[STORED] = self._stored

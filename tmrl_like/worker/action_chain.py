@@ -15,6 +15,7 @@ numbers of an action, numpy, new lists, `zip` and calls of `min` and `max` all t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Sequence
@@ -58,17 +59,18 @@ class ActionRange:
     step_s: float
 
     def each(self, name: str, value: PerNumber) -> Values:
-        """Return `value` for each number of an action. Raises ConfigError if there are more or
-        fewer.
+        """Return `value` for each number of an action. Raises ConfigError unless it is one number,
+        or as many as an action has.
         """
         num = len(self.rest)
-        try:
-            values: Values = np.broadcast_to(np.asarray(value, np.float64), num).tolist()
-            return values
-        except (TypeError, ValueError):
-            raise ConfigError(
-                f"{name} is {value!r}; expected one number, or {num}, one for each of an action"
-            ) from None
+        with contextlib.suppress(ValueError):  # lists of different lengths
+            given = np.asarray(value)
+            if given.dtype.kind in "fiub" and given.shape in ((), (num,)):
+                values: Values = np.broadcast_to(given.astype(np.float64), num).tolist()
+                return values
+        raise ConfigError(
+            f"{name} is {value!r}; expected one number, or {num}, one for each of an action"
+        )
 
 
 class ActionPart:
@@ -141,7 +143,8 @@ class ActionChain:
         """Return the action that the environment gets for the one that was chosen.
 
         Raises:
-            ConfigError: a part produced values that are not finite, or returned an action.
+            ConfigError: the action, or what a part made of it, is not finite; a part returned an
+                action.
         """
         numbers = np.asarray(action).ravel().tolist()
         for change in self._changes:

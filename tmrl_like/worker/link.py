@@ -71,7 +71,7 @@ class WorkerRole:
     gate: PolicyGate
     files: PolicyFiles
     condition: Condition
-    tell: Callable[[Published | Trained], None]
+    tell: Callable[[Published | Trained], object]
 
     def __post_init__(self) -> None:
         self.fit: deque[int] = deque()
@@ -164,7 +164,7 @@ class Link:
         self,
         setup: Setup,
         messages: Iterator[ToLink],
-        tell: Callable[[FromLink], None],
+        tell: Callable[[FromLink], object],
         leaving: threading.Event,
     ) -> None:
         """Take over what is in the sample logs, and connect without waiting for the server.
@@ -251,7 +251,7 @@ class Link:
 
 
 def run_link(
-    messages: Iterator[ToLink], tell: Callable[[FromLink], None], leaving: threading.Event
+    messages: Iterator[ToLink], tell: Callable[[FromLink], object], leaving: threading.Event
 ) -> None:
     """Run a link from its `Setup` on. The arguments are those of `Link`."""
     setup = next(messages, None)

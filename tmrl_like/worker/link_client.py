@@ -66,7 +66,7 @@ class LinkProcess:
         assert from_link is not None
         self._pipes = to_link, from_link
         self.messages: Iterator[FromLink] = messages_in(from_link, FROM_LINK)
-        self.send: Callable[[ToLink], None] = message_writer(to_link)
+        self.send: Callable[[ToLink], object] = message_writer(to_link)
 
     def end(self) -> str:
         """End the process, if it is still running; return how it ended. Calling it twice is
@@ -89,7 +89,7 @@ class LinkThread:
         self._to_link: SimpleQueue[ToLink | None] = SimpleQueue()
         self._from_link: SimpleQueue[FromLink | None] = SimpleQueue()
         self.messages: Iterator[FromLink] = iter(self._from_link.get, None)
-        self.send: Callable[[ToLink], None] = self._to_link.put
+        self.send: Callable[[ToLink], object] = self._to_link.put
         start_thread(self._run, "tmrl-link-state")
 
     def _run(self) -> None:
@@ -249,7 +249,8 @@ class LinkClient:
             for lane in self._lanes:
                 lane.note_trained(message.incarnation, message.entry)
         elif isinstance(message, Left):
-            self._is_over = self._is_over or self._leaving.is_set()
+            if self._leaving.is_set():
+                self._is_over = True
         elif isinstance(message, LogLine):
             logging.getLogger(message.logger).log(message.level, "%s", message.text)
         else:

@@ -133,15 +133,17 @@ def _read(file: IO[bytes], size: int) -> bytearray:
     return data
 
 
-def message_writer(file: IO[bytes]) -> Callable[[ToLink | FromLink], None]:
-    """Return a function that writes messages to a file without a buffer; it does nothing if the
+def message_writer(file: IO[bytes]) -> Callable[[ToLink | FromLink], bool]:
+    """Return a function that writes messages to a file without a buffer, and returns False if the
     other side has ended. Any thread may call it.
     """
     lock = threading.Lock()
 
-    def write(message: ToLink | FromLink) -> None:
+    def write(message: ToLink | FromLink) -> bool:
         data = msgspec.msgpack.encode(message)
         with lock, contextlib.suppress(OSError, ValueError):
             write_whole(file, len(data).to_bytes(4, "little") + data)
+            return True
+        return False
 
     return write

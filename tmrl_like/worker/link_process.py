@@ -10,9 +10,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from typing import TextIO
 
 from tmrl_like.base.processes import end_with_parent, keep_freed_memory
-from tmrl_like.worker.link import run_link
+from tmrl_like.errors import ShortageError
+from tmrl_like.worker.link import failure, run_link
 from tmrl_like.worker.link_messages import (
     TO_LINK,
     FromLink,
@@ -24,15 +26,19 @@ from tmrl_like.worker.link_messages import (
 _KEEP_BYTES = 64 << 20  # of freed memory: the next packet uses it again
 
 
-class _ToParent(logging.Handler):
-    """Passes log lines on to the process that drives the environment."""
+class _ToParent(logging.StreamHandler[TextIO]):
+    """Passes log lines on to the process that drives the environment; if that has ended, prints
+    warnings to stderr.
+    """
 
-    def __init__(self, tell: Callable[[FromLink], None]) -> None:
+    def __init__(self, tell: Callable[[FromLink], bool]) -> None:
         super().__init__()
         self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tell(LogLine(record.name, record.levelno, self.format(record)))
+        is_told = self._tell(LogLine(record.name, record.levelno, self.format(record)))
+        if not is_told and record.levelno >= logging.WARNING:
+            super().emit(record)
 
 
 def main() -> None:
@@ -50,7 +56,11 @@ def main() -> None:
     logger, leaving = logging.getLogger("tmrl_like"), threading.Event()
     logger.setLevel(logging.DEBUG)  # the other process knows which lines to show
     logger.addHandler(_ToParent(tell))
-    end_with_parent(leaving.set)
+    try:
+        end_with_parent(leaving.set)
+    except ShortageError as error:
+        tell(failure(error))
+        return
     run_link(messages_in(os.fdopen(os.dup(0), "rb", 0), TO_LINK), tell, leaving)
 
 

@@ -60,10 +60,14 @@ def refuse_longer_buffer(compressor: SampleCompressor | None, held: int | None) 
 
 def _check_arguments(compressor: SampleCompressor) -> None:
     with contextlib.suppress(ValueError):  # built-ins without a signature
+        takes: object = "nothing"  # it is not callable
         try:
-            inspect.signature(compressor).bind(*range(6))
-        except TypeError as error:
-            raise MemoryContractError(f"sample_compressor must take {_ITEMS}: {error}") from None
+            takes = signature = inspect.signature(compressor)
+            signature.bind(*range(6))
+        except TypeError:
+            raise MemoryContractError(
+                f"sample_compressor takes {takes}; expected {_ITEMS}"
+            ) from None
 
 
 def _checked(sample: object) -> Made:

@@ -188,6 +188,30 @@ def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way_also_i
         assert (moved, made.averaged) == ([True, False], True)
 
 
+NO_NORM = {"critic_cls": partial(EnsembleCritic, hidden_sizes=(8,), layer_norm=False)}
+
+
+@pytest.mark.parametrize(("cls", "options"), [(SACAgent, {}), (CrossQAgent, NO_NORM)])
+def test_a_copy_whose_gradients_are_taken_away_trains_as_the_original(cls, options):
+    one = small(cls, (FREE, BOX), **options)
+    copied = copy.deepcopy(one)
+    for module in (copied.actor, copied.critic):
+        module.zero_grad()
+    for made in (one, copied):
+        train(made, 5)
+    assert copied.compiled is not None
+    assert_same(copied, one)
+
+
+def test_critics_that_tie_share_the_gradient_as_on_the_page():
+    page, compiled = both(lr_critic=0.0)
+    for made in (page, compiled):
+        with torch.no_grad():
+            made.critic.head.bias.fill_(1e8)  # to which nothing else adds in float32
+        train(made, 5)
+    assert_same(compiled, page, **NEAR)
+
+
 @pytest.mark.parametrize("broken", [0, 1])
 def test_one_critic_that_is_not_finite_makes_the_losses_so(broken):
     for made in both(lr_critic=0.0):

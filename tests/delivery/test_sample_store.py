@@ -375,7 +375,7 @@ def test_a_group_that_is_being_written_at_the_end_is_awaited_and_the_disk_not_ca
 
 
 def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder, monkeypatch):
-    monkeypatch.setattr(receiver, "_GROUP_BYTES", 10_000)
+    monkeypatch.setattr(receiver, "GROUP_BYTES", 10_000)
     store = opened(EVERY_S)
     taker = trainer_of(store)
     for entry in range(1, 11):

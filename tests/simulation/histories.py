@@ -112,7 +112,7 @@ def _put_under(made, patches):
     patch(sample_log, "FILE_ROWS", 4)
     patch(sample_store, "SMALL_BYTES", 3000)
     patch(sample_store, "SMALL_FILES", 4)
-    patch(receiver, "_GROUP_BYTES", 20_000)
+    patch(receiver, "GROUP_BYTES", 20_000)
     for module in (sample_log, source):
         patch(module, "Segment", held(segments.Segment, "close"))
     patch(outbox, "lock_for_reading", held(folder.lock_for_reading, "release"))

@@ -1,7 +1,6 @@
 """Ranks as threads of one process, which communicate without `torch.distributed`."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 from kit.trainings import Hears, training
 
@@ -57,17 +56,24 @@ class LateRanks(ThreadRanks):
 
 
 def all_at_once(ranks, call):
-    """Run `call(rank)` for each rank in its own thread; return what each returned or raised."""
+    """Run `call(rank)` for each rank in its own thread; return what each returned or raised, None
+    if it has not ended after a minute.
+    """
+    results = [None] * len(ranks)
 
     def run(rank):
         try:
-            return call(rank)
+            results[rank.rank] = call(rank)
         except BaseException as error:
+            results[rank.rank] = error
             rank._barrier.abort()
-            return error
 
-    with ThreadPoolExecutor(len(ranks)) as threads:
-        return list(threads.map(run, ranks))
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
 
 
 def epochs_of(ranks, networks, make=training, **options):

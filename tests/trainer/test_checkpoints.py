@@ -53,8 +53,9 @@ def run_before(path, *packets, updates=0, **options):
 
 def refuse(path, match, error=CheckpointError, **options):
     """Check that a run cannot resume there, with an error message of one line."""
-    with one_line(match, error):
+    with one_line(match, error) as caught:
         Run(path, **options)
+    assert error is ConfigError or str(path) in str(caught.value)
 
 
 class OwnFormat:

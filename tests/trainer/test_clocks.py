@@ -159,3 +159,12 @@ def test_numbers_that_no_clock_shows_count_for_nothing(fleet, number):
         fleet.known.on_beat(Beat("w", at_s=number, up_s=5e5))
         assert fleet.known.ahead_s("w", number) == 0.0
     assert fleet.seems_s(3.0) == 3.0
+
+
+def test_of_very_many_workers_only_the_newest_are_known(fleet):
+    fleet.worker.wall_off_s = HOUR
+    at_s = fleet.worker.wall(0.0)
+    for k in range(10_001):
+        fleet.known.on_beat(Beat(f"w{k}", at_s=at_s, up_s=100.0))
+    known = [fleet.known.ahead_s(f"w{k}", at_s - 100.0) != 0.0 for k in (0, 1, 10_000)]
+    assert known == [False, True, True]

@@ -31,7 +31,7 @@ def make_link(monkeypatch):
     turns.
     """
 
-    monkeypatch.setattr(trainer_link, "_TURN_S", 1.0)
+    monkeypatch.setattr(trainer_link, "TURN_S", 1.0)
 
     def make(**options):
         link = TrainerLink(DeadLink(), "t", m.Spaces("o", "a"), **options)

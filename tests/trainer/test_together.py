@@ -203,6 +203,12 @@ def test_starting_over_removes_the_samples_of_all_ranks(together):
         Run.close_all()
 
 
+def test_a_group_goes_on_with_samples_that_only_another_rank_than_the_first_has(together):
+    take(together(2), 1, "w", 1)
+    Run.close_all()
+    assert [numbers_in(run) for run in together(2)] == [[], numbers_of(1)]
+
+
 def test_samples_of_different_trainings_are_not_joined(together, tmp_path):
     for folder in ("training", "other"):
         group = together(2, folder)

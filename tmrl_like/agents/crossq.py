@@ -190,7 +190,9 @@ class CrossQAgent(SACAgent):
     def _compile(self) -> CompiledSAC:
         from tmrl_like.agents.dense_crossq import compiled_crossq
 
-        return compiled_crossq(self.plain_actor, self.critic_target, self.actor, self.critic)
+        plain, normed = (self.plain_actor, self.critic_target), (self.actor, self.critic)
+        flat_plain = self._flat_published, self._flat_critic_target
+        return compiled_crossq(plain, flat_plain, normed, (self._flat_actor, self._flat_critic))
 
     def _train_critics(self, batch: Batch) -> Metrics:
         metrics = super()._train_critics(batch)

@@ -26,6 +26,7 @@ from numba import config, njit
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from tmrl_like.agents.acceleration import Flat
 from tmrl_like.agents.batch_norm import BatchNormMLP
 from tmrl_like.agents.ensemble import MLP
 from tmrl_like.policies.layers import EPS, Floats
@@ -142,8 +143,8 @@ class Passed(NamedTuple):
     scale: Floats  # [B], 1 / standard deviation; without normalisation empty
 
 
-def network_of(module: MLP | BatchNormMLP) -> DenseNetwork:
-    """Return the description of an actor or of critics whose parameters are in a `Flat`."""
+def network_of(module: MLP | BatchNormMLP, flat: Flat) -> DenseNetwork:
+    """Return the description of an actor or of critics, whose parameters are all in `flat`."""
     weights, biases, gains, offsets = module.tensors()
     places = np.zeros((len(weights), 4), np.int64)
     for kind, tensors in enumerate((weights, biases, gains, offsets)):
@@ -151,21 +152,15 @@ def network_of(module: MLP | BatchNormMLP) -> DenseNetwork:
     transposed = weights[0].ndim == 2
     size_in = weights[0].shape[-1 if transposed else -2]
     return DenseNetwork(
-        parameters=_flat(weights[0]),
-        # what is not trained has none, and none are written
-        gradients=_flat(weights[0] if weights[0].grad is None else weights[0].grad),
+        parameters=flat.parameter.detach().numpy(),
+        # not those of the weights, which are None after `module.zero_grad()`
+        gradients=cast(torch.Tensor, flat.parameter.grad).numpy(),
         places=places,
         widths=np.array([size_in, *(bias.shape[-1] for bias in biases)]),
         num_networks=1 if transposed else len(weights[0]),
         normalizes=len(gains) > 0,
         transposed=transposed,
     )
-
-
-def _flat(view: torch.Tensor) -> Floats:
-    """Return the whole flat tensor of which this is a view."""
-    flat: Floats = torch.empty(0).set_(view.untyped_storage()).numpy()
-    return flat
 
 
 @compiled_part

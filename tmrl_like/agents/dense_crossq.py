@@ -16,7 +16,8 @@ import numpy as np
 from torch import Tensor
 
 from tmrl_like.agents import batch_norm
-from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, BatchNormMLP
+from tmrl_like.agents.acceleration import Flat
+from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic
 from tmrl_like.agents.dense import (
     FIRST,
     ONE,
@@ -75,29 +76,30 @@ class NormedPass(NamedTuple):
 
 
 def compiled_crossq(
-    plain_actor: SquashedGaussianActor,
-    plain_critic: CategoricalCritic,
-    actor: BatchNormActor,
-    critic: BatchNormCritic,
+    plain: tuple[SquashedGaussianActor, CategoricalCritic],
+    flat_plain: tuple[Flat, Flat],
+    normed: tuple[BatchNormActor, BatchNormCritic],
+    flat_normed: tuple[Flat, Flat],
 ) -> CompiledSAC:
     """Use the plain actor and critics, and those in training, whose parameters stay where they
     are.
     """
-    networks = (
-        network_of(plain_actor),
-        network_of(plain_critic),
-        _network_of(actor.network),
-        _network_of(critic.network),
+    networks: tuple[NamedTuple, ...] = (
+        *map(network_of, plain, flat_plain),
+        _network_of(normed[0], flat_normed[0]),
+        _network_of(normed[1], flat_normed[1]),
     )
-    return CompiledSAC(plain_actor, plain_critic, networks, (_critic_gradients, _actor_gradients))
+    return CompiledSAC(*plain, networks, (_critic_gradients, _actor_gradients))
 
 
-def _network_of(module: BatchNormMLP) -> NormedNetwork:
-    gain = module.gains[0]
+def _network_of(made: BatchNormActor | BatchNormCritic, flat: Flat) -> NormedNetwork:
+    module = made.network
+    gain = module.gains[0].detach()
+    place = gain.shape, gain.stride(), gain.storage_offset()
     return NormedNetwork(
-        network_of(module),
-        gain.detach()[:, 0].numpy(),
-        cast(Tensor, gain.grad)[:, 0].numpy(),
+        network_of(module, flat),
+        gain[:, 0].numpy(),
+        cast(Tensor, flat.parameter.grad).as_strided(*place)[:, 0].numpy(),
         module.statistics.numpy(),
         module.count.numpy(),
         module.renorm_after,

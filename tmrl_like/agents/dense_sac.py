@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Metrics
+from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.dense import (
     FIRST,
     ONE,
@@ -178,13 +178,13 @@ class CompiledSAC:
 
 
 def compiled_sac(
-    actor: SquashedGaussianActor,
-    critic: EnsembleCritic,
-    target: EnsembleCritic,
+    modules: tuple[SquashedGaussianActor, EnsembleCritic, EnsembleCritic],
+    flats: tuple[Flat, Flat, Flat],
     obs_norm: RunningNorm | None,
 ) -> CompiledSAC:
     """Use an actor, critics and their targets, whose parameters stay where they are."""
-    networks = tuple(map(network_of, (actor, critic, target)))
+    actor, critic, _ = modules
+    networks = tuple(map(network_of, modules, flats))
     return CompiledSAC(actor, critic, networks, (_critic_gradients, _actor_gradients), obs_norm)
 
 
@@ -371,11 +371,12 @@ def policy_errors(
     q_NB, passes = _values(critics, np.arange(critics.num_networks), drawn.x_BI)
     num_critics, num_rows = q_NB.shape
     d_NB, q_sum, log_prob_sum = np.empty_like(q_NB), 0.0, 0.0
-    chosen = num_critics if of_mean else 1
     for b in range(num_rows):
-        least = least_of(q_NB, b)
+        q, chosen = q_NB[least_of(q_NB, b), b], 0
         for n in range(num_critics):
-            counts = of_mean or n == least
+            chosen += of_mean or not q_NB[n, b] > q
+        for n in range(num_critics):
+            counts = of_mean or not q_NB[n, b] > q  # all, if q is NaN
             d_NB[n, b] = -ONE / np.float32(chosen * num_rows) if counts else ZERO
             q_sum += q_NB[n, b] / chosen if counts else 0.0
         log_prob_sum += drawn.log_prob_B[b]

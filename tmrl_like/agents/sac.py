@@ -597,7 +597,9 @@ class SACAgent(ShippedAgent):
         from tmrl_like.agents.dense_sac import compiled_sac
 
         assert isinstance(self.actor, SquashedGaussianActor)
-        return compiled_sac(self.actor, self.critic, self.critic_target, self.obs_norm)
+        networks = self.actor, self.critic, self.critic_target
+        flats = self._flat_actor, self._flat_critic, self._flat_critic_target
+        return compiled_sac(networks, flats, self.obs_norm)
 
 
 class REDQAgent(SACAgent):

@@ -37,7 +37,7 @@ _ASK_AGAIN_S = 0.5
 _PACKET_BYTES = 1000  # about; what a packet counts for in addition to its message
 _MAX_PROCESSES = 4096
 _MERGED_SAMPLES = 10_000
-_GROUP_BYTES = 16 << 20  # about how much is stored at once
+GROUP_BYTES = 16 << 20  # about how much is stored at once
 _MAX_REASON = 2000
 # of each worker, identified by its name, whatever its key:
 _PROCESSES = m.MAX_TAKEN_OVER + 100  # burst of new ones; then one per second
@@ -454,7 +454,7 @@ class Receiver:
         for waiting in self._waiting:
             progress = waiting.progress
             is_open = waiting.last.entry > progress.confirmed and not progress.rejection
-            if is_open or size_bytes >= _GROUP_BYTES:
+            if is_open or size_bytes >= GROUP_BYTES:
                 break
             group.append(waiting)
             size_bytes += waiting.size_bytes
@@ -462,7 +462,7 @@ class Receiver:
         if self._store is None or not kept:
             self._note_stored(len(group))
             return bool(group)
-        if size_bytes < _GROUP_BYTES and not self._store.is_due(now):
+        if size_bytes < GROUP_BYTES and not self._store.is_due(now):
             return False
         self._writing = len(group)
         messages = [waiting.message for waiting in kept]

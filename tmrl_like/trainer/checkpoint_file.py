@@ -73,10 +73,17 @@ class Kept:
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint file that is complete and undamaged."""
+    """A checkpoint file that is complete and undamaged.
+
+    Attributes:
+        head: its first line.
+        body: what follows.
+        damaged: the newer ones, which are damaged.
+    """
 
     head: Head
     body: memoryview
+    damaged: tuple[Path, ...] = ()
 
 
 def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
@@ -100,7 +107,7 @@ def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
 
 def read_newest(folder: Path) -> Checkpoint | None:
     """Read the newest undamaged checkpoint, or return None if there is none. Newer, damaged ones
-    are reported in the log, and renamed, so that none is kept as the one before the next.
+    are reported in the log.
 
     Raises:
         CheckpointError: all checkpoints are damaged, or the newest has another format.
@@ -124,12 +131,13 @@ def read_newest(folder: Path) -> Checkpoint | None:
             log.warning(
                 "checkpoint %d in %s is damaged (%s): going on from checkpoint %d, of training "
                 "step %d",
-                *(max(damaged), folder, why, number, found.head.training_steps),
+                max(damaged),
+                folder,
+                why,
+                number,
+                found.head.training_steps,
             )
-        for path in damaged.values():
-            with contextlib.suppress(OSError):
-                path.replace(path.with_name(f"damaged-{path.name}"))
-        return found
+        return found._replace(damaged=tuple(damaged.values()))
     if damaged:
         raise CheckpointError(
             f"checkpoint {max(damaged)} in {folder} is damaged ({why}), and there is no other one: "

@@ -174,6 +174,7 @@ class Checkpoints:
                 store.clear()
         runs = {kept_run or "", *(store.run for store in self._stores)} - {""}
         is_resumed = ranks.sum(kept_run is not None or any(self._stores)) != [0]
+        # a new run's id, which rank 0 makes up, gives way to one that another rank has stored
         own = max(runs, default="" if ranks.rank else secrets.token_hex(8))
         of_rank_0, *of_others = ranks.gather(own.encode())
         run = next(filter(None, of_others), of_rank_0).decode()

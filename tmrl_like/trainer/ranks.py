@@ -46,8 +46,8 @@ class Vote(NamedTuple):
         stop: it is to end; together: one is.
         due: something that only rank 0 decides is due: a publication, the record of a round.
         in_lockstep: it is in lockstep; together: one is.
-        samples: samples that have come to it since it joined; together: their sum. Since this is a
-            running total, a vote that is late or repeated counts no sample twice.
+        samples: samples that have come to it so far; together: their sum. Since this is a running
+            total, a vote that is late or repeated counts no sample twice.
         tasks: environment steps that allow training, likewise.
     """
 

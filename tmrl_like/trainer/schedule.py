@@ -113,6 +113,8 @@ class TrainingOffline(Schedule):
     round = 0
     round_steps = 0
     total_updates = 0
+    _came = _tasks = 0  # samples of this rank; those that allow training in lockstep
+    _heard = _counted = Vote()  # newest vote of all ranks; this rank's part of it
 
     def __init__(
         self,
@@ -145,8 +147,6 @@ class TrainingOffline(Schedule):
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
         self.memory, self.agent = self._make_parts()
         self.ranks = Alone()
-        self._came = self._tasks = 0  # samples of this rank; those that allow training in lockstep
-        self._heard = self._counted = Vote()  # newest vote of all ranks; this rank's part of it
         self.kept = Kept()
         self.total_samples = len(self.memory)
         self._began_at = self._published_at = self.clock()

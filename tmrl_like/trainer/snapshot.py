@@ -95,6 +95,9 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
             "the experiment the values that it was made with, or start over: run --fresh, or "
             "another --run_name"
         ) from error
+    for damaged in found.damaged:  # otherwise one of them would be kept as the one before the next
+        with contextlib.suppress(OSError):
+            damaged.replace(damaged.with_name(f"damaged-{damaged.name}"))
     return found.head
 
 

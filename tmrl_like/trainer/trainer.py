@@ -154,9 +154,12 @@ class Trainer:
                 own = RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER)
                 parts.enter_context(use_run(own, "rank" if ranks.rank else "trainer"))
             path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
-            formats = (dump_run_instance_fn, load_run_instance_fn)
             self._checkpoints = Checkpoints(
-                *(path, *formats, ranks, options.sync_every_s),
+                path,
+                dump_run_instance_fn,
+                load_run_instance_fn,
+                ranks,
+                options.sync_every_s,
                 check_of=lambda to: SampleCheck(to.observation_space, to.action_space, to.memory),
                 interval_s=options.checkpoint_interval_s,
             )

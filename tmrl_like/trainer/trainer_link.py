@@ -32,7 +32,7 @@ from tmrl_like.wire.policy import split_policy
 log = logging.getLogger("tmrl_like.trainer")
 
 _TICK_S = 0.05
-_TURN_S = 0.01  # how long packets of all workers are read before other work gets a turn
+TURN_S = 0.01  # how long packets of all workers are read before other work gets a turn
 _WORKER_BYTES = 64 << 20  # of one worker that wait to be read
 _REPORTS_KEPT = 500
 _SHORTAGE_AGAIN_S = 60.0
@@ -68,7 +68,7 @@ class TrainerLink(TrainerInterface):
         self._receiver = receiver or Receiver()
         self._clock = clock
         self._unread: Turns[Delivery] = Turns(_WORKER_BYTES, self._receiver.total_bytes, clock)
-        self._turn_left_s = _TURN_S
+        self._turn_left_s = TURN_S
         self._freshness = freshness or FreshnessLimits()
         self._say_short = Lines(log, 1, 1 / _SHORTAGE_AGAIN_S)
         self._inbox: deque[Delivery] = deque()
@@ -253,9 +253,9 @@ class TrainerLink(TrainerInterface):
         """Read waiting packets, hand them over, and store the samples that are in the memory; send
         acknowledgements and policy frames.
         """
-        self._turn_left_s = _TURN_S
+        self._turn_left_s = TURN_S
         self._read_unread()
-        self._turn_left_s = _TURN_S
+        self._turn_left_s = TURN_S
         if self._inbox:
             self._arrived.set()
         try:

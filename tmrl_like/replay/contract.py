@@ -207,9 +207,9 @@ class MemoryDataloading(Tunable, ABC):
         else:
             self._streams.add(buffer, max(1, self.context_length), self.min_run)
 
-    def flush(self) -> None:
-        """Put all samples that are held back into the memory now."""
-        self._streams.flush(max(1, self.context_length))
+    def flush(self, stream: str | None = None) -> None:
+        """Put samples that are held back into the memory now: those of one stream, or all."""
+        self._streams.flush(max(1, self.context_length), stream)
 
     @property
     def holds_samples(self) -> bool:

@@ -308,6 +308,7 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ({"act_buf_len": 2.5}, "act_buf_len is 2.5; expected a whole number"),
         ({"columns": "speed"}, "columns is 'speed'; expected a list of names"),
         ({"memory_size": 0}, "memory_size"),
+        ({"batch_size": None}, "batch_size is None; expected a number, 1 or more"),
         ({"frame_stack": {"a": 1.5}}, "frame_stack"),
         ({"act_buf_len": 1, "frame_stack": 2}, "which item"),
         ({"n_steps": 0}, "n_steps is"),

@@ -11,6 +11,7 @@ from msgspec import Meta
 from tmrl_like.base.options import (
     AboveZero,
     Options,
+    Port,
     Positive,
     in_ranges,
     with_given,
@@ -62,7 +63,7 @@ def test_what_was_given_stands_in_for_what_the_page_says():
     ("wrong", "problem"),
     [
         ({"size": 0}, "size is 0; expected 1 or more"),
-        ({"size": 1.5}, "size is 1.5; expected a whole number"),
+        ({"size": 1.5}, "size is 1.5; expected a whole number, 1 or more"),
         ({"rate_hz": math.nan}, "rate_hz is nan; expected more than 0"),
         ({"rate_hz": "fast"}, "rate_hz is 'fast'; expected a number, more than 0"),
         ({"port": 65536}, "port is 65536; expected 0 to 65535"),
@@ -80,8 +81,14 @@ def test_a_value_that_cannot_be_is_named(wrong, problem):
 
 class Counter:
     @in_ranges
-    def __init__(self, size: Positive | None = None) -> None:
+    def __init__(self, size: Positive | None = None, port: Port = 0) -> None:
         self.size = size
+
+
+@pytest.mark.parametrize("page", [Owner, Counter])
+def test_none_is_refused_where_there_must_be_a_number(page):
+    with pytest.raises(ConfigError, match=r"^port is None; expected a number, 0 to 65535$"):
+        page(port=None)
 
 
 @pytest.mark.parametrize("page", [Owner, Counter])

@@ -30,6 +30,13 @@ def test_leaves_come_left_to_right_with_their_places():
     assert [tree.part_at(VALUE, path) for path, _ in tree.walk(VALUE)] == list(named.values())
 
 
+def test_the_outline_of_many_parts_is_short():
+    text = tree.outline({"lidar": ([0.5] * 100_000, np.zeros(3))})
+    assert text.startswith("{'lidar': tuple of list of float 0.5, float 0.5, ")
+    assert text.endswith("…")
+    assert len(text) == 500
+
+
 def test_a_map_keeps_containers_and_their_order():
     mapped = tree.map_leaves(lambda leaf: [leaf], VALUE)
     assert mapped == ({"b": [1], "a": [[2], ["text"]]}, Pose([3], ()), [None])

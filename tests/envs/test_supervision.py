@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -23,6 +24,7 @@ from kit.refusals import one_line
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import is_alive
 from tmrl_like.cli.check import taken
+from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import (
     ConfigError,
@@ -239,6 +241,27 @@ def test_an_environment_that_is_ready_after_all_was_closed_closes_itself(trouble
         free.set()
         assert isinstance(rebuilt.exception(), StoppedError)
     until(lambda: all(made.closed_by for made in trouble.made))
+
+
+@pytest.mark.usefixtures("free")  # no thread may be left
+def test_an_environment_that_is_closed_is_not_made_again(trouble):
+    env = SupervisedEnv(trouble())
+    env.close()
+    env.stopping.clear()
+    with pytest.raises(StoppedError):
+        env.rebuild(EnvironmentFaultError("broken"))
+
+
+def test_a_control_thread_keeps_nothing_of_a_call_that_raised(until):
+    def fail():
+        raise EnvironmentFaultError("broken")
+
+    thread = ControlThread()
+    job = thread.submit(fail)
+    is_there = weakref.ref(job.exception())
+    del job
+    until(lambda: is_there() is None)
+    thread.leave()
 
 
 @pytest.mark.parametrize("where", ["step", "reset", "close", "__init__"])

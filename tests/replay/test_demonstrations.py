@@ -9,7 +9,7 @@ from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay import DropHistory, ReplayMemory, WithDemonstrations, compressor_of
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, packed
-from tmrl_like.types import ActionSource, StepTiming
+from tmrl_like.types import ActionSource, Buffer, StepTiming
 
 OWN, EXPERT = 1, 2
 STEPS = {worker: ActionBufferEnv(worker).take(100) for worker in (OWN, EXPERT)}
@@ -153,6 +153,24 @@ def test_steps_of_who_takes_over_are_demonstrations_as_well(size, inner):
         assert len(memory.own) == sum(not step.is_reset for step in steps)
         for item in range(len(memory)):
             memory[item]
+
+
+class NothingOfBad(ListMemory):
+    def append_buffer(self, buffer):
+        if buffer.stream == "bad":
+            raise MemoryContractError("it does not fit")
+        super().append_buffer(buffer)
+
+
+def test_the_end_of_a_takeover_leaves_what_is_held_back_of_others():
+    memory = WithDemonstrations(NothingOfBad)
+    memory.append(arrived(EXPERT))
+    memory.append(Buffer(stream="bad", blocks=arrived(EXPERT, slice(3)).blocks))
+    before = len(memory.demonstrations)
+    memory.append(*driven_by(BY_WHOM, STEPS[OWN]))
+    assert len(memory.demonstrations) > before
+    with pytest.raises(MemoryContractError):
+        memory.flush()
 
 
 def test_steps_of_who_takes_over_are_none_where_that_is_said():

@@ -231,6 +231,15 @@ def test_a_reward_may_be_a_number_or_an_array_of_one(first):
     assert found == [0.0, 0.25, 2.0, 3.0, 4.0]
 
 
+def test_a_flag_of_another_type_becomes_one_of_the_first_ones():
+    memory = ReplayMemory()
+    memory.append(rows([(0, 0.0, 0.0)] * 2))
+    (last,) = rows([(1, 1.0, 1.0)], reset_at=())
+    memory.append(Buffer([last._replace(terminated=2)]))
+    assert [memory.get_transition(k).terminated for k in range(2)] == [False, True]
+    assert type(memory.get_transition(0).terminated) is bool
+
+
 def test_a_dict_may_have_its_keys_in_another_order():
     memory = ReplayMemory()
     seen = [{"a": 1.0, "b": (2.0,)}, {"b": (3.0,), "a": 4.0}]  # a data set's, a worker's
@@ -299,6 +308,7 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ({"act_buf_len": 2.5}, "act_buf_len is 2.5; expected a whole number"),
         ({"columns": "speed"}, "columns is 'speed'; expected a list of names"),
         ({"memory_size": 0}, "memory_size"),
+        ({"batch_size": None}, "batch_size is None; expected a number, 1 or more"),
         ({"frame_stack": {"a": 1.5}}, "frame_stack"),
         ({"act_buf_len": 1, "frame_stack": 2}, "which item"),
         ({"n_steps": 0}, "n_steps is"),

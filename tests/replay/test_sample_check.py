@@ -9,7 +9,7 @@ from gymnasium import spaces
 from kit.fakes import CountingEnv, ListMemory
 from kit.packets import TIMING, packet_of
 
-from tmrl_like.errors import CheckpointError, MemoryContractError
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.replay.sample_check import SampleCheck
@@ -134,10 +134,19 @@ def test_a_trainer_rejects_the_worker_of_a_bad_sample_and_takes_the_others(inpro
     assert trainer.link.fleet()["rejected_workers_total"] == 1
 
 
+def test_a_memory_beside_a_compressor_of_the_users_own_takes_what_that_leaves():
+    memory = ReplayMemory(act_buf_len=2)  # observations of the space are no tuples
+    SampleCheck(*SPACES, memory)(block(changed("obs", (np.ones(2, F32),))))
+
+
 @pytest.mark.parametrize(
-    ("act_buf_len", "error"), [(2, "obs has arrays of the shapes"), (5, ".* is tuple of float32")]
+    ("act_buf_len", "refused", "error"),
+    [
+        (2, CheckpointError, "does not fit this ReplayMemory: obs has arrays of the shapes"),
+        (5, ConfigError, "this ReplayMemory with a data set .* is tuple of float32"),
+    ],
 )
-def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len, error):
+def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len, refused, error):
     space = spaces.Tuple([spaces.Box(-1, 1, (2,))] + [spaces.Box(-1, 1, (1,))] * 3)
     sample = Sample(np.zeros(1, F32), (np.zeros(2, F32),), 0.0, False, False, Info())
     write_data_set(tmp_path, [Buffer([sample] * 9, "a")])
@@ -147,7 +156,7 @@ def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len, err
         partial(plain, dataset_path=tmp_path),
         partial(WithDemonstrations, plain, demonstrations_path=tmp_path),
     ):
-        with pytest.raises(CheckpointError, match=f"does not fit this ReplayMemory: {error}"):
+        with pytest.raises(refused, match=f"{error}.*give the memory the act_buf_len"):
             make(**both)
 
 

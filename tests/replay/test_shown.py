@@ -56,14 +56,20 @@ OURS = partial(
 )
 
 
+class Ours(WithDemonstrations):
+    def __init__(self, **options):
+        super().__init__(MEMORY, **options)
+
+
 @pytest.mark.parametrize(
     ("by_whom", "memory", "steps"),
     [
         (TAKEN, MEMORY, STEPS[24:30]),
         (TAKEN, OURS, STEPS[24:30]),
+        (TAKEN, Ours, STEPS[24:30]),
         ({ActionSource.EXPERT: (0, 60)}, MEMORY, STEPS),
     ],
-    ids=["a takeover", "a memory of demonstrations", "an expert"],
+    ids=["a takeover", "a memory of demonstrations", "one that chooses", "an expert"],
 )
 def test_demonstrations_are_shown_alone_where_there_are_any(by_whom, memory, steps):
     own = driven_by({}, ActionBufferEnv(2).take(60), stream="own")

@@ -36,8 +36,9 @@ _Init = TypeVar("_Init", bound=Callable[..., None])
 class Options:
     """Base class for dataclasses of options; raises ConfigError if a value is outside its range.
 
-    Ranges are in the annotations of the fields. None is in every range. A whole number becomes an
-    int, whatever its type was. A field with a Literal annotation must be one of its choices.
+    Ranges are in the annotations of the fields; None is in that of `... | None`. A whole number
+    becomes an int, whatever its type was. A field with a Literal annotation must be one of its
+    choices.
     """
 
     def __post_init__(self) -> None:
@@ -71,7 +72,7 @@ def _in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> dict
     return {
         name: in_range(name, values[name], kind)
         for name, kind in _hints(annotated).items()
-        if values.get(name) is not None
+        if name in values
     }
 
 
@@ -89,7 +90,7 @@ def in_range(name: str, value: Any, kind: Any) -> Any:
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         expect(is_list and (is_any_length or len(value) == len(parts)), name, value, expected)
         return tuple(in_range(f"a number in {name}", entry, parts[0]) for entry in value)
-    elif origin in (typing.Union, types.UnionType):
+    elif origin in (typing.Union, types.UnionType) and value is not None:
         for part in parts:
             value = in_range(name, value, part)
     return value
@@ -108,7 +109,7 @@ def _expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
     above = value > low if limits.gt is not None else value >= low
     below = high is None or (value < high if limits.lt is not None else value <= high)
     expect(above and below, name, value, words)
-    expect(kind is not int or value % 1 == 0, name, value, "a whole number")
+    expect(kind is not int or value % 1 == 0, name, value, f"a whole number, {words}")
 
 
 @functools.lru_cache

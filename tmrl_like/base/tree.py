@@ -78,18 +78,17 @@ def part_at(value: Any, path: Path) -> Any:
 
 
 def outline(value: Any) -> str:
-    """Return the types and shapes in a value, for a message."""
+    """Return the types and shapes in a value, for a message; no more than 500 characters."""
+    kind = type(value).__name__
     if isinstance(value, tuple | list):
-        return (
-            f"{type(value).__name__} of {', '.join(map(outline, value))}"
-            if value
-            else f"an empty {type(value).__name__}"
-        )
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {outline(part)}" for key, part in value.items()) + "}"
-    if hasattr(value, "dtype"):
-        return f"{value.dtype} {value.shape}"
-    return f"{type(value).__name__} {value!r:.40}"
+        text = f"{kind} of {', '.join(map(outline, value))}" if value else f"an empty {kind}"
+    elif isinstance(value, dict):
+        text = "{" + ", ".join(f"{key!r}: {outline(part)}" for key, part in value.items()) + "}"
+    elif hasattr(value, "dtype"):
+        text = f"{value.dtype} {value.shape}"
+    else:
+        text = f"{kind} {value!r:.40}"
+    return text if len(text) <= 500 else f"{text[:499]}…"
 
 
 def _common_keys(first: Any, others: Sequence[Any]) -> Collection[Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -24,8 +25,8 @@ class ControlThread(threading.Thread):
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = (
             queue.SimpleQueue()
         )
-        self._newest: Future[Any] = Future()
-        self._newest.set_result(None)
+        # weak, for the interpreter holds this thread: an exception would keep the environment
+        self._newest: Callable[[], Future[Any] | None] = lambda: None
         self.is_left = False
         try:
             self.start()
@@ -39,13 +40,15 @@ class ControlThread(threading.Thread):
 
     @property
     def is_busy(self) -> bool:
-        return not self._newest.done()
+        newest = self._newest()
+        return newest is not None and not newest.done()
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
         """Queue a call for the thread; return the future of its result."""
-        self._newest = Future()
-        self._calls.put((call, self._newest))
-        return self._newest
+        done: Future[Any] = Future()
+        self._newest = weakref.ref(done)
+        self._calls.put((call, done))
+        return done
 
     def leave(self) -> None:
         """Let the thread end after the calls in its queue, without waiting for it."""

@@ -99,7 +99,8 @@ class KeyDriver:
 def _is_told(space: gymnasium.Space[Any], value: Any) -> bool:
     """Whether a value is what a key may do: deflections in a Box, otherwise an action."""
     if isinstance(space, spaces.Box):
-        return isinstance(value, Sequence) and all(isinstance(way, Real) for way in value)
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        return is_list and all(isinstance(way, Real) for way in value)
     return bool(space.contains(typed_action(value, space)))
 
 

@@ -412,6 +412,8 @@ class SupervisedEnv:
 
     def _make(self, within_s: float) -> None:
         """Make the environment in the control thread; raises as `run`."""
+        if self._closed:  # it needs no new thread, which nothing would end
+            raise StoppedError
         if self._thread.is_left:
             self._thread = ControlThread()
         self.run(self._make_here, within_s)

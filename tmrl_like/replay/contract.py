@@ -20,7 +20,7 @@ import numpy as np
 
 from tmrl_like.base.options import Positive, in_range, in_ranges
 from tmrl_like.base.tunable import Tunable
-from tmrl_like.errors import CheckpointError, MemoryContractError
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay.collate import Six, collate_batch
 from tmrl_like.replay.crc import FIELDS, Rebuilt, check_transition
 from tmrl_like.replay.streams import StreamSorter
@@ -111,7 +111,8 @@ class MemoryDataloading(Tunable, ABC):
                 worker's `crc_debug` must be on as well.
 
         Raises:
-            ConfigError: a size is not positive, or there is no data set at `dataset_path`.
+            ConfigError: a size is not positive, there is no data set at `dataset_path`, or there is
+                one and observations of the space do not fit the memory.
             CheckpointError: the data set cannot be read, or its samples do not fit.
         """
         self.device = str(device)
@@ -206,9 +207,9 @@ class MemoryDataloading(Tunable, ABC):
         else:
             self._streams.add(buffer, max(1, self.context_length), self.min_run)
 
-    def flush(self) -> None:
-        """Put all samples that are held back into the memory now."""
-        self._streams.flush(max(1, self.context_length))
+    def flush(self, stream: str | None = None) -> None:
+        """Put samples that are held back into the memory now: those of one stream, or all."""
+        self._streams.flush(max(1, self.context_length), stream)
 
     @property
     def holds_samples(self) -> bool:
@@ -352,11 +353,16 @@ class MemoryDataloading(Tunable, ABC):
     def _load_data_set(self, path: Path) -> None:
         # imported here, because a worker only needs the memory's compressor
         from tmrl_like.replay.data_sets import read_data_set
-        from tmrl_like.replay.sample_check import SampleCheck
+        from tmrl_like.replay.sample_check import SAME_AS_RECORDED, SampleCheck
 
+        check = SampleCheck(self.observation_space, self.action_space, self)
+        if check.misfit is not None:
+            raise ConfigError(
+                f"this {type(self).__name__} with a data set does not fit the trainer's "
+                f"environment: {check.misfit}; {SAME_AS_RECORDED}"
+            )
         samples = 0
         try:
-            check = SampleCheck(self.observation_space, self.action_space, self)
             for buffer in check.passing(read_data_set(path)):
                 samples += len(buffer)
                 self.append(buffer)

@@ -27,10 +27,6 @@ from tmrl_like.wire.spaces import Space
 
 _IS_TAKEN_OVER = np.isin(list(ActionSource), TAKEN_OVER)  # by the number of a source
 _REMEMBERED_STREAMS = 256
-_AS_OWN = (
-    *("gamma", "shaping", "columns", "mini_races"),
-    *("held_out", "handles_resets", "takes_text"),
-)
 
 
 @dataclass
@@ -108,8 +104,13 @@ class WithDemonstrations(MemoryDataloading):
             apart["held_out"] = 0.0
         self.demonstrations = memory(**options | apart)
         self.share = float(share)
-        for name in _AS_OWN:
-            setattr(self, name, getattr(own, name))
+        self.gamma = own.gamma
+        self.shaping = own.shaping
+        self.columns = own.columns
+        self.mini_races = own.mini_races
+        self.held_out = own.held_out
+        self.handles_resets = own.handles_resets
+        self.takes_text = own.takes_text
         self.tunable = tuple(name for name in type(self).tunable if name in own.tunable)  # type: ignore[misc]
         self._takeovers = takeovers
         self._takeovers_so_far = 0
@@ -169,16 +170,16 @@ class WithDemonstrations(MemoryDataloading):
                 if taken:
                     self.demonstrations.append(Buffer(samples[start:end], stream.takeover))
                 elif stream.takeover:
-                    self.demonstrations.flush()
+                    self.demonstrations.flush(stream.takeover)
                     stream.takeover = ""
                 start = end
         stream.newest.append(buffer)
         while sum(map(len, stream.newest)) - len(stream.newest[0]) > context_length:
             stream.newest.popleft()
 
-    def flush(self) -> None:
-        self.own.flush()
-        self.demonstrations.flush()
+    def flush(self, stream: str | None = None) -> None:
+        self.own.flush(stream)
+        self.demonstrations.flush(stream)
 
     def __len__(self) -> int:
         """Return the number of transitions in both memories; the policy's come first."""

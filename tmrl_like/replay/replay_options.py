@@ -36,8 +36,9 @@ class ReplayOptions(Options):
             and mini-races.
         greedy_only: end a sum before an action, other than its first, that was not the policy's
             best; `info` must then have "greedy", which joins the columns.
-        shaping: weight of the potentials, `info["potential"]`, which then join the columns (see
-            `replay.transitions`); 0: they are kept and do not count. None: there are none.
+        shaping: weight, -1e6 to 1e6, of the potentials, `info["potential"]`, which then join the
+            columns (see `replay.transitions`); 0: they are kept and do not count. None: there are
+            none.
         mini_races: length in seconds of a race, at a random moment of which each transition is put
             and beyond whose end nothing counts (see `replay.transitions`); the agent must take
             `Batch.time_left`. None: there are no races.

@@ -39,6 +39,10 @@ Shapes: TypeAlias = dict[str, list[tuple[int, ...]]]
 NUMBERS = ("rew", "terminated", "truncated")
 NAMES = ("act", "obs", *NUMBERS)  # a sample without its info
 _LARGEST = math.sqrt(np.finfo(np.float32).max)  # its square is finite; losses and optimisers square
+SAME_AS_RECORDED = (
+    "give the memory the act_buf_len and frame_stack that the samples were recorded with, and the "
+    "trainer that environment"
+)
 _SINGLE: list[tuple[int, ...]] = [()]
 
 
@@ -150,6 +154,10 @@ class SampleCheck:
     """Refuses samples that training could not use, whichever worker sent them. For one thread at a
     time.
 
+    Attributes:
+        misfit: why the memory's own compressor does not accept observations of the space; None: it
+            does. Shapes are then not compared, because a compressor of the user's own may run.
+
     Samples must hold numbers where the spaces do (except for a memory with `takes_text`). If the
     memory's own compressor is known, arrays must have the shapes of the spaces, in any order.
     Comparing dtypes is left to the memory.
@@ -163,10 +171,6 @@ class SampleCheck:
     ) -> None:
         """Work out what is expected, of observations and actions only that they are finite if their
         spaces are not known; the memory is not used later.
-
-        Raises:
-            MemoryContractError: the memory's own compressor does not accept observations of this
-                space.
         """
         texts = {
             name
@@ -177,10 +181,14 @@ class SampleCheck:
         numeric = [] if memory.takes_text else [name for name in NAMES if name not in texts]
         self._numeric = numeric + items
         self._shapes: Shapes = {}
+        self.misfit: MemoryContractError | None = None
         if not (observation_space is None or action_space is None or texts or memory.takes_text):
             # copies: to sample from the environment's would change what it does
-            obs = memory.compressed(copy.deepcopy(observation_space).sample())
             act = copy.deepcopy(action_space).sample()
+            try:
+                obs = memory.compressed(copy.deepcopy(observation_space).sample())
+            except MemoryContractError as error:
+                obs, self.misfit = None, error
             if obs is not None:  # else a compressor of the user's own may run
                 self._shapes = {"act": _shapes_of(act), "obs": _shapes_of(obs)}
                 self._shapes |= dict.fromkeys(NUMBERS, _SINGLE)
@@ -217,7 +225,7 @@ class SampleCheck:
             if found != shapes and not (shapes == _SINGLE and is_single):
                 raise MemoryContractError(
                     f"{name} has arrays of the shapes {found}; expected {shapes}, as the trainer's "
-                    "spaces and the memory's compressor say (act_buf_len, frame_stack)"
+                    f"spaces and the memory's compressor say: {SAME_AS_RECORDED}"
                 )
         forms = [(leaf, array_form(leaf.leaf)) for leaf in _leaves_in(parts, self._finite)]
         return [leaf for leaf, form in forms if form is not None and form.dtype.kind == "f"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tmrl_like.base.factories import replaced, taken_apart
 from tmrl_like.errors import ConfigError
@@ -48,11 +48,10 @@ def shown_steps(
         ConfigError: there is no step.
         MemoryContractError: the samples do not fit the memory.
     """
-    target, given = taken_apart(memory_cls)
+    target, _ = taken_apart(memory_cls)
     if not (isinstance(target, type) and issubclass(target, WithDemonstrations)):
-        given = {"memory": memory_cls}
         memory_cls = partial(WithDemonstrations, memory_cls)
-    memory_cls = _bare(memory_cls, memory=_bare(given["memory"]))
+    memory_cls = _bare(memory_cls)
     own: list[ShownStep] = []
     demonstrated: list[ShownStep] = []
     for episode, samples in enumerate(recorded_episodes(buffers)):
@@ -67,11 +66,13 @@ def shown_steps(
     return demonstrated or own
 
 
-def _bare(memory_cls: MemoryFactory, **arguments: object) -> MemoryFactory:
-    """Return the factory of a memory with these arguments, and without what is not needed."""
+def _bare(memory_cls: MemoryFactory) -> MemoryFactory:
+    """Return the factory of a memory, and of the one inside it, without what is not needed."""
     _, given = taken_apart(memory_cls)
-    plain = {name: none for name, none in _NOT_NEEDED.items() if name in given}
-    return replaced(memory_cls, **plain | arguments)
+    plain: dict[str, Any] = {name: none for name, none in _NOT_NEEDED.items() if name in given}
+    if given.get("memory") is not None:  # else it is chosen by a class of the user's own
+        plain["memory"] = _bare(given["memory"])
+    return replaced(memory_cls, **plain)
 
 
 def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:

@@ -81,18 +81,19 @@ class StreamSorter:
                 # the caller would blame the worker that sent `buffer`
                 log.warning("samples of %s do not fit and are dropped: %s", waited_longest, error)
 
-    def flush(self, context_length: int) -> None:
-        """Append the samples that are held back.
+    def flush(self, context_length: int, stream: str | None = None) -> None:
+        """Append the samples that are held back, of one stream or of all.
 
         Raises:
             MemoryContractError: those of a stream do not fit. They are dropped; the others are in.
         """
         misfit: MemoryContractError | None = None
         for name in list(self._held):
-            try:
-                self._switch_to(name, context_length)
-            except MemoryContractError as error:
-                misfit = error
+            if stream in (None, name):
+                try:
+                    self._switch_to(name, context_length)
+                except MemoryContractError as error:
+                    misfit = error
         if misfit is not None:
             raise misfit
 

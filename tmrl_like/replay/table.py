@@ -256,16 +256,18 @@ class Table:
 
         Items of info that samples lack become zeros.
         """
+        (rewards,) = self.fields["rew"].columns
         at = row - start  # the row of the segment's first sample, if it were written
         for (segment, only_resets), places in zip(arrival.segments, found, strict=True):
             low, high = max(row, at), min(row + n, at + segment.rows)
-            for column, place in zip(self.columns, places, strict=True) if low < high else ():
-                if place is None:
-                    column.array[low:high] = 0
-                    continue
-                values = segment.leaves[place][low - at : high - at]
-                if not only_resets:  # values of resets may be cast instead
-                    column.widen(values)
-                target = column.array[low:high]
-                target[...] = values.reshape(target.shape)
+            if low < high:
+                for column, place in zip(self.columns, places, strict=True):
+                    if place is None:
+                        column.array[low:high] = 0
+                        continue
+                    values = segment.leaves[place][low - at : high - at]
+                    if column is rewards and not only_resets:  # those of resets may be cast
+                        column.widen(values)
+                    target = column.array[low:high]
+                    target[...] = values.reshape(target.shape)
             at += segment.rows

@@ -153,13 +153,16 @@ class Rebuilder:
         if self.options.n_steps == 1:
             return originals.get(row)
         ahead, counts = self._ahead(np.array([row]))
-        steps = [originals.get(at) for at in ahead[: counts[0], 0].tolist()]
-        known = [step for step in steps if step is not None]
-        if len(known) < len(steps):
-            return None
-        # in the order of `_summed`, for the same bits
-        rew = sum(gamma**k * float(np.asarray(step[2]).item()) for k, step in enumerate(known))
-        return (*known[0][:2], rew, *known[-1][3:6])
+        steps: list[Six] = []
+        rew = 0.0
+        for k, at in enumerate(ahead[: counts[0], 0].tolist()):
+            step = originals.get(at)
+            if step is None:
+                return None
+            # added as in `_summed`, for the same bits: from Python 3.12 on, `sum` compensates
+            rew += gamma**k * float(np.asarray(step[2]).item())
+            steps.append(step)
+        return (*steps[0][:2], rew, *steps[-1][3:6])
 
     def _ends_of(
         self, rows: Rows, ends: Rows, device: str | None

@@ -58,7 +58,7 @@ class RowIndex:
         self.steps = np.zeros(capacity, np.min_scalar_type(self._n_steps))
         self._begins = np.zeros(capacity, np.bool_)
         self.training = RowSet(capacity)
-        self.held_out = RowSet(capacity)
+        self.held_out = RowSet(capacity if options.held_out else 0)
         self._newest: dict[str, int] = {}  # the sequence number of each stream's newest row
 
     @property

@@ -196,9 +196,8 @@ class Gateway:
                 f"a packet takes {len(data):,} bytes, and the engine's nodes take "
                 f"{client.max_payload:,} at most: raise max_payload in their configuration"
             )
-            self._deliver(
-                m.encode(m.Dismissal(message.worker, getattr(message, "incarnation", 0), reason))
-            )
+            if isinstance(message, m.SamplePacket):
+                self._deliver(m.encode(m.Dismissal(message.worker, message.incarnation, reason)))
         except (nats.errors.Error, OSError) as error:
             why = (isinstance(error, APIError) and error.description) or _NOBODY
             self._resumes_at = time.monotonic() + _PAUSE_S

@@ -63,7 +63,7 @@ _AGAIN_S = 0.2
 _BEAT_S = 1.0
 _MAX_WORKERS = 4096
 # while more waits for the session, what is not read from the stream is dropped
-_MAX_WAITING, _MAX_WAITING_BYTES = 10_000, 64 << 20  # more than the window of a backlog
+_MAX_WAITING, MAX_WAITING_BYTES = 10_000, 64 << 20  # more than the window of a backlog
 # error codes: the stream differs; JetStream is not enabled for this account, or at this node
 _OTHER_CONFIG, _NOT_ENABLED = 10058, (10039, 10076)
 
@@ -370,7 +370,7 @@ class Reader:
     def _on_heard(self, message: Msg) -> None:
         """Take a sign of life, or a packet on its way to the stream, unless much waits already."""
         waiting_bytes = self._put_bytes - self._received_bytes
-        if waiting_bytes >= _MAX_WAITING_BYTES or self._inbox.qsize() >= _MAX_WAITING:
+        if waiting_bytes >= MAX_WAITING_BYTES or self._inbox.qsize() >= _MAX_WAITING:
             line = "too much waits for the trainer: what comes beside the stream is dropped for now"
             self._lines("dropped messages", logging.WARNING, line)
         elif message.data and self._of_worker(message) is not None:

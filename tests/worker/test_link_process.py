@@ -82,7 +82,7 @@ def test_a_link_in_a_thread_that_ends_is_started_again(inproc_house, until, capl
 
 
 WORKER = """
-import json, os, sys
+import json, os, sys, time
 from tmrl_like import RolloutWorker, partial
 from tmrl_like.networking import WorkerOptions
 from kit.fakes import CountingEnv, LinearActor
@@ -95,6 +95,8 @@ class Own(CountingEnv):
             worker.wait_connected(60)
             print(worker.link.process.pid, flush=True)
             sys.stdin.readline()
+            worker.link.process.stdin.close()  # the system closes what a process has one by one
+            time.sleep(0.3)
             os.kill(os.getpid(), 9)
         return super().step(action)
 
@@ -246,4 +248,5 @@ main()
 
 @pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="Linux")
 def test_a_link_that_may_not_change_how_it_is_scheduled_runs_all_the_same():
-    assert python("-c", REFUSED, os.getpid()) == ("", "")
+    no_process = 2**30
+    assert python("-c", REFUSED, no_process) == ("", "")

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from tmrl_like.base.processes import end_with_parent, keep_freed_memory
@@ -19,6 +19,7 @@ from tmrl_like.worker.link_messages import (
     TO_LINK,
     FromLink,
     LogLine,
+    ToLink,
     message_writer,
     messages_in,
 )
@@ -61,7 +62,15 @@ def main() -> None:
     except ShortageError as error:
         tell(failure(error))
         return
-    run_link(messages_in(os.fdopen(os.dup(0), "rb", 0), TO_LINK), tell, leaving)
+    run_link(_messages_until(leaving), tell, leaving)
+
+
+def _messages_until(over: threading.Event) -> Iterator[ToLink]:
+    """Yield the other process's messages, and return once it has ended: the system may close its
+    pipe earlier than what shows that it has ended.
+    """
+    yield from messages_in(os.fdopen(os.dup(0), "rb", 0), TO_LINK)
+    over.wait()
 
 
 if __name__ == "__main__":

@@ -107,14 +107,14 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     spin_s: _Number = SPIN_S
     inputs: Sequence[Any] | None = None
 
-    _waits_when_cut = False  # whether a reset during an episode calls the interface's `wait`
-
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a memory must know; see `RealTimeEnv.memory_arguments`."""
         return said_by_rtgym(arguments["config"])
 
-    def __init__(self, config: dict[str, Any], clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: dict[str, Any], clock: Clock | None = None, *, waits_when_cut: bool = False
+    ) -> None:
         """Make the interface.
 
         Args:
@@ -123,6 +123,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
                 to poll the clock instead of sleeping (0.0002; at most a quarter of a time-step);
                 and `inputs`, the rows of an `ActionTable` (None).
             clock: keeps the time; None for a new `Clock`.
+            waits_when_cut: a reset during an episode calls the interface's `wait`.
 
         Raises:
             ConfigError: there is no interface, a number makes no sense, or the table does not fit.
@@ -154,6 +155,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
 
             kind = Benchmark if self.benchmark_type.lower() == "polyak" else TraceBenchmark
             self.bench = kind(run_avg_factor=self.benchmark_polyak)
+        self._waits_when_cut = waits_when_cut
         self.current_step = 0
         self.running = self.is_waiting = self.is_stopped = False
         self._sending = threading.Lock()  # so that no command is sent after a `stop`
@@ -416,7 +418,5 @@ class RealTimeEnv(Float32Env):
             "reset_act_buf": reset_act_buf,
             "inputs": inputs,
         }
-        clocked = ClockedGym(config)
         # an episode that a wrapper or a worker cuts ends as any other, and its reset is no overrun
-        clocked._waits_when_cut = wait_on_done
-        super().__init__(clocked)
+        super().__init__(ClockedGym(config, waits_when_cut=wait_on_done))

@@ -65,6 +65,10 @@ class Returns:
         self.starts_well |= not self.has_begun and training_steps >= _TRAINED_STEPS
         self.has_begun = True
 
+    def begin_trained(self) -> None:
+        """Note that the first policies are already trained."""
+        self.starts_well = True
+
     def add(self, stats: EpisodeStats) -> None:
         kept = self.kept["test" if stats.test else "train"]
         del kept[_MANY : len(kept) + 1 - _MANY]

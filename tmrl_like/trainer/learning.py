@@ -52,12 +52,7 @@ _LEAST_PROBED = 8
 class LearningWatch(Listener):
     """Adds to each round the losses on held-out episodes and the diagnosis, and to some rounds the
     figures behind it.
-
-    Attributes:
-        num_ranks: number of trainers that learn as one.
     """
-
-    num_ranks = 1
 
     def __init__(
         self,
@@ -70,10 +65,15 @@ class LearningWatch(Listener):
         self._memory = memory
         self._diagnosis = diagnosis
         self._rewards = rewards
+        self._num_ranks = 1
         self._of_samples = SampleFigures()
         self._of_actor = ActorFigures()
         self._batch: Batch | None = None  # the newest batch that was trained on
         self._measured_at: float = 0  # training steps plus samples
+
+    def join(self, num_ranks: int) -> None:
+        """Note that so many trainers learn as one."""
+        self._num_ranks = num_ranks
 
     def on_samples(self, delivery: Delivery) -> None:
         self._of_samples.add(delivery.buffer)
@@ -104,7 +104,8 @@ class LearningWatch(Listener):
             if "reward_low" in record:
                 rewards = [record["reward_low"], record["reward_high"], *self._rewards.newest]
                 record |= {"reward_low": float(min(rewards)), "reward_high": float(max(rewards))}
-            self._diagnosis.judge(known_figures(self._agent, self._memory, self.num_ranks) | record)
+            known = known_figures(self._agent, self._memory, self._num_ranks)
+            self._diagnosis.judge(known | record)
         record["learning"] = self._diagnosis.line
 
 

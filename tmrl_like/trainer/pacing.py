@@ -104,6 +104,10 @@ class Pacer:
         self.in_lockstep = False
         self.tasked_steps = 0
 
+    def add_tasks(self, steps: int) -> None:
+        """Allow training for so many more tasked environment steps."""
+        self.tasked_steps += steps
+
     def is_done(self, training_steps: int, tasked_steps: int) -> bool:
         """Whether the training for this many tasked environment steps is done after
         `training_steps`.

@@ -195,7 +195,7 @@ class TrainingOffline(Schedule):
     def join(self, ranks: Alone) -> None:
         """Learn as one with other trainers. Call it before the first training step."""
         self.ranks = ranks
-        self._learning.num_ranks = ranks.size
+        self._learning.join(ranks.size)
         if isinstance(ranks, Ranks):
             self.agent.join(ranks)
 
@@ -204,7 +204,7 @@ class TrainingOffline(Schedule):
         then does not expect returns to rise.
         """
         self.agent.start_from(weights, training_steps)
-        self.diagnosis.returns.starts_well = True
+        self.diagnosis.returns.begin_trained()
 
     def tune(self, values: Mapping[str, float | None]) -> Future[None]:
         """Change hyper-parameters while training goes on; any thread may call this.
@@ -380,7 +380,7 @@ class TrainingOffline(Schedule):
             self.diagnosis.returns.begin(self.total_updates)
             pacer.before_samples(self.total_updates, self.total_samples)
         self.total_samples += vote.samples - before.samples
-        pacer.tasked_steps += vote.tasks - before.tasks
+        pacer.add_tasks(vote.tasks - before.tasks)
         return vote
 
     # -- samples

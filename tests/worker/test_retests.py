@@ -48,12 +48,21 @@ def weights_of(version):
     return linear_actor(bias=version / 10).weights()
 
 
-def driven(steps, others=()):
+class Longer(PolicysReturn):
+    """Its episodes take longer from the seventh on."""
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        self.episode_steps = 8 if obs[0] > 6 else 4
+        return obs, info
+
+
+def driven(steps, others=(), env_cls=PolicysReturn):
     """Drive `steps` steps with a new policy after each; something else drives the step after those
     in `others`, too. Return for each episode: is it a test, its return, its policy version.
     """
     episodes = []
-    with alone(partial(PolicysReturn, 4)) as worker:
+    with alone(partial(env_cls, 4)) as worker:
         plan = Plan(worker.lanes, test_episode_interval=2, on_episode=episodes.append)
         driving = worker.lanes[0].steps(plan)
         for version, _ in zip(range(1, steps + 1), driving, strict=False):
@@ -75,6 +84,11 @@ def test_a_better_policy_is_tested_three_times_in_a_row_in_the_place_of_later_te
     assert "".join("t" if test else "." for test, *_ in episodes) == "t..ttt......ttt...."
     tested = [version for test, _, version in episodes if test]
     assert len(set(tested[1:4])) == len(set(tested[4:7])) == 1
+
+
+def test_repetitions_cost_later_tests_as_many_steps_as_they_took():
+    episodes = driven(80, env_cls=Longer)
+    assert "".join("t" if test else "." for test, *_ in episodes) == "t..ttt....tt"
 
 
 def test_a_test_in_which_something_else_drove_counts_for_no_policy_and_ends_the_repetition():

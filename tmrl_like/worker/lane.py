@@ -109,6 +109,7 @@ class Lane:
         self.intake = loop.driver.intake
         # whether the next episode is a test of the same policy
         self._retests, self._repeats = Retests(), False
+        self._episode_steps = 0  # of the newest episode
         self._trained = 0  # the training steps that entries up to this one allow are done
         self._changed = threading.Condition()
         self._before, self._newest = 0, 0  # entries after the step before the newest, and after it
@@ -158,22 +159,22 @@ class Lane:
     def _tests(self, plan: Plan) -> Iterator[bool]:
         """Yield, for each episode, whether it is a test. After a fault, it continues where it was.
 
-        A repeated test takes the place of a later one.
+        Later tests are left out until that has saved as many steps as repeated ones have taken.
         """
         interval = plan.test_episode_interval if self is plan.lanes[0] else 0
-        self._repeats, repeated = False, 0
+        self._repeats, owed_steps = False, 0
         for number in itertools.count():
             if number and plan.waits == "episodes":
                 self._await_training(plan)
             if not plan.begins_another():
                 break
             if interval and number % interval == 0:
-                if not repeated:
+                if not owed_steps:
                     yield True
-                repeated = max(0, repeated - 1)
+                owed_steps = max(0, owed_steps - self._episode_steps)
                 while self._repeats:
-                    repeated += 1
                     yield True
+                    owed_steps += self._episode_steps
             yield plan.test
         if plan.waits != "never":
             self._await_training(plan, all_of_it=True)
@@ -255,6 +256,7 @@ class Lane:
         self.env.rebuild(error)
 
     def _end_episode(self, plan: Plan, stats: EpisodeStats) -> None:
+        self._episode_steps = stats.steps
         if plan.verbose or stats.test is not plan.test:
             kind = "test" if stats.test else "training"
             how = ", terminated" if stats.terminated else ", fault" if stats.fault else ""

@@ -134,6 +134,32 @@ def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(
     assert (packet.samples, packet.breaks, box.lost_samples) == (1, 1, lost)
 
 
+@pytest.mark.fault(
+    "disk",
+    "the worker's disk fills up while the trainer is away",
+    "files that become free are filled again; one line says that the disk is full",
+)
+def test_a_full_disk_takes_no_file_away_that_can_be_filled_again(
+    spool, small_files, monkeypatch, caplog
+):
+    def is_full(path, size):
+        return len([*path.parent.glob(f"*{SUFFIX}")]) >= 18
+
+    monkeypatch.setattr(sample_log, "reserve", failing(errno.ENOSPC, sample_log.reserve, is_full))
+    box = spool()
+    for _ in range(4):
+        for i in range(3000):
+            box.fill(i)
+            if i % 10 == 0:
+                box.log.refill()
+        newest = box.emptied().packets[-1].last
+        box.ack(newest, newest)
+        box.log.refill()
+    assert box.log.lost_samples
+    assert len(files_of(box)) == 18
+    assert sum("No space left" in line for line in caplog.messages) == 1
+
+
 @pytest.mark.parametrize("elements", [1 << 18, 1 << 20])  # bytes: as large as a file, and larger
 def test_a_sample_of_any_size_gets_a_file(spool, elements):
     box = spool(max_packet_bytes=1 << 25)

@@ -208,6 +208,18 @@ def test_groups_are_due_one_interval_after_the_other_and_synced_or_not(opened, p
 # -- kills and power cuts --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("seed", range(4, 13))
+def test_files_are_joined_without_risk_for_what_is_on_the_disk(opened, power, folder, few, seed):
+    store = opened(0.0)
+    put_each(store, 1, 2, 3, 4)
+    power.begin()  # all of them have reached the disk by now
+    put_each(store, 5)
+    assert len(files(folder)) == 2
+    store.close()
+    power.cut(random.Random(seed))
+    assert numbers(opened())[:4] == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
 def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order(
     tmp_path, monkeypatch, is_cut

@@ -77,17 +77,18 @@ def test_a_successor_of_the_same_run_takes_the_seat_at_once_and_its_predecessor_
 
 
 def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer, seated):
-    first = seated("first", run="training", began_up_s=10.0)
+    first = seated("first", run="training", samples=9, began_up_s=10.0)
     others = [
         trainer("of another run", run="another", began_up_s=20.0),
         trainer("of no run"),
-        trainer("older", run="training", began_up_s=5.0),
+        trainer("older", run="training", samples=9, began_up_s=5.0),
+        trainer("with fewer samples", run="training", samples=5, began_up_s=20.0),
     ]
     for other in others:
         until(other.heard)
     time.sleep(0.5)  # several looks
     reason = "a trainer is connected already (first): stop it, or give this one another run_name"
-    assert [other.heard() for other in others] == [[m.Refusal(reason, 1.0)]] * 3
+    assert [other.heard() for other in others] == [[m.Refusal(reason, 1.0)]] * 4
     assert first.is_seated()
     assert len(first.answers) == 1
 

@@ -165,6 +165,17 @@ def test_a_killed_trainers_seat_is_at_once_that_of_who_goes_on_with_its_run(scen
     assert worker.feed == trainers[2].feed != 0
 
 
+def test_a_run_that_moved_to_another_machine_has_its_seat_at_once_and_for_good(scene):
+    """The times since two machines started say nothing."""
+    old, new = ({"run": "5eed", "samples": n, "began_up_s": -n} for n in (10, 20))
+    first, second = scene.trainer("t1", 1, **old), scene.trainer("t2", 2, **new)
+    assert scene.ranks == {0: second}
+    for name, session in (("t1", 1), ("t3", 3)):  # it wakes up; another of its age comes
+        assert scene.trainer(name, session, **old).refusal
+    assert scene.ranks == {0: second}
+    assert first.refusal.retry_after_s < 0
+
+
 @pytest.mark.parametrize(
     ("run", "key"),
     [("5eed", Identity("other", ("trainer",))), ("another", BOTH), ("", BOTH)],

@@ -159,6 +159,28 @@ def test_a_message_above_the_limit_is_refused_by_the_receiver(machines, pair, li
     assert server.receive(0.3) is None
 
 
+def test_both_ends_of_zmq_say_once_whose_message_is_above_their_limit(machines_for, caplog):
+    machines, small = machines_for("zmq"), TransportOptions(max_message_bytes=2 << 20)
+    server = machines.listen(options=small)
+    peer = machines.connect(server)
+    introduce(server, peer)
+    for _ in range(2):
+        send_of(peer, bytes(3 << 20))
+    send_of(peer, b"small")
+    assert receive_at(server).data == b"small"
+    large = machines.listen()
+    peer = machines.connect(large, options=small)
+    connection = introduce(large, peer)
+    send_to(large, connection, bytes(3 << 20))
+    send_to(large, connection, b"small")
+    assert receive_of(peer) == b"small"
+    dropped = "is dropped: it has 3145728 bytes, and max_message_bytes is 2097152 here"
+    assert [line.partition(";")[0] for line in caplog.messages] == [
+        f"a message of local {dropped}",
+        f"a message of the server at 127.0.0.1:{large.address[1]} {dropped}",
+    ]
+
+
 def hears_nothing(peer):
     assert peer.receive(0.01) is None
     return peer.is_lost

@@ -165,6 +165,19 @@ def test_a_moment_without_the_folder_revokes_nobody(folder, keys, caplog, monkey
     assert caplog.text.count("cannot read") == (trouble is not is_being_copied)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="links need privileges on Windows")
+def test_a_link_to_nowhere_in_the_folder_keeps_no_key_and_no_revocation(folder, keys):
+    """Emacs makes one while it edits a file."""
+    folder.invite("car")
+    keys.refresh(now=0.0)
+    (folder.path / "authorized" / ".#car.json").symlink_to("somebody@host.4242")
+    folder.revoke("car")
+    folder.invite("drone")
+    for now in (1.0, 2.0):
+        keys.refresh(now=now)
+    assert names(keys) == names(AuthorizedKeys(folder)) == {"local", "drone"}
+
+
 @pytest.mark.fault("disk", "a key file is half written", "the key that was in it stays")
 @pytest.mark.parametrize("content", ["", '{"roles": ["wor'])
 def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, keys, content, caplog):

@@ -86,6 +86,7 @@ class SampleLog:
         self.incarnation = incarnation or new_incarnation()
         self.entries = self.lost_samples = 0
         self.alarm = ""
+        self._is_said = False  # the alarm was logged, and no file could be made since
         self._folder, self._dead = folder.path, folder.dead
         self._is_checked = not folder.is_private
         self._all_bytes, self._logs = max_bytes, logs
@@ -293,23 +294,30 @@ class SampleLog:
             if len(self._used) > _MANY:
                 larger = min(2 * self._segment_bytes, _MAX_SEGMENT_BYTES, self._max_bytes // 8 & ~7)
                 self._segment_bytes = max(self._segment_bytes, larger)
-            for _ in range(len(self._spare)):
-                # the control thread may just have taken the last one
-                with contextlib.suppress(IndexError):
-                    segment = self._spare.popleft()
-                    if segment.size_bytes < self._segment_bytes or len(self._spare) >= _MAX_SPARE:
-                        segment.remove()
-                    else:
-                        self._spare.append(segment)
-            while len(self._spare) < _SPARE and not self._is_full():
+            while self._large_spares() < _SPARE and not self._is_full():
                 try:
                     self._spare.append(self._make(self._segment_bytes))
+                    self._is_said = False
                 except OSError as error:
                     if not self.has_room_ahead():
                         self._alarm(error)
                         return
                     break
+            # a full disk may have no room for larger files: the smaller ones stay until there are
+            is_enough = self._large_spares() >= _SPARE
+            for _ in range(len(self._spare)):
+                # the control thread may just have taken the last one
+                with contextlib.suppress(IndexError):
+                    segment = self._spare.popleft()
+                    is_small = segment.size_bytes < self._segment_bytes
+                    if (is_small and is_enough) or len(self._spare) >= _MAX_SPARE:
+                        segment.remove()
+                    else:
+                        self._spare.append(segment)
             self.alarm = ""
+
+    def _large_spares(self) -> int:
+        return sum(one.size_bytes >= self._segment_bytes for one in list(self._spare))
 
     def has_room_ahead(self) -> bool:
         """Whether there is a segment to continue in after the current one."""
@@ -320,7 +328,9 @@ class SampleLog:
             self.alarm = (
                 f"cannot write to {self._folder}: {error.strerror or error}; samples may be lost"
             )
-            log.error("%s", self.alarm)
+            if not self._is_said:
+                self._is_said = True
+                log.error("%s", self.alarm)
 
     def _make_room(self) -> None:
         """Note how many bytes this log may keep beside what dead processes have left: a quarter of

@@ -259,17 +259,17 @@ class SampleStore:
     def _store(self, number: int, head: StoreHead, messages: Messages) -> None:
         """Write a group (in the executor's thread, the only one that changes the folder)."""
         self._join_small_files()
-        self._put(number, head, messages)
+        self._put(number, head, messages, self._is_synced)
         self._remove_old_files()
 
-    def _put(self, number: int, head: StoreHead, messages: Messages) -> None:
+    def _put(self, number: int, head: StoreHead, messages: Messages, is_synced: bool) -> None:
         content = msgspec.msgpack.encode(head)
         frame = _FRAME.pack(
             _MAGIC, m.WIRE_VERSION, len(content), zlib.crc32(content, m.WIRE_VERSION)
         )
         data = b"".join((frame, content, *messages, content, frame))
-        write_atomically(self._path(number), data, synced=self._is_synced)
-        if self._is_synced:
+        write_atomically(self._path(number), data, synced=is_synced)
+        if is_synced:
             disk.sync_folder(self.folder)
         self._files[number] = _Counts(len(data), head.held)
 
@@ -299,7 +299,8 @@ class SampleStore:
         head.held = sum(file.head.held for file in files)
         # the sizes are those of the messages: of a file that was cut off, less is there
         head.parts = tuple(zip(map(len, messages), begins, strict=True))
-        self._put(small[0], head, messages)
+        # synced in any case: it replaces files that may be on the disk already
+        self._put(small[0], head, messages, is_synced=True)
         for number in small[1:]:
             self._remove(number)
 

@@ -17,6 +17,7 @@ send. Files with secrets are readable by their owner only.
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import errno
 import logging
@@ -296,9 +297,12 @@ class AuthorizedKeys:
         authorized = self._folder / "authorized"
         try:
             with os.scandir(authorized) as files:
-                states = {
-                    file.name[:-5]: file.stat() for file in files if file.name.endswith(".json")
-                }
+                states = {}
+                for file in files:
+                    # of a file that was just removed, or an editor's link to nowhere
+                    with contextlib.suppress(FileNotFoundError):
+                        if file.name.endswith(".json"):
+                            states[file.name[:-5]] = file.stat()
             is_whole = (self._folder / "server.json").exists()
         except OSError as error:
             line = "cannot read %s (%s): the keys known so far stay valid"

@@ -26,6 +26,7 @@ from typing import Any
 
 import zmq
 
+from tmrl_like.base.budgets import Lines
 from tmrl_like.base.threads import expect_threads
 from tmrl_like.errors import TransportError
 from tmrl_like.transport.addresses import is_address, written
@@ -45,6 +46,7 @@ _BROKEN_HANDSHAKES = 3  # before a check whether a server answers there (`_speak
 _SPEAKS_WITHIN_S = 3.0
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
+_SAY_AGAIN_S = 60.0
 _PART_BYTES = 516 << 10  # enough for a frame of a policy
 _COPY_BELOW_BYTES = 1 << 18  # at a server; a part that is not copied wakes a thread when sent
 # libzmq ends the process if it cannot start two, and two that were tried take a moment to end
@@ -70,6 +72,7 @@ class _ZmqLink:
 
     def __init__(self, kind: int, options: TransportOptions) -> None:
         self._options = options
+        self._say = Lines(log, 1, 1 / _SAY_AGAIN_S)
         expect_threads(_THREADS, "zmq")
         self._context = zmq.Context()
         self._socket = sock = self._context.socket(kind)
@@ -118,14 +121,20 @@ class _ZmqLink:
                 sent = self._socket.send(part, flags, copy=False, track=True)
         return sent
 
-    def _whole(self, first: zmq.Frame) -> bytes | memoryview | None:
+    def _whole(self, first: zmq.Frame, sender: str) -> bytes | memoryview | None:
         """Return the message that begins with this part, or None if it is above the limit."""
         if not first.more:
             return first.buffer
         parts = [first, *self._socket.recv_multipart(copy=False)]
-        if sum(map(len, parts)) > self._options.max_message_bytes:
-            return None
-        return b"".join(part.buffer for part in parts)
+        size, limit = sum(map(len, parts)), self._options.max_message_bytes
+        if size <= limit:
+            return b"".join(part.buffer for part in parts)
+        line = (
+            "a message of %s is dropped: it has %d bytes, and max_message_bytes is %d here; "
+            "give all parts of a run the same limit"
+        )
+        self._say(sender, logging.WARNING, line, sender, size, limit)
+        return None
 
     def wake(self) -> None:
         with contextlib.suppress(OSError):  # full: a wake-up is pending; closed: nobody waits
@@ -184,7 +193,7 @@ class ZmqServerLink(_ZmqLink):
         first = self._socket.recv(copy=False)
         self._gate.proved.add(first.get(zmq.SRCFD))
         identity = self._keys.identity_of(str(first.get("User-Id")))
-        data = self._whole(first)
+        data = self._whole(first, identity.name)
         self._is_torn = False
         return None if data is None else Incoming(peer, identity, data)
 
@@ -263,7 +272,7 @@ class ZmqPeerLink(_ZmqLink):
     def _received(self) -> bytes | memoryview | None:
         first = self._socket.recv(zmq.NOBLOCK, copy=False)
         self._heard_at = time.monotonic()
-        return self._whole(first)
+        return self._whole(first, f"the server at {self.where}")
 
     def _watch_connection(self) -> None:
         while self._monitor.poll(0):

@@ -30,7 +30,7 @@ from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import Count, EpisodeStats, Receipt
 from tmrl_like.wire.condition import Condition, Finite
 
-WIRE_VERSION = 16  # increased with each change that an older peer would refuse: a field, a limit
+WIRE_VERSION = 17  # increased with each change that an older peer would refuse: a field, a limit
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_RANKS = 1024
@@ -121,6 +121,7 @@ class Hello(Message):
     # of a trainer: the random name of its training, the same for all processes that resume it;
     # empty: the training is not stored
     run: Name = ""
+    samples: Count = 0  # of a trainer: those of its training that were stored when it started
     # when the process started, by a monotonic clock of its machine (`base.clocks.up_s`)
     began_up_s: float = 0.0
 
@@ -134,9 +135,11 @@ class Hello(Message):
     def goes_on_with(self, before: Hello) -> bool:
         """Whether this trainer resumes the training of the other one.
 
-        Only the process that started later does: the hello of a dead process may arrive late.
+        Only the process that started later does, with more samples or, on one machine, at a later
+        time: the hello of a dead process may arrive late.
         """
-        return self.run != "" and self.run == before.run and self.began_up_s > before.began_up_s
+        is_later = (self.samples, self.began_up_s) > (before.samples, before.began_up_s)
+        return self.run != "" and self.run == before.run and is_later
 
 
 class Welcome(Message):

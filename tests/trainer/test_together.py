@@ -92,6 +92,29 @@ def test_in_lockstep_the_tasks_of_all_are_done_by_all(kind):
     assert [network.trained for network in networks] == [[10, 20, 30], []]
 
 
+@RANKS
+def test_all_enter_lockstep_after_the_same_step_if_its_worker_comes_during_training(kind):
+    networks = [coming(f"free{rank}", [1, 2]) for rank in range(2)]
+    late = taken(Receiver(), message(1, "sync", awaits=True))
+
+    def train(rank):
+        def should_stop():
+            if rank.rank == 0 and one.total_updates >= 7:
+                networks[0].deliveries += late
+                late.clear()
+            return all(network.is_idle for network in networks)
+
+        one = training(max_training_steps_per_env_step=1.0, steps=1000, update_buffer_interval=1)
+        one.join(rank)
+        one.run_epoch(networks[rank.rank], should_stop=should_stop)
+        return one.total_updates, one.pacer.tasked_steps, one.pacer.untasked_training
+
+    one, other = all_at_once(kind.of(2), train)
+    assert one == other
+    assert one[1] > 0
+    assert networks[0].trained == [10]
+
+
 @pytest.mark.parametrize(("size", "waits_s"), [(1, 0.1), (2, 0.02)])
 def test_trainers_without_samples_do_not_spin(size, waits_s):
     class Noted(Network):

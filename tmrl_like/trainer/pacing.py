@@ -122,7 +122,9 @@ class Pacer:
 
     def done(self, training_steps: int) -> Iterator[Receipt]:
         """Yield each receipt that was waited for and whose tasks are done, once."""
-        while self._awaited and self.is_done(training_steps, self._awaited[0][0]):
+        while (
+            self._awaited and self.in_lockstep and self.is_done(training_steps, self._awaited[0][0])
+        ):
             yield self._awaited.popleft()[1]
 
     # -- changes of the limit

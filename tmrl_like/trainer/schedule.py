@@ -113,6 +113,7 @@ class TrainingOffline(Schedule):
     round = 0
     round_steps = 0
     total_updates = 0
+    _is_awaited = False  # whether a worker of this rank has waited for training
     _came = _tasks = 0  # samples of this rank; those that allow training in lockstep
     _heard = _counted = Vote()  # newest vote of all ranks; this rank's part of it
 
@@ -370,7 +371,7 @@ class TrainingOffline(Schedule):
         """
         pacer = self.pacer
         stop = stop or self.elapsed_s > self.max_minutes * 60
-        mine = Vote(self.memory.ready, stop, is_due, pacer.in_lockstep, self._came, self._tasks)
+        mine = Vote(self.memory.ready, stop, is_due, self._in_lockstep, self._came, self._tasks)
         before = self._heard
         self._heard, self._counted = self.ranks.vote(mine, may_be_late)
         vote = self._heard
@@ -416,16 +417,20 @@ class TrainingOffline(Schedule):
 
     def _append(self, delivery: Delivery) -> None:
         buffer = delivery.buffer
-        if delivery.awaits:
-            self.pacer.enter_lockstep(self.total_updates)
+        # the pacer enters lockstep by the next vote, so that all ranks do after the same step
+        self._is_awaited |= delivery.awaits
         if len(buffer):
             self.memory.append(buffer)
             self._came += len(buffer)
             has_begun = self._samples_so_far > self.start_training
-            if self.pacer.in_lockstep and has_begun and self.memory.ready:
+            if self._in_lockstep and has_begun and self.memory.ready:
                 self._tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
         if delivery.awaits and delivery.receipt is not None:
             self.pacer.wait_for(delivery.receipt, self._tasks - self._counted.tasks)
+
+    @property
+    def _in_lockstep(self) -> bool:
+        return self._is_awaited or self.pacer.in_lockstep
 
     @property
     def _samples_so_far(self) -> int:

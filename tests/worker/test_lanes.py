@@ -187,6 +187,17 @@ def test_in_lockstep_a_lane_waits_for_room_and_loses_no_sample(
     assert caplog.text.count("no room for samples") < waiting
 
 
+def test_no_step_is_taken_before_the_link_knows_that_its_samples_are_awaited(zmq_house):
+    """Otherwise what a fast environment makes meanwhile would train without lockstep."""
+    known = []
+    worker = zmq_house.worker(calling(lambda env: known.append(worker.link.status.awaits)))
+    zmq_house.start(zmq_house.trainer(training=ENDLESS).run)
+    assert worker.wait_connected(60)
+    worker.run_synchronous(nb_steps=10, initial_steps=100)
+    assert len(known) >= 110
+    assert all(known)
+
+
 @pytest.mark.parametrize("is_resumed", [True, False])
 def test_a_trainer_that_is_started_again_lets_the_lanes_go_on(
     zmq_house, until, tmp_path, is_resumed

@@ -406,6 +406,11 @@ class RolloutWorker:
             self.link.send(self.condition())
         try:
             self._await_policy()
+            if self.link is not None and plan.waits != "never":
+                # it may send what a fast environment makes at once
+                while not self.link.status.awaits:
+                    self.loop.check_running()
+                    time.sleep(_LOOK_S)
             for number, lane in enumerate(plan.lanes[1:], start=2):
                 is_over = threading.Event()
                 start_thread(partial(drive, lane, is_over), f"tmrl-lane-{number}")

@@ -88,7 +88,9 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
     try:
         state = _from_bytes(found.body)
         _restore(training, state)
-        training.total_samples -= state["unstored_samples"]
+        stored = training.total_samples - state["unstored_samples"]
+        training.pacer.recount(training.total_samples, stored)
+        training.total_samples = stored
     except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, EOFError) as error:
         raise CheckpointError(
             f"the checkpoint in {path} does not fit or is damaged ({one_line(error, 400)}); give "

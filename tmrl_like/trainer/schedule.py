@@ -211,7 +211,7 @@ class TrainingOffline(Schedule):
         """Change hyper-parameters while training goes on; any thread may call this.
 
         The new values apply from the next round, all or none of them, and are kept in checkpoints.
-        With several ranks, only calls on rank 0 have an effect.
+        With several ranks, only rank 0 may request changes.
 
         Args:
             values: by their names in an experiment, e.g. {"agent.lr_actor": 1e-4, "trainer.steps":

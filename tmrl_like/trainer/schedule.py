@@ -512,13 +512,16 @@ class TrainingOffline(Schedule):
                 self._tell(Delivery(Buffer(), episodes))
                 numbers |= {name: numbers.get(name, 0) + others[name] for name in others}
         record: Record = {
+            "kind": "round",
+            "time_s": self.elapsed_s,
             "training_steps_total": self.total_updates,
             "env_steps_total": self.total_samples,
             **numbers,
         }
         for listener in self._told:
             listener.on_round(record)
-        self._say("round", record)
+        for listener in self._told:
+            listener.on_record(record)
         return record
 
     # -- end and state

@@ -17,6 +17,8 @@ from simulated_worker import SPACES
 
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.options import Schedule
+from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.transport.base import Identity
@@ -85,7 +87,7 @@ class TrainerProcess(Process):
             beside=lambda name: self.beside,
         )
         self.memory = Memory(training.audit.begin_memory(), training.memory_size)
-        pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
+        pacer = Pacer(Schedule())
         counts = {"total_samples": 0, "total_updates": 0, "epoch": 0, "elapsed_s": 0.0}
         made = SimpleNamespace(memory=self.memory, pacer=pacer, kept=Kept(), **counts)
         self.checkpoints.build(lambda: made, "all")

@@ -148,6 +148,32 @@ def test_a_checkpoint_does_not_count_what_comes_again(tmp_path, monkeypatch):
     assert (second.numbers, second.training.total_samples) == (list(range(20)), 20)
 
 
+def test_in_lockstep_samples_around_a_checkpoint_allow_training_once(tmp_path, monkeypatch):
+    def take(run, number):
+        before = run.training.total_samples
+        stored = run.take(number)
+        run.training.pacer.add_tasks(run.training.total_samples - before)
+        return stored
+
+    first = Run(tmp_path)
+    first.training.pacer.enter_lockstep(0)
+    take(first, 1)
+    first.save()
+    take(first, 2)
+    first.kill()
+    second = Run(tmp_path)
+    assert second.training.pacer.tasked_steps == 20
+    with monkeypatch.context() as patch:
+        patch.setattr(SampleStore, "is_settled", lambda *_: False)
+        assert take(second, 3) == {"w": 2}
+        second.save()
+        second.kill()
+    third = Run(tmp_path)
+    assert third.training.pacer.tasked_steps == 20
+    assert take(third, 3) == {"w": 3}
+    assert third.training.pacer.tasked_steps == 30
+
+
 # -- what is given up ------------------------------------------------------------------------------
 
 

@@ -92,3 +92,14 @@ def test_in_lockstep_another_ratio_holds_for_the_tasks_from_there_on():
     with pytest.raises(ConfigError, match=r"is inf, .* expected a finite number"):
         pacer.follow(math.inf, 17, 100)
     assert not pacer.may_train(17, 100)
+
+
+def test_in_lockstep_a_recount_changes_the_tasks_of_samples_after_the_start_alone():
+    pacer = Pacer(Schedule(start_training=10))
+    pacer.recount(0, 30)
+    assert pacer.tasked_steps == 0
+    pacer.enter_lockstep(0)
+    pacer.recount(5, 30)
+    assert pacer.tasked_steps == 20
+    pacer.recount(30, 25)
+    assert pacer.tasked_steps == 15

@@ -303,6 +303,8 @@ def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
         ({"loss": np.zeros(2)}, "the metric loss that the agent returns is no number: "),
         ({"loss": None}, "the metric loss that the agent returns is no number: "),
         ({"epoch": 1.0}, "the agent returns a metric epoch, which is the trainer's own: rename it"),
+        ({"kind": 1.0}, "the agent returns a metric kind, which is the trainer's own: rename it"),
+        ({"time_s": 1.0}, "the agent returns a metric time_s, which is the trainer's own"),
     ],
 )
 def test_an_agent_that_returns_no_metrics_is_one_line(returned, line):

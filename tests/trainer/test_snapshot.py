@@ -2,6 +2,8 @@
 
 import copy
 import random
+from collections import OrderedDict, defaultdict
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -156,6 +158,34 @@ def test_lists_that_changed_in_training_are_restored_and_arguments_are_the_new_s
 ):
     holder = restored(saved, current)
     assert (holder.gamma, holder.learnt) == (0.5, expected)
+
+
+class Mean(NamedTuple):
+    value: float
+    count: int
+
+
+@pytest.mark.parametrize(
+    ("saved", "current"),
+    [
+        (Mean(0.5, 3), Mean(0.0, 0)),
+        ([Mean(0.5, 3)], [Mean(0.0, 0)]),
+        (defaultdict(int, a=2), defaultdict(int)),
+        (OrderedDict(b=1.0, a=2.0), OrderedDict(a=0.0, b=0.0)),
+        ([np.float64(0.5)], [0.0]),
+        ([0.5], [np.int64(0)]),
+        (np.array(0.5), np.array(0.0)),
+    ],
+    ids=["named", "list of named", "default", "ordered", "scalar", "number", "array"],
+)
+def test_values_keep_their_type(saved, current):
+    learnt = restored(saved, current).learnt
+    assert (type(learnt), repr(learnt)) == (type(saved), repr(saved))
+
+
+def test_a_tuple_with_other_fields_is_refused():
+    with pytest.raises(TypeError, match="2 arguments"):
+        restored((1.0, 2.0, 3.0), Mean(0.0, 0))
 
 
 def test_a_module_that_the_new_agent_does_not_have_is_refused():

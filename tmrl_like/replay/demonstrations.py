@@ -82,7 +82,7 @@ class WithDemonstrations(MemoryDataloading):
             share: 0 to 1; with 0.5, half of each batch is demonstrations.
             demonstrations_path: a data set of demonstrations (see `MemoryDataloading`); "": none.
             held_out: share of the policy's episodes that is never drawn for training (see
-                `ReplayMemory`).
+                `ReplayMemory`), except for steps of takeovers, as demonstrations.
             takeovers: whether the steps of takeovers are demonstrations.
             observation_space: the environment's observation space, for both memories, if they take
                 it.

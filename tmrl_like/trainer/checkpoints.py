@@ -268,6 +268,7 @@ class Checkpoints:
             kept.uncounted_samples = pacer.recorded_samples
         if (samples := kept.uncounted_samples + stored) > training.total_samples:
             pacer.before_samples(training.total_updates, training.total_samples)
+            pacer.recount(training.total_samples, samples)
             training.total_samples = samples
         training.elapsed_s = elapsed_s  # this was no training
 

@@ -134,7 +134,7 @@ def expect_no_worker(training: TrainingOffline) -> None:
         )
     if training.start_training > training.total_samples:
         raise ConfigError(
-            f"start_training is {training.start_training}, and offline there are "
-            f"{training.total_samples} samples: expected no more than these"
+            f"start_training is {training.start_training}, and offline {training.total_samples} "
+            "samples count, of a data set only its transitions: expected no more than these"
         )
     training.pacer.expect_no_worker(training.total_samples)

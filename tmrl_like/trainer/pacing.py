@@ -108,6 +108,15 @@ class Pacer:
         """Allow training for so many more tasked environment steps."""
         self.tasked_steps += steps
 
+    def recount(self, before: int, samples: int) -> None:
+        """In lockstep, correct the tasks after a kill, as `samples` count now in place of `before`.
+
+        Each of them counts as an environment step, also a reset.
+        """
+        if self.in_lockstep:
+            begin = self.schedule.start_training
+            self.add_tasks(max(samples, begin) - max(before, begin))
+
     def is_done(self, training_steps: int, tasked_steps: int) -> bool:
         """Whether the training for this many tasked environment steps is done after
         `training_steps`.

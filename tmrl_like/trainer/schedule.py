@@ -211,7 +211,7 @@ class TrainingOffline(Schedule):
         """Change hyper-parameters while training goes on; any thread may call this.
 
         The new values apply from the next round, all or none of them, and are kept in checkpoints.
-        With several ranks, only calls on rank 0 have an effect.
+        With several ranks, only rank 0 may request changes.
 
         Args:
             values: by their names in an experiment, e.g. {"agent.lr_actor": 1e-4, "trainer.steps":
@@ -512,13 +512,16 @@ class TrainingOffline(Schedule):
                 self._tell(Delivery(Buffer(), episodes))
                 numbers |= {name: numbers.get(name, 0) + others[name] for name in others}
         record: Record = {
+            "kind": "round",
+            "time_s": self.elapsed_s,
             "training_steps_total": self.total_updates,
             "env_steps_total": self.total_samples,
             **numbers,
         }
         for listener in self._told:
             listener.on_round(record)
-        self._say("round", record)
+        for listener in self._told:
+            listener.on_record(record)
         return record
 
     # -- end and state

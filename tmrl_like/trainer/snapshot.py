@@ -88,7 +88,9 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
     try:
         state = _from_bytes(found.body)
         _restore(training, state)
-        training.total_samples -= state["unstored_samples"]
+        stored = training.total_samples - state["unstored_samples"]
+        training.pacer.recount(training.total_samples, stored)
+        training.total_samples = stored
     except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, EOFError) as error:
         raise CheckpointError(
             f"the checkpoint in {path} does not fit or is damaged ({one_line(error, 400)}); give "
@@ -181,11 +183,12 @@ class _NoState(Exception):  # noqa: N818 - not an error
 
 
 def _encoded(value: Any) -> Any:
-    """Encode a value as plain values and tensors in lists and dicts; arrays and objects with a
-    state become (kind, content).
+    """Encode a value as plain values and tensors in lists and dicts; arrays, their scalars and
+    objects with a state become (kind, content).
     """
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
-        return "array", torch.from_numpy(np.array(value))
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return kind, torch.from_numpy(np.array(value))
     if isinstance(value, (*_PLAIN, torch.Tensor)):
         return value
     if isinstance(value, gymnasium.Space):
@@ -194,7 +197,7 @@ def _encoded(value: Any) -> Any:
         return "state", dict(value.state_dict())
     if isinstance(value, list | tuple):
         return [_encoded(part) for part in value]
-    if type(value) is dict and all(isinstance(key, str | int) for key in value):
+    if isinstance(value, dict) and all(isinstance(key, str | int) for key in value):
         return {key: _encoded(part) for key, part in value.items()}
     raise _NoState
 
@@ -206,11 +209,9 @@ def _restored(current: Any, saved: Any) -> Any:
     if isinstance(saved, tuple):
         kind, content = saved
         if kind == "array":
-            return (
-                type(current)(content.numpy())
-                if isinstance(current, np.generic)
-                else content.numpy()
-            )
+            return content.numpy()
+        if kind == "scalar":
+            return content.numpy()[()]
         if kind == "space":
             if content != one_line(current):
                 log.warning(
@@ -227,17 +228,20 @@ def _restored(current: Any, saved: Any) -> Any:
         current.load_state_dict(content)
         return current
     if isinstance(saved, list):
-        if not isinstance(current, list | tuple) or len(current) != len(saved):
+        kind = type(current) if isinstance(current, list | tuple) else list
+        parts_of = getattr(kind, "_make", kind)  # a namedtuple's
+        if kind is not type(current) or len(current) != len(saved):
             if current and any(isinstance(part, torch.Tensor) for part in saved):
                 raise ValueError(f"it holds a list of {len(saved)} tensors, and the agent another")
             # plain values whose number changes in training, or which are made in it
-            parts_of = tuple if type(current) is tuple else list
             return parts_of(_restored(None, part) for part in saved)
-        restored = [_restored(*pair) for pair in zip(current, saved, strict=True)]
-        return type(current)(restored) if type(current) in (list, tuple) else current
+        return parts_of(_restored(*pair) for pair in zip(current, saved, strict=True))
     if isinstance(saved, dict):
         parts = current if isinstance(current, dict) else {}
-        return {key: _restored(parts.get(key), part) for key, part in saved.items()}
+        restored = {key: _restored(parts.get(key), part) for key, part in saved.items()}
+        parts.clear()
+        parts.update(restored)
+        return parts
     if isinstance(saved, torch.Tensor) and isinstance(current, torch.Tensor):
         if current.shape != saved.shape:
             return saved.to(current.device)

@@ -85,13 +85,15 @@ class Tuning(Listener):
 
     def begin_round(self, ranks: Alone) -> None:
         """Apply the changes that were requested on rank 0, on all ranks, without those whose future
-        was cancelled.
+        was cancelled. Refuse requests of other ranks.
         """
         asked = [self._asked.popleft() for _ in range(len(self._asked))]
         asked = [one for one in asked if one[-1].set_running_or_notify_cancel()]
         of_rank_0 = ranks.broadcast(msgspec.msgpack.encode([values for values, _ in asked]))
         errors = [self._change(values) for values in msgspec.msgpack.decode(of_rank_0)]
-        for (_, done), error in zip(asked, errors, strict=False):
+        if ranks.rank:
+            errors = [ConfigError("of several trainers, only rank 0 changes values") for _ in asked]
+        for (_, done), error in zip(asked, errors, strict=True):
             if error is None:
                 done.set_result(None)
             else:

@@ -100,6 +100,8 @@ class Parts:
         actors = [self._make_actor() for _ in envs]
         self._actor = actors[0]
         network = self._actor.in_numpy()
+        if network is not None:
+            self._probe.calibrate(network)
         # the link cannot compute the actions of other actors
         self._network = None if network is None else network.spec
         intakes = self._make_intakes(actors)

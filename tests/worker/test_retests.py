@@ -2,6 +2,7 @@
 throughout.
 """
 
+import math
 from functools import partial
 
 import numpy as np
@@ -58,13 +59,15 @@ class Longer(PolicysReturn):
 
 
 def driven(steps, others=(), env_cls=PolicysReturn):
-    """Drive `steps` steps with a new policy after each; something else drives the step after those
-    in `others`, too. Return for each episode: is it a test, its return, its policy version.
+    """Drive `steps` steps with a new policy after each but the first; something else drives the
+    step after those in `others`, too. Return for each episode: is it a test, its return, its policy
+    version.
     """
     episodes = []
     with alone(partial(env_cls, 4)) as worker:
         plan = Plan(worker.lanes, test_episode_interval=2, on_episode=episodes.append)
         driving = worker.lanes[0].steps(plan)
+        worker.use_weights(weights_of(1), 1)
         for version, _ in zip(range(1, steps + 1), driving, strict=False):
             worker.use_weights(weights_of(version), version)
             worker.loop.driver.steps_of_others += version in others
@@ -95,6 +98,25 @@ def test_a_test_in_which_something_else_drove_counts_for_no_policy_and_ends_the_
     episodes = driven(40, others=(18,))
     assert [(test, version) for test, _, version in episodes[:6]] == [
         *((True, 1), (False, 8), (False, 12), (True, 12), (True, 0), (False, 24))
+    ]
+
+
+@pytest.mark.parametrize("is_too_old", [True, False])
+def test_a_test_that_two_policies_drove_counts_for_neither(is_too_old):
+    """The first one is too old, or is none: the actor is untrained."""
+    episodes = []
+    max_age_s = 10.0 if is_too_old else math.inf
+    with alone(partial(PolicysReturn, 4), max_policy_age_s=max_age_s) as worker:
+        plan = Plan(worker.lanes, test_episode_interval=2, on_episode=episodes.append)
+        if is_too_old:
+            worker.use_weights(weights_of(1), 1)
+        for number, _ in zip(range(9), worker.lanes[0].steps(plan), strict=False):
+            if number == 1:
+                worker.loop.driver.expires_at = 0.0 if is_too_old else math.inf
+                worker.use_weights(weights_of(2), 2)
+    assert [(stats.test, stats.policy_version) for stats in episodes] == [
+        (True, 0),
+        (False, 2),
     ]
 
 

@@ -3,11 +3,13 @@ throughout.
 """
 
 import math
+import threading
 from functools import partial
 
 import numpy as np
 import pytest
 from house import alone, linear_actor, offer
+from kit.environments import calling
 from kit.fakes import CountingEnv
 
 from tmrl_like.worker.lane import Plan
@@ -130,6 +132,25 @@ def test_a_policy_that_is_too_old_is_not_held():
         driver.expires_at = 0.0
         worker.use_weights(weights_of(3), 3)
         assert worker.policy_version == 3
+
+
+def test_a_thread_that_hung_in_an_earlier_test_does_not_let_go_of_a_later_ones_policy():
+    hung, free, versions = [], threading.Event(), []
+
+    def before_step(env):
+        if not hung:
+            hung.append(threading.current_thread())
+            free.wait()
+        elif not free.is_set():
+            free.set()
+            hung[0].join()
+            worker.use_weights(weights_of(2), 2)
+            versions.append(worker.policy_version)
+
+    with alone(calling(before_step), hang_timeout_s=0.4) as worker:
+        worker.use_weights(weights_of(1), 1)
+        worker.run_episodes(nb_episodes=2)
+    assert versions == [1]
 
 
 def test_a_test_that_is_stopped_holds_no_policy(inproc_house, until):

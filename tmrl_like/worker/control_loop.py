@@ -325,6 +325,8 @@ class ControlLoop:
             episode.others_before,
             episode.version_before,
         )
+        # a pinned policy may be another training's, with a number that the trainer gave as well
+        counts_for_it = drove_alone and not self.driver.is_pinned
         stats = EpisodeStats(
             worker=self.worker,
             test=episode.test,
@@ -333,7 +335,7 @@ class ControlLoop:
             terminated=terminated,
             truncated=truncated,
             finished_at_s=time.time(),
-            policy_version=counts.policy_version if drove_alone or not episode.test else 0,
+            policy_version=counts.policy_version if counts_for_it or not episode.test else 0,
             duration_s=time.monotonic() - episode.started_at,
             overruns=counts.overruns - episode.overruns_before,
             fault=fault or "",

@@ -109,7 +109,8 @@ class Parts:
         self.person = person = self._make_person()
         returns: deque[float] = deque(maxlen=RETURNS_KEPT)
         self.lanes: list[Lane] = []
-        is_pinned, safe_action = keywords.get("policy") is not None, options.safe_action
+        is_pinned = not standalone and keywords.get("policy") is not None
+        safe_action = options.safe_action
         if safe_action is not None:
             safe_action = to_action(safe_action, self._env.action_space)
         age_s = math.inf if standalone or is_pinned else options.max_policy_age_s

@@ -191,7 +191,7 @@ def actions_in(samples):
         ({"test_episode_interval": 3}, [10, -10, -10, -10, 10, -10]),
         ({}, [-10] * 4),
         ({"test_episode_interval": 3, "expert": True}, [-10] * 4),
-        ({"test_episode_interval": 3, "initial_steps": 30}, [10, -10, -10, -10, 10, -10]),
+        ({"test_episode_interval": 3, "initial_steps": 40}, [10, -10, -10, -10, 10, -10]),
     ],
     ids=["at an interval", "none", "an expert", "in lockstep, until it waits"],
 )

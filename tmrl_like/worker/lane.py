@@ -162,7 +162,7 @@ class Lane:
         self._repeats, owed_steps = False, 0
         for number in itertools.count():
             if number and plan.waits == "episodes":
-                self._await_training(plan)
+                self._await_training(plan, all_of_it=True)
             if not plan.begins_another():
                 break
             if interval and number % interval == 0:

@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import Mock, call
 
+import gymnasium
 import numpy as np
 import psutil
 import pytest
+from gymnasium.wrappers import TimeLimit
 from house import alone
 from kit.environments import acting
 from kit.fakes import CountingEnv, LinearActor
@@ -227,6 +229,29 @@ def test_each_run_is_stopped_once_and_the_next_reset_moves_again(diary):
     assert started  # the guard
     until(lambda: not any(map(is_alive, started)))
     assert diary.words[-3:] == ["moves", "stopped", "closed"]
+
+
+class Stoppable(gymnasium.Wrapper):
+    """A layer around an environment: `stop` records its name."""
+
+    moves_hardware = True
+
+    def __init__(self, env, name, stopped):
+        super().__init__(env)
+        self.stop = partial(stopped.append, name)
+
+
+def test_of_all_layers_of_an_environment_the_outermost_that_can_is_stopped_once():
+    stopped = []
+
+    def layers():
+        inner = Stoppable(CountingEnv(), "inner", stopped)
+        return TimeLimit(Stoppable(TimeLimit(inner, 10), "outer", stopped), 10)
+
+    with contextlib.closing(SupervisedEnv(layers)) as env:
+        assert env.moves_hardware
+        env.run(env.reset)
+    assert stopped == ["outer"]
 
 
 def test_what_was_stopped_takes_no_step_before_the_next_reset(diary):

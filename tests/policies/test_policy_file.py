@@ -29,6 +29,13 @@ class Scaled:
     def __call__(self, obs):
         return self.by * obs
 
+    def back(self, obs):
+        return obs / self.by
+
+    @classmethod
+    def of_one(cls, obs):
+        return cls()(obs)
+
 
 class Undocumented:
     def __init__(self, by):
@@ -62,6 +69,11 @@ def test_a_file_says_which_actor_it_is_and_for_which_spaces(tmp_path):
         (functools.partial(Scaled, 2.0), Code(f"{__name__}.Scaled", {"by": 2.0})),
         (Scaled(3.0), Code(f"{__name__}.Scaled", {"by": 3.0})),
         (lambda obs: obs, "has no import path: define it at the top of a module"),
+        (
+            Scaled(2.0).back,
+            "is an object's method: use a function, a partial of one or a dataclass",
+        ),
+        (Scaled.of_one, Code(f"{__name__}.Scaled.of_one")),
         (Undocumented(2.0), "was made: use a function, a partial of one or a dataclass"),
     ],
 )

@@ -10,7 +10,7 @@ from kit.fakes import LinearActor
 
 from tmrl_like.base.folders import ROOT_VARIABLE
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.policy_file import describe, read_card
+from tmrl_like.policies.policy_file import describe, read_card, write_policy
 from tmrl_like.policies.policy_store import TESTS, PolicyStore, find_policy
 from tmrl_like.policies.weight_file import read_weights
 
@@ -132,6 +132,27 @@ def test_the_best_stays_when_its_version_goes_and_when_the_run_is_resumed(store)
     assert version_of(resumed.find("best")) == 3
     with pytest.raises(PolicyError, match="no policy 2"):
         resumed.add_return(2, 9.0)
+
+
+def test_a_tag_knows_the_tests_that_its_version_passes_later(store):
+    add(store, 1)
+    store.add_return(1, 10.0)
+    store.tag("1", "arm")  # before `best` in the alphabet
+    for _ in range(2):
+        store.add_return(1, 10.0)
+    resumed = PolicyStore(store.folder)
+    add(resumed, *range(2, 7))
+    resumed.collect(at_most=3)
+    assert [read_card(resumed.path(tag)).episodes for tag in resumed.tags()] == [3, 3]
+    assert [resumed.add_return(6, -50.0) for _ in range(3)] == [False] * 3
+
+
+def test_a_file_of_another_run_with_a_versions_number_stays_as_it_is(store):
+    add(store, 1)
+    foreign = msgspec.structs.replace(CARD, version=1, published_at_s=1.0)
+    write_policy(store.path("foreign"), ACTOR.weights(), foreign)
+    store.add_return(1, 10.0)
+    assert read_card(store.path("foreign")) == foreign
 
 
 def test_policies_of_an_earlier_training_do_not_compete_and_its_best_gets_another_name(store):

@@ -191,7 +191,7 @@ def actions_in(samples):
         ({"test_episode_interval": 3}, [10, -10, -10, -10, 10, -10]),
         ({}, [-10] * 4),
         ({"test_episode_interval": 3, "expert": True}, [-10] * 4),
-        ({"test_episode_interval": 3, "initial_steps": 30}, [10, -10, -10, -10, 10, -10]),
+        ({"test_episode_interval": 3, "initial_steps": 40}, [10, -10, -10, -10, 10, -10]),
     ],
     ids=["at an interval", "none", "an expert", "in lockstep, until it waits"],
 )
@@ -394,6 +394,18 @@ def test_a_pinned_worker_drives_its_version_whatever_is_published(inproc_house, 
         assert action == pytest.approx(np.tanh(0.5))
     until(lambda: trainer.worker_versions == {worker.name: 7})
     assert trainer.link.fleet()["policy_lag_versions"] == 0
+
+
+def test_tests_of_a_pinned_policy_do_not_count_for_the_trainers_version_of_its_number(
+    inproc_house, tmp_path
+):
+    pinned = written(tmp_path / "pinned", linear_actor(bias=0.5), version=7)
+    trainer, worker = inproc_house.trainer(), inproc_house.worker(policy=pinned)
+    inproc_house.start(worker.run, test_episode_interval=1)
+    episodes = take(trainer, lambda taken: len(taken.episodes) >= 4).episodes
+    assert {(stats.test, stats.policy_version) for stats in episodes} == {(True, 0), (False, 7)}
+    with alone(policy=pinned) as worker:
+        assert worker.run_episode().policy_version == 7
 
 
 def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(

@@ -15,6 +15,7 @@ from kit.fakes import CountingEnv, LinearActor
 from kit.policies import Moody
 
 from tmrl_like.agents import SquashedGaussianActor
+from tmrl_like.agents.in_numpy import NumpyGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.network import Network, input_size
@@ -193,6 +194,20 @@ def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):
     assert door.deliver(linear_actor(Picky), 1)
     door.probe.newest = np.array([7.0, 0.0], np.float32)
     assert not door.deliver(linear_actor(Picky), 2)
+
+
+def known_below_999(obs):
+    return np.where(obs < 999, obs, np.float32(np.nan))
+
+
+def test_a_built_in_actor_is_not_asked_what_a_preprocessor_makes_nan_of(inproc_house, until):
+    env_cls = partial(CountingEnv, 100, 0.01)  # what is sampled from its space is larger
+    worker = inproc_house.worker(env_cls, NumpyGaussianActor, obs_preprocessor=known_below_999)
+    trainer, env = inproc_house.trainer(), worker.env
+    inproc_house.start(worker.run)
+    trainer.link.broadcast_model(SquashedGaussianActor(env.observation_space, env.action_space))
+    until(lambda: worker.policy_version == 1)
+    worker.stop()
 
 
 def test_sampling_the_probe_leaves_the_environments_random_numbers_alone():

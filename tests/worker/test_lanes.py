@@ -159,12 +159,15 @@ def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(
     assert max(ahead) > untasked
 
 
+@pytest.mark.parametrize(("end_episodes", "before_it_waits"), [(True, 10), (False, 2)])
 def test_a_lane_in_lockstep_says_that_it_waits_in_vain_until_it_is_stopped(
-    inproc_house, until, caplog, no_patience
+    inproc_house, until, caplog, no_patience, end_episodes, before_it_waits
 ):
     worker = inproc_house.worker(SLOW)
-    running = inproc_house.start(worker.run_synchronous, initial_steps=1)
+    options = {"initial_steps": 1, "end_episodes": end_episodes}
+    running = inproc_house.start(worker.run_synchronous, **options)
     until(lambda: "in lockstep, and nothing trains for 0 s" in caplog.text)
+    assert collected(worker) == before_it_waits
     worker.stop()
     running.join(60)
     assert not running.is_alive()

@@ -111,22 +111,28 @@ def test_what_a_person_says_is_in_the_sample_of_the_step_in_which_it_was_seen(
     assert rollouts[0].rewards.tolist() == rewards
 
 
-def test_a_success_right_after_the_end_of_an_episode_counts_for_its_last_moments(make, clock):
+@pytest.mark.parametrize(
+    ("after_s", "rewards"),
+    [(0.15, [1, 2, 3, 4, 5, 6, 7, 8, 10]), (0.33, [1, 2, 3, 4, 5, 6, 7, 8, 9, 11])],
+)
+def test_a_success_right_after_the_end_of_an_episode_counts_for_its_last_moments(
+    make, clock, after_s, rewards
+):
     worker = make({}, reaction_s=0.3)
     pauses = []
 
     def sleep(seconds):
-        clock.now += 0.15
+        clock.now += after_s
         worker.person.say("success")
-        clock.now += seconds - 0.15
+        clock.now += seconds - after_s
         pauses.append(seconds)
 
     clock.sleep = sleep
     (stats,), samples = collect(worker)
     assert pauses == [pytest.approx(0.35)]
-    assert [float(s.rew) for s in samples] == [1, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert [float(s.rew) for s in samples] == rewards
     assert samples[-1].terminated
-    assert stats.steps == 9
+    assert stats.steps == len(rewards)
 
 
 SEVERAL = {2: [(0.01, 0.5), (0.02, 0.25)], 5: [(0.05, "failure"), (0.06, "success")]}

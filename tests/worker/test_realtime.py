@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import threading
+import weakref
 from collections import defaultdict
 
 import pytest
@@ -94,6 +95,17 @@ def test_python_is_as_it_was_when_the_last_of_the_loops_in_a_process_has_ended()
         assert sys.getswitchinterval() < before[2]
         assert gc.get_freeze_count() > 1000
     assert state_of_python() == before
+
+
+def test_what_a_loop_found_when_it_began_is_freed_though_another_one_runs_on():
+    with real_time(threading.get_native_id()):
+        cycle = Cycle()
+        is_alive = weakref.ref(cycle)
+        with real_time(threading.get_native_id()):
+            pass
+        del cycle
+        gc.collect()
+        assert not is_alive()
 
 
 @pytest.mark.parametrize("control_loop_stands_still", [True, False])

@@ -2,11 +2,14 @@
 throughout.
 """
 
+import math
+import threading
 from functools import partial
 
 import numpy as np
 import pytest
 from house import alone, linear_actor, offer
+from kit.environments import calling
 from kit.fakes import CountingEnv
 
 from tmrl_like.worker.lane import Plan
@@ -58,13 +61,15 @@ class Longer(PolicysReturn):
 
 
 def driven(steps, others=(), env_cls=PolicysReturn):
-    """Drive `steps` steps with a new policy after each; something else drives the step after those
-    in `others`, too. Return for each episode: is it a test, its return, its policy version.
+    """Drive `steps` steps with a new policy after each but the first; something else drives the
+    step after those in `others`, too. Return for each episode: is it a test, its return, its policy
+    version.
     """
     episodes = []
     with alone(partial(env_cls, 4)) as worker:
         plan = Plan(worker.lanes, test_episode_interval=2, on_episode=episodes.append)
         driving = worker.lanes[0].steps(plan)
+        worker.use_weights(weights_of(1), 1)
         for version, _ in zip(range(1, steps + 1), driving, strict=False):
             worker.use_weights(weights_of(version), version)
             worker.loop.driver.steps_of_others += version in others
@@ -98,6 +103,25 @@ def test_a_test_in_which_something_else_drove_counts_for_no_policy_and_ends_the_
     ]
 
 
+@pytest.mark.parametrize("is_too_old", [True, False])
+def test_a_test_that_two_policies_drove_counts_for_neither(is_too_old):
+    """The first one is too old, or is none: the actor is untrained."""
+    episodes = []
+    max_age_s = 10.0 if is_too_old else math.inf
+    with alone(partial(PolicysReturn, 4), max_policy_age_s=max_age_s) as worker:
+        plan = Plan(worker.lanes, test_episode_interval=2, on_episode=episodes.append)
+        if is_too_old:
+            worker.use_weights(weights_of(1), 1)
+        for number, _ in zip(range(9), worker.lanes[0].steps(plan), strict=False):
+            if number == 1:
+                worker.loop.driver.expires_at = 0.0 if is_too_old else math.inf
+                worker.use_weights(weights_of(2), 2)
+    assert [(stats.test, stats.policy_version) for stats in episodes] == [
+        (True, 0),
+        (False, 2),
+    ]
+
+
 def test_a_policy_that_is_too_old_is_not_held():
     with alone(max_policy_age_s=10.0) as worker:
         driver = worker.loop.driver
@@ -108,6 +132,25 @@ def test_a_policy_that_is_too_old_is_not_held():
         driver.expires_at = 0.0
         worker.use_weights(weights_of(3), 3)
         assert worker.policy_version == 3
+
+
+def test_a_thread_that_hung_in_an_earlier_test_does_not_let_go_of_a_later_ones_policy():
+    hung, free, versions = [], threading.Event(), []
+
+    def before_step(env):
+        if not hung:
+            hung.append(threading.current_thread())
+            free.wait()
+        elif not free.is_set():
+            free.set()
+            hung[0].join()
+            worker.use_weights(weights_of(2), 2)
+            versions.append(worker.policy_version)
+
+    with alone(calling(before_step), hang_timeout_s=0.4) as worker:
+        worker.use_weights(weights_of(1), 1)
+        worker.run_episodes(nb_episodes=2)
+    assert versions == [1]
 
 
 def test_a_test_that_is_stopped_holds_no_policy(inproc_house, until):

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
+
 
 def parts_of(env: Any) -> Sequence[Any]:
-    """Return the objects whose attributes count as an environment's: itself, the environment that
-    it wraps, and that one's interface.
+    """Return the objects whose attributes count as an environment's: its layers from the outside
+    in, and the innermost one's interface.
     """
-    inner = getattr(env, "unwrapped", env)
-    return env, inner, getattr(inner, "interface", None)
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    inner = getattr(layers[-1], "unwrapped", layers[-1])
+    return *layers, inner, getattr(inner, "interface", None)
 
 
 def attribute_of(env: Any, name: str) -> Any:

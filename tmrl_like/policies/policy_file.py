@@ -5,6 +5,7 @@ test returns.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import sys
 from collections.abc import Callable
@@ -181,6 +182,11 @@ def _code_of_object(value: Any) -> Code:
 def _import_path(target: Any) -> str:
     """Return the shortest import path of a class or function."""
     module, name = target.__module__ or "", target.__qualname__
+    if inspect.ismethod(target) and not inspect.isclass(target.__self__):
+        raise PolicyError(
+            f"{one_line(target, 80)} is an object's method: use a function, a partial of one or a "
+            "dataclass"
+        )
     if "<" in name:
         raise PolicyError(
             f"{one_line(target, 80)} has no import path: define it at the top of a module"

@@ -152,6 +152,10 @@ class PolicyStore:
         if card is None:
             return False
         write_policy(path, weights, _with_return(card, return_))
+        for name, other in self.cards():  # its tags are names of the file before
+            is_same = (other.version, other.published_at_s) == (version, card.published_at_s)
+            if is_same and self.path(name) != path:
+                link_atomically(path, self.path(name))
         if version <= self._earlier:
             return False
         self._tested.append(version)

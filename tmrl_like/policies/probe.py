@@ -57,12 +57,15 @@ class PolicyProbe:
         Raises:
             PolicyError: the weights do not fit, or the actor does not pass `check` with them.
         """
-        # leave out observations for which not even the untrained actor gives a finite action
+        self.calibrate(actor)
+        actor.load_weights(weights)
+        self.check(actor)
+
+    def calibrate(self, actor: Actor) -> None:
+        """Leave out observations for which not even an untrained actor gives a finite action."""
         if not self._calibrated:
             self._calibrated = True
             self.sampled = [obs for obs in self.sampled if _has_answer(actor, obs)]
-        actor.load_weights(weights)
-        self.check(actor)
 
     def check(self, actor: Actor) -> None:
         """Check an actor's best actions on the observations.

@@ -52,6 +52,7 @@ class _Episode:
     steps_before: int
     overruns_before: int
     others_before: int
+    version_before: int  # of the policy
     return_: float = 0.0
     rollout: deque[Step] | None = None  # None: nobody asked for it
 
@@ -95,7 +96,7 @@ class ControlLoop:
         }
         self._action: Action = None  # the newest
         self._source = ActionSource.POLICY  # what chose it
-        self._episode = _Episode(False, 0.0, 0, 0, 0)
+        self._episode = _Episode(False, 0.0, 0, 0, 0, 0)
         # number of the newest episode whose samples are collected; sent with them
         self._number = -1
         self._reward = 0.0  # the newest
@@ -159,7 +160,8 @@ class ControlLoop:
         """Reset, and return the observation. Raises as `step` does."""
         self.check()
         counts, others = self.counts, self.driver.steps_of_others
-        self._episode = _Episode(test, time.monotonic(), counts.env_steps, counts.overruns, others)
+        before = counts.env_steps, counts.overruns, others, counts.policy_version
+        self._episode = _Episode(test, time.monotonic(), *before)
         obs = self.reset(collect_samples)
         if self.rollouts is not None:
             self._episode.rollout = self.rollouts.begin(obs, self.times[3])
@@ -319,7 +321,12 @@ class ControlLoop:
         """
         self.release()
         episode, counts = self._episode, self.counts
-        drove_alone = self.driver.steps_of_others == episode.others_before
+        drove_alone = (self.driver.steps_of_others, counts.policy_version) == (
+            episode.others_before,
+            episode.version_before,
+        )
+        # a pinned policy may be another training's, with a number that the trainer gave as well
+        counts_for_it = drove_alone and not self.driver.is_pinned
         stats = EpisodeStats(
             worker=self.worker,
             test=episode.test,
@@ -328,7 +335,7 @@ class ControlLoop:
             terminated=terminated,
             truncated=truncated,
             finished_at_s=time.time(),
-            policy_version=counts.policy_version if drove_alone or not episode.test else 0,
+            policy_version=counts.policy_version if counts_for_it or not episode.test else 0,
             duration_s=time.monotonic() - episode.started_at,
             overruns=counts.overruns - episode.overruns_before,
             fault=fault or "",

@@ -102,6 +102,8 @@ class JudgedLoop(ControlLoop):
         if terminated or truncated:  # a person may be about to judge it, and nobody drives
             self.env.brake.pull()
             time.sleep(self._holds_s)
+            observed = time.perf_counter()  # until then, what was seen is about the last step
+            self._held[-1].observed = observed
         said = self.person.said
         while said and said[0][2] <= observed:
             reward, ends, seen_at = said.popleft()

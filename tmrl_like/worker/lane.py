@@ -124,37 +124,34 @@ class Lane:
             StoppedError: a stop was requested.
         """
         loop, stopping, after_step = self.loop, self.env.stopping, plan.after_step
-        try:
-            for is_test in tests:
-                collects = plan.collect and not is_test
-                waits = plan.waits == "steps" and not is_test
-                fills = loop.samples if collects and plan.waits != "never" else None
-                limit = self._max_samples if plan.max_samples is None else plan.max_samples
-                if not self._repeats:
-                    loop.driver.release()
-                loop.driver.holds = is_test
-                obs = loop.begin_episode(is_test, collects)
-                terminated = truncated = False
-                for number in itertools.count(1):
-                    if fills is not None:
-                        self._await(fills.has_room_ahead, _NO_ROOM)
-                    obs, _, terminated, truncated, _ = loop.step(
-                        obs, is_test, collects, number >= limit
-                    )
-                    if stopping.is_set():
-                        raise StoppedError
-                    if waits:
-                        self._await_training(plan)
-                    if after_step is not None:
-                        after_step()
-                    yield
-                    if terminated or truncated:
-                        break
-                self.env.episode_ended_well()
-                self._end_episode(plan, loop.end_episode(bool(terminated), bool(truncated)))
-                loop.check_running()
-        finally:
-            loop.driver.holds = False
+        for is_test in tests:
+            collects = plan.collect and not is_test
+            waits = plan.waits == "steps" and not is_test
+            fills = loop.samples if collects and plan.waits != "never" else None
+            limit = self._max_samples if plan.max_samples is None else plan.max_samples
+            if not self._repeats:
+                loop.driver.release()
+            loop.driver.holds = is_test
+            obs = loop.begin_episode(is_test, collects)
+            terminated = truncated = False
+            for number in itertools.count(1):
+                if fills is not None:
+                    self._await(fills.has_room_ahead, _NO_ROOM)
+                obs, _, terminated, truncated, _ = loop.step(
+                    obs, is_test, collects, number >= limit
+                )
+                if stopping.is_set():
+                    raise StoppedError
+                if waits:
+                    self._await_training(plan)
+                if after_step is not None:
+                    after_step()
+                yield
+                if terminated or truncated:
+                    break
+            self.env.episode_ended_well()
+            self._end_episode(plan, loop.end_episode(bool(terminated), bool(truncated)))
+            loop.check_running()
 
     def _tests(self, plan: Plan) -> Iterator[bool]:
         """Yield, for each episode, whether it is a test. After a fault, it continues where it was.
@@ -165,7 +162,7 @@ class Lane:
         self._repeats, owed_steps = False, 0
         for number in itertools.count():
             if number and plan.waits == "episodes":
-                self._await_training(plan)
+                self._await_training(plan, all_of_it=True)
             if not plan.begins_another():
                 break
             if interval and number % interval == 0:
@@ -226,12 +223,13 @@ class Lane:
         """
         tests = self._tests(plan)
         self.env.revive()
-        while True:
-            try:
-                with tuned(self.env.thread_id):
-                    return self.env.run(partial(self._run_through, plan, tests))
-            except EnvironmentFaultError as error:
-                self._go_on_after(error, plan)
+        with self._letting_go():
+            while True:
+                try:
+                    with tuned(self.env.thread_id):
+                        return self.env.run(partial(self._run_through, plan, tests))
+                except EnvironmentFaultError as error:
+                    self._go_on_after(error, plan)
 
     def _run_through(self, plan: Plan, tests: Iterator[bool]) -> None:
         deque(self._steps(plan, tests), maxlen=0)  # without a line of Python between two steps
@@ -242,14 +240,27 @@ class Lane:
         it is requested.
         """
         tests = self._tests(plan)
-        while True:
-            steps = self._steps(plan, tests)
-            try:
-                while True:
-                    self.env.run(partial(next, steps))
-                    yield
-            except EnvironmentFaultError as error:
-                self._go_on_after(error, plan)
+        with self._letting_go():
+            while True:
+                steps = self._steps(plan, tests)
+                try:
+                    while True:
+                        self.env.run(partial(next, steps))
+                        yield
+                except EnvironmentFaultError as error:
+                    self._go_on_after(error, plan)
+
+    @contextlib.contextmanager
+    def _letting_go(self) -> Iterator[None]:
+        """Hold no policy for a test any more when the context is left.
+
+        The environment's thread does not do that: one that was left behind may come back in the
+        middle of a later test.
+        """
+        try:
+            yield
+        finally:
+            self.loop.driver.holds = False
 
     def _go_on_after(self, error: EnvironmentFaultError, plan: Plan) -> None:
         self._end_episode(plan, self.loop.end_episode(False, True, str(error)))

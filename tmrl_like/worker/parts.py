@@ -100,6 +100,8 @@ class Parts:
         actors = [self._make_actor() for _ in envs]
         self._actor = actors[0]
         network = self._actor.in_numpy()
+        if network is not None:
+            self._probe.calibrate(network)
         # the link cannot compute the actions of other actors
         self._network = None if network is None else network.spec
         intakes = self._make_intakes(actors)
@@ -107,7 +109,8 @@ class Parts:
         self.person = person = self._make_person()
         returns: deque[float] = deque(maxlen=RETURNS_KEPT)
         self.lanes: list[Lane] = []
-        is_pinned, safe_action = keywords.get("policy") is not None, options.safe_action
+        is_pinned = not standalone and keywords.get("policy") is not None
+        safe_action = options.safe_action
         if safe_action is not None:
             safe_action = to_action(safe_action, self._env.action_space)
         age_s = math.inf if standalone or is_pinned else options.max_policy_age_s

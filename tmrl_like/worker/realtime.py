@@ -99,9 +99,10 @@ class _Interpreter:
                 self._thresholds, self._switch_s = gc.get_threshold(), sys.getswitchinterval()
                 gc.set_threshold(_MANY, *self._thresholds[1:])
                 sys.setswitchinterval(min(_SWITCH_S, self._switch_s))
+                # not in later loops, which would keep what breaks until the last one ends
+                gc.collect()
+                gc.freeze()
             self._loops += 1
-            gc.collect()
-            gc.freeze()
 
     def __exit__(self, *exc: object) -> None:
         with self._lock:

@@ -323,7 +323,8 @@ class RolloutWorker:
             initial_steps: number of steps to collect before the first wait.
             max_steps_per_update: no longer supported; it keeps the positions of the arguments after
                 it.
-            end_episodes: wait for the trainer only between episodes.
+            end_episodes: wait for the trainer only between episodes, until no training step is
+                pending.
             verbose: log every episode.
 
         Raises:

@@ -172,6 +172,14 @@ MISTAKES = {
     "no info": Mistake(
         "check TINY --delay-steps 0 --env.returns no_info", "step 2: info is None; expected a dict"
     ),
+    "four values": Mistake(
+        "check TINY --delay-steps 0 --env=tiny.OldEnv",
+        "; expected (observation, reward, terminated, truncated, info)",
+    ),
+    "a reset without info": Mistake(
+        "check TINY --delay-steps 0 --env=tiny.OlderEnv",
+        "the environment's reset() returned",
+    ),
     "an action that is changed": Mistake(
         "check TINY --delay-steps 0 --env=tiny.ShiftingEnv",
         "step 1: the environment changes the action that it is given",

@@ -179,6 +179,12 @@ def test_a_disk_that_is_full_or_closed(look, monkeypatch):
     assert "problem  disk: cannot write to" in look()
 
 
+def test_a_data_folder_that_is_a_file(look, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TMRL_LIKE_HOME", str(tmp_path / "file"))
+    assert f"problem  disk: cannot write to {tmp_path / 'file'}" in look()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 def test_keys_that_others_may_read_or_replace(look):
     keys = keys_folder()

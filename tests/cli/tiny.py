@@ -73,6 +73,21 @@ class ShiftingEnv(TinyEnv):
         return super().step(action)
 
 
+class OldEnv(TinyEnv):
+    """An environment whose steps end as those of Gym did."""
+
+    def step(self, action):
+        obs, rew, terminated, _, info = super().step(action)
+        return obs, rew, terminated, info
+
+
+class OlderEnv(TinyEnv):
+    """An environment whose reset returns an observation alone, as that of Gym did."""
+
+    def reset(self, **options):
+        return super().reset(**options)[0]
+
+
 class ReusingEnv(TinyEnv):
     """An environment that returns the same array in each step, with other numbers."""
 

@@ -56,6 +56,20 @@ def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_
     assert as_lists(env.reset()[0]) == begins
 
 
+class Stacked(CountingEnv):
+    @staticmethod
+    def memory_arguments(arguments):
+        return {"frame_stack": 4}
+
+
+class Plain:
+    observation_space = action_space = spaces.Box(-1.0, 1.0, (2,))
+
+
+def test_frames_of_a_whole_observation_are_those_of_its_part():
+    assert ResidualEnv.memory_arguments({"env": Stacked}) == {"frame_stack": {0: 4}}
+
+
 def test_an_observation_that_is_no_tuple_is_one_part():
     env = ResidualEnv(CountingEnv, lambda obs: [obs[0] / 4])
     obs, _ = env.reset()
@@ -95,6 +109,7 @@ def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed():
             0.3,
             "for a ResidualEnv a Box of floats with bounds",
         ),
+        (Plain, 0.3, "expected one whose class derives from gymnasium.Env"),
         (make_counting, 0.0, "scale is 0.0; expected more than 0, at most 2"),
         (make_counting, [0.1, 0.2, 0.3], "scale is [0.1, 0.2, 0.3]; expected"),
     ],

@@ -50,12 +50,7 @@ class BestRun:
         self._known: tuple[float, ...] = ()  # a rank that the saved run is known to reach
 
     def __call__(self, rollout: Rollout) -> None:
-        """Save a rollout if it is the best.
-
-        Raises:
-            OSError: it cannot be saved.
-            ValueError: the environment's `progress` is not a number.
-        """
+        """Save a rollout if it is the best. Raises ValueError if its `progress` is not a number."""
         if (
             rollout.fault
             or np.isin(rollout.sources, (ActionSource.EXPERT, *TAKEN_OVER)).any()
@@ -64,6 +59,12 @@ class BestRun:
             return
         if np.isnan(rollout.rank).any():
             raise ValueError("the environment's `progress` is not a number")
+        try:
+            self._keep(rollout)
+        except OSError as error:
+            log.error("cannot keep the best run in %s: %s; acting goes on", self._file, error)
+
+    def _keep(self, rollout: Rollout) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(self._file.with_name(".lock")):
             old = self._saved() if self._file.is_file() else None

@@ -138,6 +138,11 @@ def _show_times(
     print(f"time-step asked for: {env.time_step_s * 1e3:.1f} ms; {missed}")
 
 
+def _is_tuple_of(size: int, result: Any) -> bool:
+    """Whether it is what Gymnasium's methods return; if not, the supervised environment says so."""
+    return isinstance(result, tuple) and len(result) == size
+
+
 class WatchedEnv:
     """Wraps an environment and checks the form of each of its return values."""
 
@@ -150,15 +155,20 @@ class WatchedEnv:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        obs, info = self._env.reset(**options)
-        self._look(obs, info, "reset()")
-        return obs, info
+    def reset(self, **options: Any) -> Any:
+        result = self._env.reset(**options)
+        if _is_tuple_of(2, result):
+            obs, info = result
+            self._look(obs, info, "reset()")
+        return result
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:
         kept = (action, self._obs)
         before = copy.deepcopy(kept)
-        obs, rew, terminated, truncated, info = self._env.step(action)
+        result = self._env.step(action)
+        if not _is_tuple_of(5, result):
+            return result
+        obs, _, terminated, truncated, info = result
         self._steps += 1
         where = f"step {self._steps}"
         for name, one, other in zip(_KEPT, kept, before, strict=True):
@@ -169,9 +179,9 @@ class WatchedEnv:
                 )
         self._look(obs, info, where)
         for name, value in (("terminated", terminated), ("truncated", truncated)):
-            if type(value) is not bool:
+            if not isinstance(value, bool | np.bool_):
                 raise ConfigError(f"{where}: {name} is {value!r:.80}; expected True or False")
-        return obs, rew, terminated, truncated, info
+        return result
 
     def _look(self, obs: Any, info: Any, where: str) -> None:
         self._obs, space = obs, self._env.observation_space

@@ -155,7 +155,7 @@ def _device(settings: Settings) -> Iterator[Finding]:
 
 
 def _disk(settings: Settings, load: Load) -> Iterator[Finding]:
-    folder = next(f for f in (settings.paths.folder, *settings.paths.folder.parents) if f.is_dir())
+    folder = next(f for f in (settings.paths.folder, *settings.paths.folder.parents) if f.exists())
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:

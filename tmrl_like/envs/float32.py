@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from tmrl_like.base import tree
 from tmrl_like.envs.actions import default_action
-from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.errors import EnvironmentFaultError, expect
 
 REWARD_TYPES = (float, np.float32, np.float64, np.float16)
 """The types of nearly all rewards."""
@@ -28,6 +28,9 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Wrap the environment. Raises ConfigError if it does not derive from gymnasium.Env."""
+        is_env = isinstance(env, gymnasium.Env)
+        expect(is_env, "the environment inside", env, "one whose class derives from gymnasium.Env")
         super().__init__(env)
         self._converts = any(
             space.dtype == np.float64 for space in tree.leaves(env.observation_space)

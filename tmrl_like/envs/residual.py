@@ -37,7 +37,11 @@ class ResidualEnv(Float32Env):
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a memory must know; see `RealTimeEnv.memory_arguments`."""
-        return known_from_env(arguments["env"])
+        known = known_from_env(arguments["env"])
+        frames = known.get("frame_stack")
+        if isinstance(frames, int) and frames:  # of the whole observation, which is one part here
+            known["frame_stack"] = {0: frames}
+        return known
 
     def __init__(
         self, env: Callable[[], Any], base: Callable[..., Any], scale: float | Sequence[float] = 0.3

@@ -254,6 +254,21 @@ def test_of_all_layers_of_an_environment_the_outermost_that_can_is_stopped_once(
     assert stopped == ["outer"]
 
 
+class Labelled(gymnasium.Wrapper):
+    stop = False
+
+
+def test_a_flag_of_a_layer_in_between_keeps_nobody_from_stopping_what_moves():
+    stopped = []
+
+    def layers():
+        return TimeLimit(Labelled(Stoppable(CountingEnv(), "inner", stopped)), 10)
+
+    with contextlib.closing(SupervisedEnv(layers)) as env:
+        env.run(env.reset)
+    assert stopped == ["inner"]
+
+
 def test_what_was_stopped_takes_no_step_before_the_next_reset(diary):
     def step():
         env.run(lambda: env.step(np.zeros(1, np.float32)))

@@ -37,6 +37,10 @@ class Scaled:
         return cls()(obs)
 
 
+class Doubled(Scaled):
+    by = 2.0
+
+
 class Undocumented:
     def __init__(self, by):
         self._by = by
@@ -74,6 +78,7 @@ def test_a_file_says_which_actor_it_is_and_for_which_spaces(tmp_path):
             "is an object's method: use a function, a partial of one or a dataclass",
         ),
         (Scaled.of_one, Code(f"{__name__}.Scaled.of_one")),
+        (Doubled.of_one, Code(f"{__name__}.Doubled.of_one")),
         (Undocumented(2.0), "was made: use a function, a partial of one or a dataclass"),
     ],
 )

@@ -132,7 +132,7 @@ def test_without_samples_it_does_not_begin(recorded, offline):
         offline()
     with pytest.raises(
         ConfigError,
-        match=r"^start_training is 18, and offline 17 samples count, of a data set only its tr",
+        match=r"^start_training is 18, and only 17 samples count offline",
     ):
         offline(recorded, start_training=18)
 

@@ -183,6 +183,18 @@ def test_values_keep_their_type(saved, current):
     assert (type(learnt), repr(learnt)) == (type(saved), repr(saved))
 
 
+class Recent(list):
+    def __init__(self, *, limit):
+        self.limit = limit
+
+
+def test_a_list_of_a_class_of_its_own_is_filled():
+    saved, current = Recent(limit=3), Recent(limit=5)
+    saved += [1, 2]
+    assert restored(saved, current).learnt is current
+    assert (current, current.limit) == ([1, 2], 5)
+
+
 def test_a_tuple_with_other_fields_is_refused():
     with pytest.raises(TypeError, match="2 arguments"):
         restored((1.0, 2.0, 3.0), Mean(0.0, 0))

@@ -229,7 +229,10 @@ def test_starting_over_removes_the_samples_of_all_ranks(together):
 def test_a_group_goes_on_with_samples_that_only_another_rank_than_the_first_has(together):
     take(together(2), 1, "w", 1)
     Run.close_all()
-    assert [numbers_in(run) for run in together(2)] == [[], numbers_of(1)]
+    group = together(2)
+    assert [numbers_in(run) for run in group] == [[], numbers_of(1)]
+    stored = len(numbers_of(1))
+    assert [run.checkpoints.receiver.began_with for run in group] == [stored, stored]
 
 
 def test_samples_of_different_trainings_are_not_joined(together, tmp_path):

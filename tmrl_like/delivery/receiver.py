@@ -104,6 +104,7 @@ class Receiver:
         samples: number of samples ever stored, including those of earlier processes of this
             training.
         run: the training that the samples belong to.
+        began_with: number of samples that all ranks had stored when this process began.
         total_bytes: maximum bytes of all workers that wait to be read, and also that wait for
             memory and store, in equal shares. Packets beyond it wait at the worker.
     """
@@ -123,7 +124,7 @@ class Receiver:
         self.run = run
         self.total_bytes = total_bytes
         self.malformed = 0
-        self.samples = 0
+        self.samples = self.began_with = 0
         self._say = Lines(log, _LINES, 0.1)
         self._new_processes = Buckets(_PROCESSES, 1.0)
         self._reports = Buckets(_REPORTS, _REPORTS / 10)
@@ -183,6 +184,10 @@ class Receiver:
                 progress.begin_stretch(packet.last + 1)
         self.samples = max(self.samples, file.head.samples)
         self.note_stored(file.head.progress)
+
+    def begin_with(self, samples: int) -> None:
+        """Note how many samples all ranks have stored by now."""
+        self.began_with = samples
 
     def note_stored(self, receipts: Sequence[Receipt]) -> None:
         """Note that entries up to these are stored, here or elsewhere; take only later ones."""

@@ -86,7 +86,7 @@ class SampleLog:
         self.incarnation = incarnation or new_incarnation()
         self.entries = self.lost_samples = 0
         self.alarm = ""
-        self._is_said = False  # the alarm was logged, and no file could be made since
+        self._has_said_full = False  # the alarm was logged, and no file could be made since
         self._folder, self._dead = folder.path, folder.dead
         self._is_checked = not folder.is_private
         self._all_bytes, self._logs = max_bytes, logs
@@ -297,7 +297,7 @@ class SampleLog:
             while self._large_spares() < _SPARE and not self._is_full():
                 try:
                     self._spare.append(self._make(self._segment_bytes))
-                    self._is_said = False
+                    self._has_said_full = False
                 except OSError as error:
                     if not self.has_room_ahead():
                         self._alarm(error)
@@ -328,8 +328,8 @@ class SampleLog:
             self.alarm = (
                 f"cannot write to {self._folder}: {error.strerror or error}; samples may be lost"
             )
-            if not self._is_said:
-                self._is_said = True
+            if not self._has_said_full:
+                self._has_said_full = True
                 log.error("%s", self.alarm)
 
     def _make_room(self) -> None:

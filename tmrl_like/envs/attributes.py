@@ -9,14 +9,14 @@ import gymnasium
 
 
 def parts_of(env: Any) -> Sequence[Any]:
-    """Return the objects whose attributes count as an environment's: its layers from the outside
-    in, and the innermost one's interface.
+    """Return the objects whose attributes count as an environment's: itself, the innermost
+    environment that it wraps, that one's interface, and the layers in between.
     """
     layers = [env]
     while isinstance(layers[-1], gymnasium.Wrapper):
         layers.append(layers[-1].env)
     inner = getattr(layers[-1], "unwrapped", layers[-1])
-    return *layers, inner, getattr(inner, "interface", None)
+    return env, inner, getattr(inner, "interface", None), *layers[1:]
 
 
 def attribute_of(env: Any, name: str) -> Any:

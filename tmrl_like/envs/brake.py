@@ -10,7 +10,7 @@ from typing import Any
 
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
-from tmrl_like.envs.attributes import attribute_of
+from tmrl_like.envs.attributes import attribute_of, parts_of
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.errors import ConfigError, expect
 
@@ -43,8 +43,12 @@ class Brake:
         Raises:
             ConfigError: its `stop` is no method, or it has a `stop_from_outside` but no `stop`.
         """
-        stop = attribute_of(env, "stop") or None  # False is a flag of the environment's own
-        expect(stop is None or callable(stop), "the environment's stop", stop, "a method")
+        # False is a flag of the environment's own
+        found = [stop for part in parts_of(env) if (stop := getattr(part, "stop", None))]
+        stop = next(filter(callable, found), None)
+        expect(
+            stop is not None or not found, "the environment's stop", found and found[0], "a method"
+        )
         self.exists = stop is not None
         self._stop: Callable[[], object] = stop or int
         self._from_outside = attribute_of(env, "stop_from_outside")

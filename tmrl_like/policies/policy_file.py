@@ -182,11 +182,14 @@ def _code_of_object(value: Any) -> Code:
 def _import_path(target: Any) -> str:
     """Return the shortest import path of a class or function."""
     module, name = target.__module__ or "", target.__qualname__
-    if inspect.ismethod(target) and not inspect.isclass(target.__self__):
-        raise PolicyError(
-            f"{one_line(target, 80)} is an object's method: use a function, a partial of one or a "
-            "dataclass"
-        )
+    if inspect.ismethod(target):
+        of = target.__self__
+        if not inspect.isclass(of):
+            raise PolicyError(
+                f"{one_line(target, 80)} is an object's method: use a function, a partial of one "
+                "or a dataclass"
+            )
+        module, name = of.__module__, f"{of.__qualname__}.{target.__name__}"
     if "<" in name:
         raise PolicyError(
             f"{one_line(target, 80)} has no import path: define it at the top of a module"

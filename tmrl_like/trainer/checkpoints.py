@@ -261,6 +261,7 @@ class Checkpoints:
         stored, in_memory = self.ranks.sum(
             sum(receiver.samples for receiver in receivers), len(memory)
         )
+        self.receiver.begin_with(stored)
         if not counts:
             training.total_samples = pacer.recorded_samples = in_memory
             kept.uncounted_samples = in_memory - stored

@@ -134,7 +134,7 @@ def expect_no_worker(training: TrainingOffline) -> None:
         )
     if training.start_training > training.total_samples:
         raise ConfigError(
-            f"start_training is {training.start_training}, and offline {training.total_samples} "
-            "samples count, of a data set only its transitions: expected no more than these"
+            f"start_training is {training.start_training}, and only {training.total_samples} "
+            "samples count offline (of a data set, its transitions): expected at most as many"
         )
     training.pacer.expect_no_worker(training.total_samples)

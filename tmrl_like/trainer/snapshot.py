@@ -228,17 +228,12 @@ def _restored(current: Any, saved: Any) -> Any:
         current.load_state_dict(content)
         return current
     if isinstance(saved, list):
-        kind = type(current) if isinstance(current, list | tuple) else list
-        parts_of = getattr(kind, "_make", kind)  # a namedtuple's
-        if kind is not type(current) or len(current) != len(saved):
-            if current and any(isinstance(part, torch.Tensor) for part in saved):
-                raise ValueError(f"it holds a list of {len(saved)} tensors, and the agent another")
-            # plain values whose number changes in training, or which are made in it
-            return parts_of(_restored(None, part) for part in saved)
-        return parts_of(_restored(*pair) for pair in zip(current, saved, strict=True))
+        return _restored_list(current, saved)
     if isinstance(saved, dict):
         parts = current if isinstance(current, dict) else {}
         restored = {key: _restored(parts.get(key), part) for key, part in saved.items()}
+        if type(parts) is dict:
+            return restored
         parts.clear()
         parts.update(restored)
         return parts
@@ -248,6 +243,24 @@ def _restored(current: Any, saved: Any) -> Any:
         with torch.no_grad():
             return current.copy_(saved)
     return saved
+
+
+def _restored_list(current: Any, saved: list[Any]) -> Any:
+    before = current if isinstance(current, list | tuple) else []
+    if len(before) != len(saved):
+        if current and any(isinstance(part, torch.Tensor) for part in saved):
+            raise ValueError(f"it holds a list of {len(saved)} tensors, and the agent another")
+        # plain values whose number changes in training, or which are made in it
+        before = [None] * len(saved)
+    restored = [_restored(*pair) for pair in zip(before, saved, strict=True)]
+    if hasattr(type(current), "_make"):  # a namedtuple
+        return type(current)._make(restored)
+    if isinstance(current, tuple):
+        return tuple(restored) if type(current) is tuple else current
+    if isinstance(current, list) and type(current) is not list:
+        current[:] = restored
+        return current
+    return restored
 
 
 def _bytes_of(state: State) -> memoryview:

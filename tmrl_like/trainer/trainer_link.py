@@ -93,7 +93,7 @@ class TrainerLink(TrainerInterface):
             model_file=file_id(None if saver is None else saver.path),
             rank=rank,
             run=self._receiver.run,
-            samples=self._receiver.samples,
+            samples=self._receiver.began_with,
         )
         self.session = Session(link, self, hello, clock)
 

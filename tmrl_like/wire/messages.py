@@ -121,7 +121,7 @@ class Hello(Message):
     # of a trainer: the random name of its training, the same for all processes that resume it;
     # empty: the training is not stored
     run: Name = ""
-    samples: Count = 0  # of a trainer: those of its training that were stored when it started
+    samples: Count = 0  # of a trainer: those that all its ranks had stored when it started
     # when the process started, by a monotonic clock of its machine (`base.clocks.up_s`)
     began_up_s: float = 0.0
 

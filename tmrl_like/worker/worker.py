@@ -408,7 +408,8 @@ class RolloutWorker:
         try:
             self._await_policy()
             if self.link is not None and plan.waits != "never":
-                # it may send what a fast environment makes at once
+                # before the link knows, it sends samples as not awaited, and the trainer would
+                # train on them without lockstep
                 while not self.link.status.awaits:
                     self.loop.check_running()
                     time.sleep(_LOOK_S)

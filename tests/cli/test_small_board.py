@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 BY_A_SERVER = (
-    *("torch", "numpy", "gymnasium", "rtgym", "safetensors", "zstandard", "psutil"),
+    *("torch", "numpy", "gymnasium", "rtgym", "safetensors", "zstandard"),
     *("tlspyo", "opencv-python", "wandb"),
 )
 BY_A_TRAINER = ("wandb", "opencv-python", "tlspyo")

@@ -115,7 +115,7 @@ class Pacer:
         """
         if self.in_lockstep:
             begin = self.schedule.start_training
-            self.add_tasks(max(max(samples, begin) - max(before, begin), -self.tasked_steps))
+            self.add_tasks(max(samples, begin) - max(before, begin))
 
     def is_done(self, training_steps: int, tasked_steps: int) -> bool:
         """Whether the training for this many tasked environment steps is done after

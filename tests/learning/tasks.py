@@ -24,6 +24,8 @@ from tmrl_like.agents import (
     DiscreteEnsembleCritic,
     DiscreteSACAgent,
     EnsembleCritic,
+    IQNActor,
+    IQNAgent,
     SACAgent,
     SquashedGaussianActor,
 )
@@ -42,11 +44,12 @@ class Task:
     Attributes:
         env: makes the environment from a seed, for its first reset.
         steps: environment steps of the training.
-        goal: mean return that test episodes must reach at the end.
-        classes: of the agent, the actor and the critics.
+        goal: mean return that test episodes must reach at the end; None: some seeds fail.
+        classes: of the agent, the actor and, if it has any, the critics.
         agent: options of the agent.
         nets: options of actor and critics.
         memory: options of `ReplayMemory`.
+        tuned: from the environment steps so far, what the agent is tuned to every 500 of them.
         first_steps: random steps before training begins; then the training steps catch up with the
             environment steps.
         episodes: test episodes per evaluation.
@@ -55,11 +58,12 @@ class Task:
 
     env: Callable[[int], Any]
     steps: int
-    goal: float
-    classes: tuple[Any, Any, Any] = (SACAgent, SquashedGaussianActor, EnsembleCritic)
+    goal: float | None
+    classes: tuple[Any, ...] = (SACAgent, SquashedGaussianActor, EnsembleCritic)
     agent: dict[str, Any] = field(default_factory=dict)
-    nets: dict[str, Any] = field(default_factory=dict)
+    nets: dict[str, Any] = field(default_factory=lambda: {"hidden_sizes": (64, 64)})
     memory: dict[str, Any] = field(default_factory=dict)
+    tuned: Callable[[int], dict[str, float]] | None = None
     first_steps: int = 1000
     episodes: int = 5
     evaluations: int = 10
@@ -84,7 +88,7 @@ TASKS = {
         steps=15_000,
         goal=350.0,
         agent={"polyak": 0.99, **FAST},
-        nets={"normalize_obs": False},
+        nets={"hidden_sizes": (64, 64), "normalize_obs": False},
     ),
     "frozen lake": Task(
         env=lambda seed: GenericGymEnv("FrozenLake-v1", {"is_slippery": False}),
@@ -100,6 +104,20 @@ TASKS = {
         },
         first_steps=3000,
     ),
+    "lunar lander": Task(
+        env=lambda seed: GenericGymEnv("LunarLander-v3"),
+        classes=(IQNAgent, IQNActor),
+        steps=100_000,
+        goal=None,
+        # rewards are up to 100
+        agent={"gamma": 0.99, "lr": 1e-3, "actor_polyak": 0.998, "kappa": 10.0},
+        nets={"width": 128, "hidden_size": 128},
+        memory={"batch_size": 128, "n_steps": 3, "gamma": 0.99},
+        # with fewer random actions more seeds learn to hover, and not to land
+        tuned=lambda steps: {"epsilon": max(0.1, 1.0 - steps / 20_000)},
+        episodes=10,
+        evaluations=20,
+    ),
 }
 
 
@@ -112,15 +130,12 @@ def learn(task, seed):
     env = task.env(seed)
     env.reset(seed=seed)
     env.action_space.seed(seed)
-    nets = {"hidden_sizes": (64, 64), **task.nets}
-    agent_cls, actor_cls, critic_cls = task.classes
-    agent = agent_cls(
-        env.observation_space,
-        env.action_space,
-        actor_cls=partial(actor_cls, **nets),
-        critic_cls=partial(critic_cls, **nets),
-        **task.agent,
-    )
+    agent_cls, *network_classes = task.classes
+    networks = {
+        name: partial(network_cls, **task.nets)
+        for name, network_cls in zip(("actor_cls", "critic_cls"), network_classes, strict=False)
+    }
+    agent = agent_cls(env.observation_space, env.action_space, **networks, **task.agent)
     actor = agent.get_actor()
     memory = ReplayMemory(memory_size=task.steps + 1000, **task.memory)
     memory.seed(seed)
@@ -131,6 +146,9 @@ def learn(task, seed):
         for sample in episode(env, act):
             memory.append(Buffer([sample], "worker"))
             steps += not sample.info.is_reset
+            if task.tuned is not None and steps % 500 == 0:
+                agent.tune(**task.tuned(steps))
+                agent.get_actor()  # writes it to the networks
             while task.first_steps < steps and trained < steps:
                 agent.train(memory.sample())
                 trained += 1
@@ -158,7 +176,8 @@ def draw(curves, file):
     for axes, (name, seeds) in zip(all_axes, curves.items(), strict=True):
         for seed, points in seeds.items():
             axes.plot(*zip(*points, strict=True), label=f"seed {seed}")
-        axes.axhline(TASKS[name].goal, color="grey", linestyle="--", label="goal")
+        if (goal := TASKS[name].goal) is not None:
+            axes.axhline(goal, color="grey", linestyle="--", label="goal")
         axes.set(title=name, xlabel="environment steps", ylabel="mean return of test episodes")
         axes.legend()
     figure.savefig(file, dpi=110)

@@ -10,7 +10,7 @@ from tasks import TASKS, Task, learn
 @pytest.mark.learn
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.goal is not None])
 def test_a_task_is_learnt_to_its_stated_return(name, seed):
     *_, (_, totals) = learn(TASKS[name], seed)
     assert np.mean(totals) >= TASKS[name].goal

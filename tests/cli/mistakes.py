@@ -169,6 +169,10 @@ MISTAKES = {
         "check TINY --delay-steps 0 --env.returns no_end",
         "step 2: terminated is None; expected True or False",
     ),
+    "no end, in a list": Mistake(
+        "check TINY --delay-steps 0 --env=tiny.ListEnv --env.returns no_end",
+        "step 2: terminated is None; expected True or False",
+    ),
     "no info": Mistake(
         "check TINY --delay-steps 0 --env.returns no_info", "step 2: info is None; expected a dict"
     ),

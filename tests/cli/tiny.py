@@ -81,6 +81,13 @@ class OldEnv(TinyEnv):
         return obs, rew, terminated, info
 
 
+class ListEnv(TinyEnv):
+    """An environment whose steps return a list in place of a tuple."""
+
+    def step(self, action):
+        return list(super().step(action))
+
+
 class OlderEnv(TinyEnv):
     """An environment whose reset returns an observation alone, as that of Gym did."""
 

@@ -138,13 +138,10 @@ def _show_times(
     print(f"time-step asked for: {env.time_step_s * 1e3:.1f} ms; {missed}")
 
 
-def _is_tuple_of(size: int, result: Any) -> bool:
-    """Whether it is what Gymnasium's methods return; if not, the supervised environment says so."""
-    return isinstance(result, tuple) and len(result) == size
-
-
 class WatchedEnv:
-    """Wraps an environment and checks the form of each of its return values."""
+    """Wraps an environment and checks the form of each of its return values. Results that have too
+    few or too many parts are left to the supervised environment, which refuses them.
+    """
 
     def __init__(self, make_env: Callable[[], Any]) -> None:
         self._env = make_env()
@@ -157,8 +154,11 @@ class WatchedEnv:
 
     def reset(self, **options: Any) -> Any:
         result = self._env.reset(**options)
-        if _is_tuple_of(2, result):
+        try:
             obs, info = result
+        except (TypeError, ValueError):
+            info = None
+        if isinstance(info, dict):
             self._look(obs, info, "reset()")
         return result
 
@@ -166,9 +166,10 @@ class WatchedEnv:
         kept = (action, self._obs)
         before = copy.deepcopy(kept)
         result = self._env.step(action)
-        if not _is_tuple_of(5, result):
+        try:
+            obs, _, terminated, truncated, info = result
+        except (TypeError, ValueError):
             return result
-        obs, _, terminated, truncated, info = result
         self._steps += 1
         where = f"step {self._steps}"
         for name, one, other in zip(_KEPT, kept, before, strict=True):

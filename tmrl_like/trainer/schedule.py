@@ -520,8 +520,7 @@ class TrainingOffline(Schedule):
         }
         for listener in self._told:
             listener.on_round(record)
-        for listener in self._told:
-            listener.on_record(record)
+        self._say("round", record)
         return record
 
     # -- end and state

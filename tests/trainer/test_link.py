@@ -9,6 +9,7 @@ from kit.clocks import Clock
 from kit.executors import Beside
 from kit.links import DeadLink
 from kit.packets import numbered, packet_of
+from kit.waiting import until
 
 from tmrl_like.base import clocks
 from tmrl_like.delivery.receiver import Receiver
@@ -56,6 +57,22 @@ def tick(link):
 def give(link, entry, worker, epoch_s=0.0):
     data = packet_of(entry, numbered(entry), worker=worker, epoch_s=epoch_s)
     link.on_message(*m.decode(data), data)
+
+
+def test_a_trainer_says_which_run_it_goes_on_with_and_how_many_samples_that_had():
+    said = []
+
+    class Heard(DeadLink):
+        def send(self, data):
+            said.append(m.decode(data)[0])
+            return True
+
+    receiver = Receiver(run="5eed")
+    receiver.begin_with(30)
+    link = TrainerLink(Heard(), "t", m.Spaces("o", "a"), receiver=receiver)
+    until(lambda: said)
+    link.close(0.0)
+    assert (said[0].run, said[0].samples) == ("5eed", 30)
 
 
 def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_worker_comes_first(

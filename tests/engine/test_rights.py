@@ -101,16 +101,18 @@ class Watched:
 def test_a_site_and_a_trainer_do_what_is_theirs_and_nothing_else(node):
     async def act():
         async with Watched(node, SITE) as gateway, Watched(node, "gpu") as learner:
-            streams = learner.client.jetstream(timeout=5)
+            streams = learner.client.jetstream(timeout=60)
             await streams.add_stream(
                 StreamConfig(STREAM, subjects=[subject_of(RUN, SAMPLES, None, None)])
             )
             heard = await gateway.client.subscribe(subject_of(RUN, POLICIES))
             await gateway.client.flush()
             await learner.client.publish(subject_of(RUN, POLICIES), b"weights")
-            assert (await heard.next_msg(5)).data == b"weights"
+            assert (await heard.next_msg(60)).data == b"weights"
             assert (
-                json.loads((await gateway.client.request(OWN_SAMPLES, b"x", timeout=5)).data)["seq"]
+                json.loads((await gateway.client.request(OWN_SAMPLES, b"x", timeout=60)).data)[
+                    "seq"
+                ]
                 == 1
             )
             assert gateway.errors == learner.errors == []

@@ -18,7 +18,7 @@ COUNT = 500
 async def read_all(url):
     """Fill a stream, and read it; return what was taken, and with how many pulls."""
     client = await nats.connect(url)
-    stream = client.jetstream(timeout=5.0)
+    stream = client.jetstream(timeout=60.0)
     await stream.add_stream(StreamConfig("s", subjects=["x.>"]))
     await stream.publish("x.a", b"0", headers={"Status": "408"})  # a site may send any header
     for number in range(1, COUNT - 1):

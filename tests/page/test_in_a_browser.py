@@ -45,3 +45,13 @@ def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path):
         browser.wait_for("$('incidents').textContent.includes('ill: <b>no</b> disk')")
         assert browser.value("document.querySelectorAll('.chart:not([hidden]) h3').length") == 2
         assert browser.faults() == []
+
+
+def test_shares_up_to_the_whole_and_large_numbers_have_no_exponents(tmp_path):
+    watcher = Watcher(DeadLink(), {"title": "drone"}, [])
+    with Page(watcher, port=0) as page, Chromium(page.url, tmp_path / "profile") as browser:
+        browser.wait_for("typeof run !== 'undefined' && run !== null")
+        shares = browser.value("[0, 0.004, 0.123, 0.996, 1].map(percent)")
+        assert shares == ["0 %", "0.4 %", "12.3 %", "99.6 %", "100 %"]
+        numbers = browser.value("[9999, 12345, 999600, 1.52e6, 1.3e9].map(short)")
+        assert numbers == ["9999", "12.3 k", "1000 k", "1.52 M", "1300 M"]

@@ -30,8 +30,8 @@ const past = new Map();  // worker -> its recent counts, from which rates are co
 function short(x) {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
   const size = Math.abs(x);
-  if (size >= 1e6) return (x / 1e6).toPrecision(3) + " M";
-  if (size >= 1e4) return (x / 1e3).toPrecision(3) + " k";
+  if (size >= 1e6) return +(x / 1e6).toPrecision(3) + " M";
+  if (size >= 1e4) return +(x / 1e3).toPrecision(3) + " k";
   if (Number.isInteger(x)) return String(x);
   return size >= 100 ? x.toFixed(0) : size >= 0.001 ? String(+x.toPrecision(3)) : x === 0 ? "0" : x.toExponential(1);
 }
@@ -47,7 +47,7 @@ function clock(x) {
   return (h ? h + ":" + String(m).padStart(2, "0") : m) + ":" + String(s).padStart(2, "0");
 }
 
-const percent = (x) => (x === null || x === undefined ? "–" : (100 * x).toPrecision(2) + " %");
+const percent = (x) => (x === null || x === undefined ? "–" : short(100 * x) + " %");
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name);
 
 function text(element, value, kind) {

@@ -517,6 +517,7 @@ class TrainingOffline(Schedule):
             "time_s": self.elapsed_s,
             "training_steps_total": self.total_updates,
             "env_steps_total": self.total_samples,
+            "training_steps_per_env_step_limit": self.pacer.limit,
             **numbers,
         }
         for listener in self._told:

@@ -26,7 +26,7 @@ def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path):
         {"kind": "round", "time_s": k, "q_mean": k / 10, "learning": "learning"}
         for k in range(1, 50)
     ]
-    watcher = Watcher(DeadLink(), {"title": "drone", "asked_ratio": 4.0}, records)
+    watcher = Watcher(DeadLink(), {"title": "drone"}, records)
     with Page(watcher, port=0) as page, Chromium(page.url, tmp_path / "profile") as browser:
         browser.wait_for("typeof run !== 'undefined' && run !== null")
         well = Condition(env_steps=100, returns=(1.5, 2.25), time_step_s=0.05)
@@ -45,3 +45,31 @@ def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path):
         browser.wait_for("$('incidents').textContent.includes('ill: <b>no</b> disk')")
         assert browser.value("document.querySelectorAll('.chart:not([hidden]) h3').length") == 2
         assert browser.faults() == []
+
+
+def test_a_browser_shows_the_limit_that_was_in_force(tmp_path):
+    name = "training_steps_per_env_step"
+    records = [
+        {"kind": "round", "time_s": 10.0 * k, name: 0.2, f"{name}_limit": limit}
+        for k, limit in enumerate((0.5, 0.25), start=1)
+    ]
+    watcher = Watcher(DeadLink(), {"title": "drone"}, records)
+    with Page(watcher, port=0) as page, Chromium(page.url, tmp_path / "profile") as browser:
+        browser.wait_for("typeof run !== 'undefined' && run !== null")
+        assert "0.2 / 0.25" in browser.value("$('cards').textContent")
+        (legend,) = browser.value(
+            "[...document.querySelectorAll('.chart:not([hidden]) .legend')]"
+            ".map((legend) => legend.textContent).filter((text) => text)"
+        )
+        assert legend == "so far 0.2limit 0.25"
+        assert browser.faults() == []
+
+
+def test_shares_up_to_the_whole_and_large_numbers_have_no_exponents(tmp_path):
+    watcher = Watcher(DeadLink(), {"title": "drone"}, [])
+    with Page(watcher, port=0) as page, Chromium(page.url, tmp_path / "profile") as browser:
+        browser.wait_for("typeof run !== 'undefined' && run !== null")
+        shares = browser.value("[0, 0.004, 0.123, 0.996, 1].map(percent)")
+        assert shares == ["0 %", "0.4 %", "12.3 %", "99.6 %", "100 %"]
+        numbers = browser.value("[9999, 12345, 999600, 1.52e6, 1.3e9].map(short)")
+        assert numbers == ["9999", "12.3 k", "1000 k", "1.52 M", "1300 M"]

@@ -107,6 +107,16 @@ def test_the_best_is_the_version_whose_worst_of_three_test_episodes_is_best(stor
     assert read_card(store.find("best")).worst == 3.0
 
 
+@pytest.mark.parametrize("huge", [-1e160, -1.7e308, 1.7e308])
+def test_a_policy_stays_readable_whatever_its_finite_returns(store, huge):
+    add(store, 1)
+    for return_ in (huge, -huge / 5, huge):
+        store.add_return(1, return_)
+    for name in ("1", "best"):
+        card = read_card(store.find(name))
+        assert (card.episodes, np.isfinite([card.return_, card.std, card.worst]).all()) == (3, True)
+
+
 def test_a_version_that_may_be_tested_again_stays(store):
     add(store, 1, 2, 3)
     store.add_return(1, 5.0)

@@ -12,8 +12,10 @@ from kit.packets import TIMING
 from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.trainer.learning import ActorFigures, SampleFigures, known_figures
-from tmrl_like.types import Batch, Buffer
+from tmrl_like.trainer.diagnosis import Diagnosis
+from tmrl_like.trainer.learning import ActorFigures, LearningWatch, SampleFigures, known_figures
+from tmrl_like.trainer.watch import RecentRewards
+from tmrl_like.types import Batch, Buffer, Delivery
 from tmrl_like.wire.packet import PacketWriter
 
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (3,)), Box(-2.0, 2.0, (2,))
@@ -126,6 +128,26 @@ def test_rewards_of_several_steps_are_those_of_one():
     assert figures["value_low"] == pytest.approx(-1 / 0.19)
     assert figures["reward_low"] == pytest.approx(-1 / 1.9)
     assert "value_low" not in ActorFigures().figures(agent(gamma=1.0), batch())
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.999])
+def test_the_lowest_and_highest_reward_are_those_of_single_steps(gamma):
+    memory = ReplayMemory(memory_size=500, batch_size=64, n_steps=3, gamma=gamma)
+    rewards, diagnosis = RecentRewards(100), Diagnosis()
+    watch = LearningWatch(agent(gamma=gamma), memory, diagnosis, rewards)
+    writer = PacketWriter()
+    for k in range(200):
+        obs = np.full(3, k / 200, np.float32)
+        writer.append((np.zeros(2, np.float32), obs, -1.0, False, k % 10 == 9, {}), TIMING)
+    memory.append(buffer := Buffer(blocks=[writer.block()], stream="a/1/1/0"))
+    rewards.on_samples(Delivery(buffer))
+    for k in range(1, 4):
+        watch.on_step(memory.sample(), {})
+        record = {"training_steps_total": 500 * k, "env_steps_total": 300}
+        watch.on_round(record | {"idle_s": 0.0, "round_duration_s": 1.0})
+    assert diagnosis.line.startswith(
+        "not learning because the reward has been -1 in each of 300 samples"
+    )
 
 
 def test_what_is_not_measured_is_read_from_agent_and_memory_of_all_ranks():

@@ -10,7 +10,7 @@ from types import NoneType
 import pytest
 from in_threads import ThreadRanks, all_at_once, epochs_of
 from kit.fakes import CountingAgent, ListMemory
-from kit.trainings import FREE, Network, coming, delivery, resumed
+from kit.trainings import FREE, Network, coming, delivery, feed, resumed
 from kit.trainings import training as plain
 
 from tmrl_like.base.functional import partial
@@ -211,6 +211,14 @@ def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(
 )
 def test_the_lower_limit_of_ratio_and_uses_of_a_sample_holds(fields, limit):
     assert training(**fields).pacer.limit == limit
+
+
+def test_each_round_says_which_limit_was_in_force():
+    to = training(sample_uses=4.0, batch_size=8)
+    limits = [feed(to, coming("w", [1]))["training_steps_per_env_step_limit"]]
+    to.tune({"trainer.sample_uses": 2.0})
+    limits.append(feed(to, coming("w", [2]))["training_steps_per_env_step_limit"])
+    assert limits == [0.5, 0.25]
 
 
 def test_ranks_change_the_same_at_the_same_step_and_only_rank_0_asks():

@@ -20,11 +20,8 @@ def main(arguments: Arguments) -> int:
     settings = arguments.experiment
     stopper = Stopper(arguments.supervised)
     link = settings.server.dial()
-    title = {
-        "title": settings.run_name,
-        "asked_ratio": settings.trainer.max_training_steps_per_env_step,
-    }
-    watcher = Watcher(link, title, read_records(settings.paths.metrics, _HISTORY_BYTES))
+    records = read_records(settings.paths.metrics, _HISTORY_BYTES)
+    watcher = Watcher(link, {"title": settings.run_name}, records)
     with Page(watcher, arguments.bind, arguments.port) as page:
         stopper.on_stop = page.close
         log.info("%s is shown at %s", settings.run_name, page.url)

@@ -39,6 +39,7 @@ AUTOMATIC = re.compile(rf"{NEWEST}|{BEST}(-\d+)?|step-\d+", re.IGNORECASE)
 TESTS = 3  # test episodes that a version needs before it replaces the best one
 
 _LAST_TESTED = 16
+_LARGEST = 1e150  # return whose square is finite; a larger one counts as this
 _SUFFIX = ".safetensors"
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
@@ -213,6 +214,7 @@ class PolicyStore:
 
 def _with_return(card: PolicyCard, return_: float) -> PolicyCard:
     """Return the card with one more test episode, updating mean and deviation (Welford, 1962)."""
+    return_ = min(max(return_, -_LARGEST), _LARGEST)
     before, episodes = return_ if card.return_ is None else card.return_, card.episodes + 1
     mean = before + (return_ - before) / episodes
     squares = card.std**2 * max(0, card.episodes - 1) + (return_ - before) * (return_ - mean)

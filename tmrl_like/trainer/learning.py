@@ -101,9 +101,10 @@ class LearningWatch(Listener):
                 log.warning(
                     "no figures of samples and actor: %s; training goes on", one_line(error)
                 )
-            if "reward_low" in record:
-                rewards = [record["reward_low"], record["reward_high"], *self._rewards.newest]
-                record |= {"reward_low": float(min(rewards)), "reward_high": float(max(rewards))}
+            if len(newest := self._rewards.newest):
+                low, high = float(newest.min()), float(newest.max())
+                record["reward_low"] = min(record.get("reward_low", low), low)
+                record["reward_high"] = max(record.get("reward_high", high), high)
             known = known_figures(self._agent, self._memory, self._num_ranks)
             self._diagnosis.judge(known | record)
         record["learning"] = self._diagnosis.line
@@ -218,10 +219,12 @@ def _of_first_layer(actor: ActorModule, obs: Observation) -> Figures:
 
 def _of_rewards(agent: TrainingAgent, batch: Batch) -> Figures:
     """Return the range of the batch's rewards, and of the returns if each step gave the same
-    reward, in the unit of `q_mean`.
+    reward, in the unit of `q_mean`. Of sums without a discount neither is known.
     """
     gamma = agent.gamma
     if gamma is None or gamma >= 1.0:
+        if batch.discount is not None:
+            return {}
         return {"reward_low": float(batch.rew.min()), "reward_high": float(batch.rew.max())}
     for_ever = batch.rew / (1.0 - (gamma if batch.discount is None else batch.discount))
     low = float(for_ever.min())

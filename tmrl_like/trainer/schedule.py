@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from statistics import fmean
 from typing import Any, TypeVar
 
 import gymnasium
@@ -510,12 +511,13 @@ class TrainingOffline(Schedule):
             if rank != self.ranks.rank:
                 episodes, others = msgspec.msgpack.decode(said, type=kind)
                 self._tell(Delivery(Buffer(), episodes))
-                numbers |= {name: numbers.get(name, 0) + others[name] for name in others}
+                numbers |= {name: _of_both(name, numbers, others) for name in others}
         record: Record = {
             "kind": "round",
             "time_s": self.elapsed_s,
             "training_steps_total": self.total_updates,
             "env_steps_total": self.total_samples,
+            "training_steps_per_env_step_limit": self.pacer.limit,
             **numbers,
         }
         for listener in self._told:
@@ -575,6 +577,16 @@ class TrainingOffline(Schedule):
             self.pacer.leave_lockstep()
         self._follow_values()
         vars(self.diagnosis.returns).update(state["returns"])
+
+
+def _of_both(name: str, one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Return a number of the fleets of two ranks together."""
+    pair = one.get(name, other[name]), other[name]
+    if name == "deadline_miss_share":
+        return fmean(pair, [max(1, fleet["workers"]) for fleet in (one, other)])
+    if name in ("policy_lag_versions", "log_fails"):
+        return max(pair)
+    return one.get(name, 0) + other[name]
 
 
 def _factory(name: str, given: _FactoryT | None) -> _FactoryT:

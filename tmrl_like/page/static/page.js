@@ -8,8 +8,9 @@ const COLOURS = { drives: "good", expert: "note", "safe action": "idle", "stands
 
 const CHARTS = [
   { title: "Return", names: ["return", "return_test"], labels: ["training", "test"], wide: true },
-  { title: "Training steps per sample", names: ["training_steps_per_env_step_round", "training_steps_per_env_step"],
-    labels: ["of the round", "so far"], asked: true },
+  { title: "Training steps per sample",
+    names: ["training_steps_per_env_step_round", "training_steps_per_env_step", "training_steps_per_env_step_limit"],
+    labels: ["of the round", "so far", "limit"] },
   { title: "Critic loss", names: ["loss_critic", "loss_critic_held_out", "loss_quantiles", "loss_quantiles_held_out"],
     labels: ["trained on", "held out", "trained on", "held out"] },
   { title: "Actor loss", names: ["loss_actor", "loss_actor_held_out"], labels: ["trained on", "held out"] },
@@ -30,8 +31,8 @@ const past = new Map();  // worker -> its recent counts, from which rates are co
 function short(x) {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
   const size = Math.abs(x);
-  if (size >= 1e6) return (x / 1e6).toPrecision(3) + " M";
-  if (size >= 1e4) return (x / 1e3).toPrecision(3) + " k";
+  if (size >= 1e6) return +(x / 1e6).toPrecision(3) + " M";
+  if (size >= 1e4) return +(x / 1e3).toPrecision(3) + " k";
   if (Number.isInteger(x)) return String(x);
   return size >= 100 ? x.toFixed(0) : size >= 0.001 ? String(+x.toPrecision(3)) : x === 0 ? "0" : x.toExponential(1);
 }
@@ -47,7 +48,7 @@ function clock(x) {
   return (h ? h + ":" + String(m).padStart(2, "0") : m) + ":" + String(s).padStart(2, "0");
 }
 
-const percent = (x) => (x === null || x === undefined ? "–" : (100 * x).toPrecision(2) + " %");
+const percent = (x) => (x === null || x === undefined ? "–" : short(100 * x) + " %");
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name);
 
 function text(element, value, kind) {
@@ -145,7 +146,8 @@ function drawCards() {
     ["lost samples", short(sum("lost_samples"))],
     ["training time", clock(run.time_s)], ["samples", short(r.env_steps_total)],
     ["training steps", short(r.training_steps_total)], ["training steps/s", short(r.training_steps_per_s)],
-    ["per sample, reached / asked", `${short(r.training_steps_per_env_step)} / ${short(run.asked_ratio)}`],
+    ["per sample, reached / limit",
+      `${short(r.training_steps_per_env_step)} / ${short(r.training_steps_per_env_step_limit)}`],
     ["return, test", short(r.return_test_mean)], ["sample age", seconds(r.sample_age_p50_s)],
     ["of demonstrations", percent(r.demonstration_share)],
   ];
@@ -190,10 +192,8 @@ function drawChart(chart, i) {
   const draw = canvas.getContext("2d");
   draw.scale(ratio, ratio);
   draw.font = "11px system-ui, sans-serif";
-  const wants = chart.asked && typeof run.asked_ratio === "number" ? run.asked_ratio : null;
   let low = Infinity, high = -Infinity, end = Math.max(1, run.time_s);
   for (const { curve } of lines) curve.forEach(([, v]) => { [low, high] = [Math.min(low, v), Math.max(high, v)]; });
-  if (wants !== null && high > 0) [low, high] = [Math.min(low, wants), Math.max(high, wants)];
   if (low > high) [low, high] = [0, 1];
   if (low === high) [low, high] = low ? [low - 0.5, high + 0.5] : [0, 1];
   const x = (t) => left + ((width - left - 6) * t) / end, y = (v) => bottom - ((bottom - top) * (v - low)) / (high - low);
@@ -209,14 +209,6 @@ function drawChart(chart, i) {
     draw.fillText(short(value), left - 5, y(value) + 4);
     draw.textAlign = k === 3 ? "right" : "center";
     if (k) draw.fillText(clock(time), x(time), height - 4);
-  }
-  if (wants !== null) {
-    draw.setLineDash([4, 4]);
-    draw.beginPath();
-    draw.moveTo(left, y(wants));
-    draw.lineTo(width - 6, y(wants));
-    draw.stroke();
-    draw.setLineDash([]);
   }
   lines.forEach(({ curve }, k) => {
     draw.strokeStyle = draw.fillStyle = inks[k];

@@ -53,6 +53,17 @@ def test_the_form_without_torch_computes_the_same(shape, tmp_path):
         assert SuccessModel(str(file), space)(obs) == pytest.approx(float(wanted), abs=1e-5)
 
 
+@pytest.mark.parametrize("keys", [("front", "wrist"), ("wrist", "front")])
+def test_of_several_cameras_the_first_by_key_counts_in_whichever_order_they_stand(keys, tmp_path):
+    """As in `pictured_episodes`, which knows only what the environment returned."""
+    network, file = SuccessNetwork((8, 9)), tmp_path / "a.safetensors"
+    write_success_model(file, network.spec, copied(network.state_dict()).content)
+    space = spaces.Dict([(key, picture(8, 9)) for key in keys])
+    obs = space.sample()
+    (wanted,) = network.probabilities(obs["front"][None])
+    assert SuccessModel(str(file), space)(obs) == pytest.approx(float(wanted), abs=1e-5)
+
+
 class Known(SuccessNetwork):
     """A network whose answer is known: the first pixel is the probability in percent."""
 

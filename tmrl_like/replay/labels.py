@@ -34,7 +34,8 @@ class Pictured(NamedTuple):
 
 
 def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
-    """Return the episodes of a data set, with the first picture of each observation.
+    """Return the episodes of a data set, with the first picture of each observation, by key in a
+    dict.
 
     Raises:
         ConfigError: there are no steps or no pictures, or pictures of several shapes.
@@ -61,7 +62,7 @@ def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
 
 
 def _place_of_picture(obs: Observation) -> tree.Path:
-    for path, leaf in tree.walk(obs):
+    for path, leaf in tree.by_key(obs):
         is_picture = isinstance(leaf, np.ndarray) and leaf.dtype == np.uint8 and 2 <= leaf.ndim <= 4
         if is_picture and sorted(leaf.shape)[-2] >= _SMALLEST_SIDE:
             return tuple(path)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import takewhile
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from tmrl_like.base import tree
 from tmrl_like.base.factories import replaced, taken_apart
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.contract import MemoryDataloading, MemoryFactory
@@ -22,11 +26,16 @@ _NOT_NEEDED = {
 
 
 class ShownStep(NamedTuple):
-    """A recorded step: the observation as an actor sees it, and the action that was taken."""
+    """A recorded step: the observation as an actor sees it, and the action that was taken.
+
+    Attributes:
+        raw_parts: how many of the last parts of `obs` are as the environment gave them.
+    """
 
     obs: Observation
     act: Action
     episode: int
+    raw_parts: int
 
 
 def shown_steps(
@@ -79,9 +88,8 @@ def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:
     for item in range(len(memory)):
         transition = memory.get_transition(item)
         if memory.is_trainable(transition):
-            obs = transition[0]
-            yield ShownStep(
-                obs if memory.obs_preprocessor is None else memory.obs_preprocessor(obs),
-                transition[1],
-                episode,
-            )
+            raw, act, *_ = transition
+            obs = raw if memory.obs_preprocessor is None else memory.obs_preprocessor(raw)
+            pairs = zip(*(reversed([*tree.leaves(value)]) for value in (raw, obs)), strict=False)
+            raw_parts = len([*takewhile(lambda pair: np.array_equal(*pair), pairs)])
+            yield ShownStep(obs, act, episode, raw_parts)

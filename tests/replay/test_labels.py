@@ -74,6 +74,8 @@ def test_of_several_pictures_the_first_by_key_counts_in_whichever_order_they_com
     [
         ([*an_episode([0, 1], True, ())], "the data set has no pictures"),
         ([*an_episode([0, 1], True, (7, 9))], "the data set has no pictures"),
+        ([*an_episode([0, 1], True, (9, 7, 9))], "the data set has no pictures"),
+        ([*an_episode([0, 1], True, (9, 9, 7, 7))], "the data set has no pictures"),
         ([*an_episode([0], True)], "the data set has no step"),
         (
             [*an_episode([0, 1], True), *an_episode([0, 1], True, (9, 9))],

@@ -63,9 +63,10 @@ def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
 
 def _place_of_picture(obs: Observation) -> tree.Path:
     for path, leaf in tree.by_key(obs):
-        is_picture = isinstance(leaf, np.ndarray) and leaf.dtype == np.uint8 and 2 <= leaf.ndim <= 4
-        if is_picture and sorted(leaf.shape)[-2] >= _SMALLEST_SIDE:
-            return tuple(path)
+        if isinstance(leaf, np.ndarray) and leaf.dtype == np.uint8 and 2 <= leaf.ndim <= 4:
+            sides = [leaf.shape[-2:], leaf.shape[-3:-1]][: leaf.ndim - 1]  # channels first, or last
+            if max(map(min, sides)) >= _SMALLEST_SIDE:
+                return tuple(path)
     raise ConfigError(
         "the data set has no pictures: expected in each observation an array uint8, [height, "
         "width], [height, width, channels] or [channels, height, width], with sides of "

@@ -348,10 +348,11 @@ class Driver(Protocol):
     """Takes over from the policy at will and hands back: keys, a gamepad, a program.
 
     It is constructed with the keyword arguments `action_space` and `default_action` (the default
-    action of the environment's resets). It is called a hundred times a second in its own thread,
-    beside the control loop; the loop uses the newest answer and never waits for one. A driver that
-    raises, or does not answer for half a second, is ignored until it answers again. An attribute
-    `is_program = True` marks its actions as a program's, not a person's.
+    action of the environment's resets), and `observation_space` if it takes that. It is called a
+    hundred times a second in its own thread, beside the control loop; the loop uses the newest
+    answer and never waits for one. A driver that raises, or does not answer for half a second, is
+    ignored until it answers again. An attribute `is_program = True` marks its actions as a
+    program's, not a person's.
     """
 
     def __call__(self, obs: Observation, /) -> Action | None:

@@ -42,7 +42,9 @@ def test_success_is_learnt_wherever_it_is():
     assert errors_of(train_success(learnt, 100, 2), held_out, 0.5, 2, 2) == (20, 0, 0)
 
 
-@pytest.mark.parametrize("shape", [(8, 9), (20, 24, 3), (4, 16, 16), (2, 32, 32, 3), (130, 140)])
+@pytest.mark.parametrize(
+    "shape", [(8, 9), (20, 24, 3), (16, 18, 2), (8, 9, 7), (4, 16, 16), (2, 32, 32, 3), (130, 140)]
+)
 def test_the_form_without_torch_computes_the_same(shape, tmp_path):
     network, file = SuccessNetwork(shape), tmp_path / "a.safetensors"
     write_success_model(file, network.spec, copied(network.state_dict()).content)
@@ -51,6 +53,17 @@ def test_the_form_without_torch_computes_the_same(shape, tmp_path):
         obs = space.sample()
         (wanted,) = network.probabilities(obs["camera"][newest][None])
         assert SuccessModel(str(file), space)(obs) == pytest.approx(float(wanted), abs=1e-5)
+
+
+@pytest.mark.parametrize("keys", [("front", "wrist"), ("wrist", "front")])
+def test_of_several_cameras_the_first_by_key_counts_in_whichever_order_they_stand(keys, tmp_path):
+    """As in `pictured_episodes`, which knows only what the environment returned."""
+    network, file = SuccessNetwork((8, 9)), tmp_path / "a.safetensors"
+    write_success_model(file, network.spec, copied(network.state_dict()).content)
+    space = spaces.Dict([(key, picture(8, 9)) for key in keys])
+    obs = space.sample()
+    (wanted,) = network.probabilities(obs["front"][None])
+    assert SuccessModel(str(file), space)(obs) == pytest.approx(float(wanted), abs=1e-5)
 
 
 class Known(SuccessNetwork):

@@ -7,6 +7,7 @@ import pytest
 from cli_commands import TINY
 
 from tmrl_like import load_policy
+from tmrl_like.agents import cloning
 from tmrl_like.cli.arguments import to_type
 from tmrl_like.policies.policy_file import read_policy
 
@@ -53,6 +54,67 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
     typed("test", task, "--policy", policy, "--episodes 1")
     where = ("--server.port", free_port, "--memory.dataset_path", data, "--offline")
     typed("trainer", task, *where, "--trainer.init_policy", policy, "--trainer.steps 5")
+
+
+PAST = """
+import gymnasium, numpy as np
+from gymnasium import spaces
+
+ONE = spaces.Box(-1, 1, (1,))
+
+class Past(gymnasium.Env):
+    observation_space, action_space = spaces.Tuple((ONE, ONE, ONE)), ONE
+    def reset(self, **options):
+        self.past, self.steps = [np.zeros(1, np.float32)] * 2, 0
+        return self.obs(), {}
+    def step(self, action):
+        self.past, self.steps = [self.past[1], np.array(action)], self.steps + 1
+        return self.obs(), 0.0, False, self.steps == 5, {}
+    def obs(self):
+        return np.random.uniform(-1, 1, 1).astype(np.float32), *self.past
+
+class Said(Past):
+    @staticmethod
+    def memory_arguments(arguments):
+        return {"act_buf_len": 2}
+
+def kept(obs):
+    return tuple(obs)
+
+def dropped(obs):
+    return obs[:1]
+
+def joined(obs):
+    return np.concatenate(obs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "past_actions"),
+    [
+        ("--env past.Said", 2),
+        ("--env past.Past", 0),
+        ("--env past.Past --memory.act_buf_len 2", 2),
+        ("--env past.Said --sample_compressor null", 2),
+        ("--env past.Said --obs_preprocessor past.kept", 2),
+        ("--env past.Said --obs_preprocessor past.dropped", 0),
+        ("--env past.Said --obs_preprocessor past.joined", 0),
+    ],
+)
+def test_the_past_actions_are_those_that_the_actor_sees(
+    task, tmp_path, typed, monkeypatch, given, past_actions
+):
+    (tmp_path / "past.py").write_text(PAST)
+    seen = []
+
+    def clone(actor, *shown):
+        seen.extend(part.past_actions for part in shown[:2])
+        return cloning.Likelihood(0.0, 0.0), cloning.Likelihood(0.0, 0.0)
+
+    monkeypatch.setattr("tmrl_like.cli.clone.clone", clone)
+    typed("record", task, "--random --episodes 2 --out", tmp_path / "data", given)
+    typed("clone", task, tmp_path / "data", given, "--out", tmp_path / "a.safetensors")
+    assert seen == [past_actions] * 2
 
 
 def test_a_data_set_of_another_environment_is_refused(task, tmp_path, typed, refused):

@@ -11,6 +11,7 @@ from tmrl_like.cli.arguments import to_type
 from tmrl_like.envs.trajectory import load_trajectory
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set
+from tmrl_like.replay.labels import labels_beside, write_labels
 from tmrl_like.types import ActionSource
 
 
@@ -54,6 +55,18 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_step(
     file.write_bytes(b"samples of yesterday")
     assert str(tmp_path / "data") in refused("record TINY --random --out", tmp_path / "data")
     assert file.read_bytes() == b"samples of yesterday"
+
+
+def test_a_folder_beside_which_labels_lie_is_refused_before_the_first_step(
+    tmp_path, refused, monkeypatch
+):
+    """They are those of a data set that was deleted."""
+    monkeypatch.setattr("tiny.TinyEnv.step", lambda *_: pytest.fail("it moves"))
+    data = tmp_path / "data"
+    write_labels(labels_beside(data), {0: True})
+    error = refused("record TINY --random --out", data)
+    assert f"{labels_beside(data)} holds labels" in error
+    assert not data.exists()
 
 
 def test_a_disk_that_gets_full_keeps_the_episodes_before(tmp_path, refused, monkeypatch):

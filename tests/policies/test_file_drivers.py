@@ -74,6 +74,16 @@ def test_an_onnx_file_with_one_input_is_given_all_numbers(tmp_path):
         driver(obs)
 
 
+def test_an_onnx_file_is_given_the_numbers_in_the_order_of_the_space(tmp_path):
+    """As `gymnasium.wrappers.FlattenObservation` gives them to the training of other software."""
+    onnx.save_model(onnx.parser.parse_model(DOUBLED), tmp_path / "d.onnx")
+    space = spaces.Dict({"speed": box(9, 1), "angle": box(9, 2)})  # which Gymnasium sorts
+    driver = OnnxDriver(ACT, REST, str(tmp_path / "d.onnx"), observation_space=space)
+    obs = {"speed": np.float32([7.0]), "angle": np.float32([0.1, -0.2])}
+    assert np.allclose(driver(obs), 2 * spaces.flatten(space, obs)[:2])
+    assert np.allclose(driver(obs), [0.2, -0.4])
+
+
 def test_an_onnx_file_that_is_none_is_one_line(tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"no network")
     with pytest.raises(ConfigError, match=r"the ONNX file .*broken.onnx cannot be loaded"):

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 from kit.boxes import box
 from kit.memories import arriving, driven_by
@@ -66,10 +67,11 @@ class Ours(WithDemonstrations):
     [
         (TAKEN, MEMORY, STEPS[24:30]),
         (TAKEN, OURS, STEPS[24:30]),
+        (TAKEN, partial(OURS, takeovers=False), STEPS[24:30]),
         (TAKEN, Ours, STEPS[24:30]),
         ({ActionSource.EXPERT: (0, 60)}, MEMORY, STEPS),
     ],
-    ids=["a takeover", "a memory of demonstrations", "one that chooses", "an expert"],
+    ids=["a takeover", "ours", "ours of experts", "one that chooses", "an expert"],
 )
 def test_demonstrations_are_shown_alone_where_there_are_any(by_whom, memory, steps):
     own = driven_by({}, ActionBufferEnv(2).take(60), stream="own")
@@ -83,6 +85,23 @@ def test_observations_are_those_that_the_actor_sees():
     assert {(len(one.obs), number_of(one.obs)) for one in found} == {
         (1, number) for number in begun(STEPS)
     }
+
+
+@pytest.mark.parametrize(
+    ("preprocessor", "raw_parts"),
+    [
+        (None, 7),
+        (lambda obs: (obs[0] / 2, *obs[1:]), 6),
+        (lambda obs: obs[:3], 0),
+        (lambda obs: np.concatenate((obs[0], *obs[3:])), 0),
+    ],
+    ids=["none", "the actions stay", "they are dropped", "one vector"],
+)
+def test_a_step_says_how_many_of_its_last_parts_are_as_the_environment_gave_them(
+    preprocessor, raw_parts
+):
+    found = shown(driven_by({}, STEPS), partial(MEMORY, obs_preprocessor=preprocessor))
+    assert {one.raw_parts for one in found} == {raw_parts}
 
 
 def test_data_sets_of_the_memory_are_not_used_however_it_is_given():

@@ -184,6 +184,16 @@ def test_a_driver_may_take_any_arguments_though_its_base_takes_none_of_them():
         assert not worker.run_episode().fault
 
 
+def test_a_driver_that_takes_the_observation_space_is_given_it():
+    hand = Hand()
+
+    def make(action_space, default_action, observation_space=None):
+        return hand.make(observed=observation_space)
+
+    with alone(takeover=make) as worker:
+        assert hand.made_with == {"observed": worker.env.observation_space}
+
+
 @pytest.mark.parametrize("close", [None, lambda: 1 / 0], ids=["there is none", "it raises"])
 def test_a_driver_that_cannot_be_closed_is_one_line_at_the_end(close, caplog):
     hand = Hand()

@@ -31,7 +31,6 @@ from tmrl_like.policies.pictures import PictureSpec
 _MAX_DIMS = 2  # vectors and short histories of vectors; more is an image
 _MAX_IMAGE_DIMS = 4  # a history of colour images
 _SMALLEST_SIDE = 8
-_COLOURS = (1, 3, 4)  # a last dimension of this size is an image's channels
 MAX_CATEGORIES = 10_000  # entries of a one-hot vector
 _HALF = np.float32(0.5)
 _EXACT = 1 << 24  # whole numbers up to here are exact in float32
@@ -136,7 +135,7 @@ def is_image(space: Space) -> TypeGuard[spaces.Box]:
 
 def channels_are_last(shape: tuple[int, ...]) -> bool:
     """Whether an image's channels come last."""
-    return shape[-1] in _COLOURS and min(shape[-3:-1]) > max(_COLOURS)
+    return shape[-1] < _SMALLEST_SIDE <= min(shape[-3:-1])
 
 
 def picture_spec(box: spaces.Box) -> PictureSpec:

@@ -16,6 +16,7 @@ from tmrl_like.cli.prepare import parts_to_train, prepare
 from tmrl_like.errors import CheckpointError, MemoryContractError
 from tmrl_like.policies.policy_file import describe, write_policy
 from tmrl_like.replay.collate import stack
+from tmrl_like.replay.compressor import compressor_of
 from tmrl_like.replay.data_sets import read_data_set
 from tmrl_like.replay.sample_check import SampleCheck
 from tmrl_like.replay.shown import shown_steps
@@ -60,12 +61,14 @@ def _shown(data: str, training: TrainingOffline) -> Shown:
         raise CheckpointError(
             f"the data set {data} does not fit this {type(training.memory).__name__}: {error}"
         ) from None
-    observations, actions, episodes = zip(*steps, strict=True)
+    observations, actions, episodes, raw_parts = zip(*steps, strict=True)
     device = str(training.device)
-    past_actions = known_from_env(training.env_cls).get("act_buf_len", 0)
+    # the memory's own, and the environment's if samples are sent whole
+    of_memory = getattr(compressor_of(training.memory_cls), "act_buf_len", 0)
+    held = max(of_memory, known_from_env(training.env_cls).get("act_buf_len", 0))
     parts = (
         stack(observations, device),
         stack(actions, device),
         torch.tensor(episodes, device=device),
     )
-    return Shown(*parts, past_actions)
+    return Shown(*parts, past_actions=min(held, *raw_parts))

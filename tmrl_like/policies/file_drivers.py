@@ -72,8 +72,9 @@ class OnnxDriver:
 
     A network with as many inputs as an observation has parts gets one part per input, [1, …]: by
     name if `write_onnx` has named the inputs, otherwise in order. A network with a single input
-    gets the numbers of all parts side by side, [1, R]. The first output is the action, with as many
-    numbers as the action space has.
+    gets the numbers of all parts side by side, [1, R]. The order is that of the observation space,
+    or of what an `obs_preprocessor` returns. The first output is the action, with as many numbers
+    as the action space has.
     """
 
     is_program = True
@@ -84,6 +85,7 @@ class OnnxDriver:
         default_action: Action,
         file: str,
         obs_preprocessor: ObsPreprocessor | None = None,
+        observation_space: Space | None = None,
     ) -> None:
         """Load the file.
 
@@ -92,6 +94,8 @@ class OnnxDriver:
             default_action: default action of the environment; not used.
             file: path of the file.
             obs_preprocessor: applied to observations first, or None.
+            observation_space: observation space of the environment; None: the order of the parts is
+                that in which they are given.
 
         Raises:
             MissingExtraError: onnxruntime is not installed.
@@ -104,6 +108,7 @@ class OnnxDriver:
                 "driving with an ONNX file needs: pip install 'tmrl_like[onnx]'"
             ) from None
         self._shape, self._see = action_space.shape or (), obs_preprocessor
+        self._ordered = None if obs_preprocessor else observation_space
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # more threads would wait for cores that train
         try:
@@ -119,7 +124,8 @@ class OnnxDriver:
         the observation has parts, or if its output has another size than an action.
         """
         seen = obs if self._see is None else self._see(obs)
-        named = {input_of(path): np.asarray(part)[None] for path, part in tree.walk(seen)}
+        walked = tree.walk(self._ordered or seen, seen)
+        named = {input_of(path): np.asarray(part)[None] for path, _, part in walked}
         names, parts = [one.name for one in self._inputs], list(named.values())
         if len(names) == 1 < len(parts):
             parts = [np.concatenate([part.ravel() for part in parts]).astype(np.float32)[None]]

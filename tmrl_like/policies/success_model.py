@@ -89,7 +89,8 @@ class SuccessModel:
         Args:
             file: path of the file.
             observation_space: observation space of the environment. The model looks at the first
-                part that holds pictures like those it has learnt from, or a history of them.
+                part, by key in a Dict, that holds pictures like those it has learnt from, or a
+                history of them.
 
         Raises:
             ConfigError: the file cannot be read, or the environment has no such pictures.
@@ -127,7 +128,7 @@ class SuccessModel:
 
 
 def _place_of(shape: tuple[int, ...], space: Space, file: str) -> tree.Path:
-    for path, leaf in tree.walk(space):
+    for path, leaf in tree.by_key(space):
         if (
             isinstance(leaf, spaces.Box)
             and leaf.dtype == np.uint8

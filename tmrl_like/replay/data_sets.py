@@ -19,6 +19,7 @@ from tmrl_like.delivery.sample_store import (
     read_file,
 )
 from tmrl_like.errors import CheckpointError, ConfigError
+from tmrl_like.replay.labels import labels_beside
 from tmrl_like.replay.minari import episodes_of, find_minari
 from tmrl_like.replay.streams import NO_TIMING, info_of
 from tmrl_like.types import Buffer, Sample
@@ -112,8 +113,8 @@ def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
 
     Raises:
         EncodingError: a sample holds something that cannot be stored; the message names the field.
-        ConfigError: the folder is in use or holds samples, or an episode does not begin with a
-            reset.
+        ConfigError: the folder is in use, holds samples or has labels beside it, or an episode does
+            not begin with a reset.
     """
     packets = _packets_of(buffers)
     files = iter(lambda: list(itertools.islice(packets, _FILE_PACKETS)), [])
@@ -138,7 +139,8 @@ def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
     """Write packets as a sample store, each file in one write; return the number of their samples.
 
     Raises:
-        ConfigError: the folder is in use or holds samples, or the disk does not accept them.
+        ConfigError: the folder is in use, holds samples or has labels beside it, or the disk does
+            not accept them.
     """
     refuse_taken(folder)
     with writing("the data set", folder):
@@ -168,9 +170,15 @@ def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
 
 
 def refuse_taken(folder: Path) -> None:
-    """Raise ConfigError if a folder holds a sample store."""
+    """Raise ConfigError if a folder holds a sample store, or if there are labels of an earlier one
+    beside it.
+    """
     if files_in(folder):
         raise ConfigError(f"{folder} holds samples already: choose another folder")
+    if (labels := labels_beside(folder)).exists():
+        raise ConfigError(
+            f"{labels} holds labels of an earlier data set: move it away, or choose another folder"
+        )
 
 
 def _stores_at(path: Path) -> list[Path]:

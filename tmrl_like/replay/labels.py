@@ -34,7 +34,8 @@ class Pictured(NamedTuple):
 
 
 def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
-    """Return the episodes of a data set, with the first picture of each observation.
+    """Return the episodes of a data set, with the first picture of each observation, by key in a
+    dict.
 
     Raises:
         ConfigError: there are no steps or no pictures, or pictures of several shapes.
@@ -61,10 +62,11 @@ def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
 
 
 def _place_of_picture(obs: Observation) -> tree.Path:
-    for path, leaf in tree.walk(obs):
-        is_picture = isinstance(leaf, np.ndarray) and leaf.dtype == np.uint8 and 2 <= leaf.ndim <= 4
-        if is_picture and sorted(leaf.shape)[-2] >= _SMALLEST_SIDE:
-            return tuple(path)
+    for path, leaf in tree.by_key(obs):
+        if isinstance(leaf, np.ndarray) and leaf.dtype == np.uint8 and 2 <= leaf.ndim <= 4:
+            sides = [leaf.shape[-2:], leaf.shape[-3:-1]][: leaf.ndim - 1]  # channels first, or last
+            if max(map(min, sides)) >= _SMALLEST_SIDE:
+                return tuple(path)
     raise ConfigError(
         "the data set has no pictures: expected in each observation an array uint8, [height, "
         "width], [height, width, channels] or [channels, height, width], with sides of "

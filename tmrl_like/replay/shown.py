@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import takewhile
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from tmrl_like.base import tree
 from tmrl_like.base.factories import replaced, taken_apart
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.contract import MemoryDataloading, MemoryFactory
@@ -14,19 +18,25 @@ from tmrl_like.replay.streams import recorded_episodes
 from tmrl_like.types import Action, Buffer, Observation
 from tmrl_like.wire.spaces import Space
 
-_NOT_NEEDED = {
+_INSTEAD = {
     "dataset_path": "",
     "demonstrations_path": "",
     "held_out": 0.0,
+    "takeovers": True,  # whatever a training does with them
 }
 
 
 class ShownStep(NamedTuple):
-    """A recorded step: the observation as an actor sees it, and the action that was taken."""
+    """A recorded step: the observation as an actor sees it, and the action that was taken.
+
+    Attributes:
+        raw_parts: how many of the last parts of `obs` are as the environment gave them.
+    """
 
     obs: Observation
     act: Action
     episode: int
+    raw_parts: int
 
 
 def shown_steps(
@@ -67,9 +77,9 @@ def shown_steps(
 
 
 def _bare(memory_cls: MemoryFactory) -> MemoryFactory:
-    """Return the factory of a memory, and of the one inside it, without what is not needed."""
+    """Return the factory of a memory, and of the one inside it, that shows all of a data set."""
     _, given = taken_apart(memory_cls)
-    plain: dict[str, Any] = {name: none for name, none in _NOT_NEEDED.items() if name in given}
+    plain: dict[str, Any] = {name: value for name, value in _INSTEAD.items() if name in given}
     if given.get("memory") is not None:  # else it is chosen by a class of the user's own
         plain["memory"] = _bare(given["memory"])
     return replaced(memory_cls, **plain)
@@ -79,9 +89,8 @@ def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:
     for item in range(len(memory)):
         transition = memory.get_transition(item)
         if memory.is_trainable(transition):
-            obs = transition[0]
-            yield ShownStep(
-                obs if memory.obs_preprocessor is None else memory.obs_preprocessor(obs),
-                transition[1],
-                episode,
-            )
+            raw, act, *_ = transition
+            obs = raw if memory.obs_preprocessor is None else memory.obs_preprocessor(raw)
+            pairs = zip(*(reversed([*tree.leaves(value)]) for value in (raw, obs)), strict=False)
+            raw_parts = len([*takewhile(lambda pair: np.array_equal(*pair), pairs)])
+            yield ShownStep(obs, act, episode, raw_parts)

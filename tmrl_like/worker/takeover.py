@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tmrl_like.base.factories import signature_of, taken_apart
 from tmrl_like.base.text import name_of, one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.envs.actions import typed_action
@@ -38,7 +39,8 @@ class Takeover:
         it takes other arguments.
 
         Args:
-            make: called with `action_space` and `default_action`.
+            make: called with `action_space`, `default_action` and, if it takes that,
+                `observation_space`.
             env: the environment that is driven; its log takes the lines of the control loop.
             in_tests: allow takeovers in test episodes as well.
         """
@@ -51,6 +53,8 @@ class Takeover:
         self._is_silent = False
         self._closing = threading.Event()
         known = {"action_space": env.env.action_space, "default_action": env.default_action}
+        if "observation_space" in signature_of(taken_apart(make)[0]).parameters:
+            known["observation_space"] = env.env.observation_space
         try:
             inspect.signature(make).bind(**known)
         except TypeError as error:

@@ -200,6 +200,18 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
     assert not robot.is_connected
 
 
+def test_an_arm_parked_beyond_the_goals_comes_in_by_no_more_than_a_goal_may_move(arm_tutorial):
+    robot = MagicMock(action_features=["joint_1.pos"], is_connected=True)
+    robot.get_observation.return_value = {"joint_1.pos": 90.0}
+    robot.send_action.side_effect = lambda action: action
+    task = arm_tutorial.ReachPose(lambda: robot)
+    task.reset()
+    for control in (0.0, 0.0, 1.0, -1.0):
+        task.send_control(np.float32([control]))
+    sent = [call.args[0]["joint_1.pos"] for call in robot.send_action.call_args_list]
+    assert sent == [86.0, 82.0, 78.0, 78.0]  # the last is as far as a goal may be from its joint
+
+
 def test_the_leader_arm_drives_while_somebody_moves_it(arm_tutorial, monkeypatch):
     clock, leader = Clock(10.0), MagicMock()
     monkeypatch.setattr(arm_tutorial, "time", SimpleNamespace(monotonic=clock))

@@ -85,7 +85,10 @@ class ReachPose(RealTimeGymInterface):
         (`max_relative_target`).
         """
         if control is not None:
-            goal = np.clip(self._goal + MAX_MOVE * control, -LIMIT, LIMIT)
+            # a joint that begins beyond the limits comes in, and no faster than it may move
+            low = np.minimum(-LIMIT, self._goal + MAX_MOVE)
+            high = np.maximum(LIMIT, self._goal - MAX_MOVE)
+            goal = np.clip(self._goal + MAX_MOVE * control, low, high)
             self._send(np.clip(goal, self._position - MAX_LEAD, self._position + MAX_LEAD))
 
     def get_obs_rew_terminated_info(self):

@@ -3,6 +3,8 @@
 import importlib
 import re
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -202,6 +204,23 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
         task.stop()
         assert robot.at == before  # the position seen last
     assert not robot.is_connected
+
+
+def test_a_stop_that_the_arm_does_not_hear_is_no_stop(arm_tutorial):
+    """Whoever asked for it would otherwise take back what stops the arm from outside."""
+    reads, is_over = threading.Event(), threading.Event()
+    robot = _Robot()
+    task = arm_tutorial.ReachPose(lambda: robot)
+    task.reset()
+    robot.get_observation = lambda: [reads.set(), is_over.wait(60), robot.at][-1]
+    with ThreadPoolExecutor() as pool:
+        hanging = pool.submit(task.get_obs_rew_terminated_info)
+        assert reads.wait(60)
+        with pytest.raises(TimeoutError, match="the bus hangs"):
+            task.stop()
+        is_over.set()
+        hanging.result()
+    task.stop()
 
 
 def test_an_arm_parked_beyond_the_goals_comes_in_by_no_more_than_a_goal_may_move(arm_tutorial):

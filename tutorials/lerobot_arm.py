@@ -105,11 +105,12 @@ class ReachPose(RealTimeGymInterface):
 
         Called by another thread, while the control thread may hang in a call of the bus.
         """
-        if self._bus.acquire(timeout=0.03):
-            try:
-                self._send(self._position)
-            finally:
-                self._bus.release()
+        if not self._bus.acquire(timeout=0.03):
+            raise TimeoutError("the bus hangs: the arm does not hear a stop")
+        try:
+            self._send(self._position)
+        finally:
+            self._bus.release()
 
     def close(self):
         if self._robot.is_connected:

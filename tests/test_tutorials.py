@@ -223,6 +223,16 @@ def test_a_stop_that_the_arm_does_not_hear_is_no_stop(arm_tutorial):
     task.stop()
 
 
+def test_a_stop_moves_no_arm_whose_position_is_not_known_yet(arm_tutorial):
+    robot = MagicMock(action_features=["joint_1.pos"], is_connected=True)
+    robot.get_observation.side_effect = ConnectionError("no answer")
+    task = arm_tutorial.ReachPose(lambda: robot)
+    with pytest.raises(ConnectionError):
+        task.reset()
+    task.stop()
+    robot.send_action.assert_not_called()
+
+
 def test_an_arm_parked_beyond_the_goals_comes_in_by_no_more_than_a_goal_may_move(arm_tutorial):
     robot = MagicMock(action_features=["joint_1.pos"], is_connected=True)
     robot.get_observation.return_value = {"joint_1.pos": 90.0}

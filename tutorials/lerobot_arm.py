@@ -55,7 +55,8 @@ class ReachPose(RealTimeGymInterface):
         self._joints = [name for name in self._robot.action_features if name.endswith(".pos")]
         self._bus = threading.RLock()  # LeRobot's bus takes one call at a time
         self._random = np.random.default_rng()
-        self._goal = self._position = self._pose = np.zeros(len(self._joints), np.float32)
+        self._goal = self._pose = np.zeros(len(self._joints), np.float32)
+        self._position = None  # before the first observation
         self.moves_hardware = getattr(self._robot, "moves_hardware", True)
 
     def get_observation_space(self):
@@ -105,6 +106,8 @@ class ReachPose(RealTimeGymInterface):
 
         Called by another thread, while the control thread may hang in a call of the bus.
         """
+        if self._position is None:  # nothing was sent yet, and any goal would move the arm
+            return
         if not self._bus.acquire(timeout=0.03):
             raise TimeoutError("the bus hangs: the arm does not hear a stop")
         try:

@@ -3,7 +3,10 @@
 import importlib
 import re
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -12,12 +15,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from kit.clocks import Clock
+from kit.clocks import LoopTime
 from kit.pythons import python
 
 from tmrl_like import load_policy
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.config.settings import Settings
+from tmrl_like.envs.clock import Clock
+from tmrl_like.envs.real_time import ClockedGym
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.policy_store import PolicyStore
@@ -174,14 +179,15 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
 ):
     robot = _Robot()
     with closing(arm_tutorial.ReachPose(lambda: robot)) as task:
-        (position, way), _ = task.reset(seed=0)
-        assert position.tolist() == [0.0, 0.0, 90.0]
+        (position, way, goal), _ = task.reset(seed=0)
+        assert position.tolist() == goal.tolist() == [0.0, 0.0, 90.0]
         terminated = False
         for _ in range(80):
             task.send_control(np.clip(way / arm_tutorial.MAX_MOVE, -1.0, 1.0))
             before = way
-            (position, way), reward, terminated, _ = task.get_obs_rew_terminated_info()
+            (position, way, goal), reward, terminated, _ = task.get_obs_rew_terminated_info()
             assert np.abs(way).max() <= np.abs(before).max()
+            assert goal.tolist() == [*robot.at.values()]
             if terminated:
                 break
         assert terminated
@@ -200,17 +206,56 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
     assert not robot.is_connected
 
 
+def test_a_stop_that_the_arm_does_not_hear_is_no_stop(arm_tutorial):
+    """Whoever asked for it would otherwise take back what stops the arm from outside."""
+    reads, is_over = threading.Event(), threading.Event()
+    robot = _Robot()
+    task = arm_tutorial.ReachPose(lambda: robot)
+    task.reset()
+    robot.get_observation = lambda: [reads.set(), is_over.wait(60), robot.at][-1]
+    with ThreadPoolExecutor() as pool:
+        hanging = pool.submit(task.get_obs_rew_terminated_info)
+        assert reads.wait(60)
+        with pytest.raises(TimeoutError, match="the bus hangs"):
+            task.stop()
+        is_over.set()
+        hanging.result()
+    task.stop()
+
+
+def test_a_stop_moves_no_arm_whose_position_is_not_known_yet(arm_tutorial):
+    robot = MagicMock(action_features=["joint_1.pos"], is_connected=True)
+    robot.get_observation.side_effect = ConnectionError("no answer")
+    task = arm_tutorial.ReachPose(lambda: robot)
+    with pytest.raises(ConnectionError):
+        task.reset()
+    task.stop()
+    robot.send_action.assert_not_called()
+
+
+def test_an_arm_parked_beyond_the_goals_comes_in_by_no_more_than_a_goal_may_move(arm_tutorial):
+    robot = MagicMock(action_features=["joint_1.pos"], is_connected=True)
+    robot.get_observation.return_value = {"joint_1.pos": 90.0}
+    robot.send_action.side_effect = lambda action: action
+    task = arm_tutorial.ReachPose(lambda: robot)
+    task.reset()
+    for control in (0.0, 0.0, 1.0, -1.0):
+        task.send_control(np.float32([control]))
+    sent = [call.args[0]["joint_1.pos"] for call in robot.send_action.call_args_list]
+    assert sent == [86.0, 82.0, 78.0, 78.0]  # the last is as far as a goal may be from its joint
+
+
 def test_the_leader_arm_drives_while_somebody_moves_it(arm_tutorial, monkeypatch):
-    clock, leader = Clock(10.0), MagicMock()
-    monkeypatch.setattr(arm_tutorial, "time", SimpleNamespace(monotonic=clock))
+    clock, leader = LoopTime(), MagicMock()
+    monkeypatch.setattr(arm_tutorial, "time", clock)
     where = leader.get_action.return_value = {"a.pos": 0.0, "b.pos": 0.0, "gripper.current": 7.0}
     driver = arm_tutorial.LeaderArm(None, None, lambda: leader)
-    obs = np.zeros(2, np.float32), np.float32([5.0, 5.0])
+    obs = *np.zeros((2, 2), np.float32), np.float32([6.0, 3.0]), np.float32([-1.0, -0.75])
     assert driver(obs) is None
-    where["a.pos"] = 2.0
-    assert driver(obs).tolist() == [0.5, 0.0]
+    where["a.pos"] = 4.0
+    assert driver(obs).tolist() == [0.25, 0.0]
     clock.now += 0.9
-    assert driver(obs).tolist() == [0.5, 0.0]
+    assert driver(obs).tolist() == [0.25, 0.0]
     clock.now += 0.2
     assert driver(obs) is None
     where["a.pos"] = 60.0
@@ -218,6 +263,27 @@ def test_the_leader_arm_drives_while_somebody_moves_it(arm_tutorial, monkeypatch
     driver.close()
     leader.connect.assert_called_once_with(calibrate=False)
     leader.disconnect.assert_called_once()
+
+
+@pytest.mark.parametrize("late", [0, 1])  # beside a control loop its answer is a step late
+def test_the_follower_comes_to_where_the_leader_arm_is_and_stays(arm_tutorial, monkeypatch, late):
+    time, leader = LoopTime(), MagicMock()
+    monkeypatch.setattr(arm_tutorial, "time", time)
+    where = leader.get_action.return_value = {"joint_1.pos": 0.0}
+    driver = arm_tutorial.LeaderArm(None, None, lambda: leader, give_back_after_s=60.0)
+    interface = partial(arm_tutorial.ReachPose, lambda: arm_tutorial.SimulatedArm(1))
+    config = {"interface": interface, "time_step_duration": 0.05, "start_obs_capture": 0.05}
+    env = ClockedGym(config, Clock(0.0, time.monotonic, time.sleep))
+    monkeypatch.setattr(arm_tutorial, "REACHED", 0.0)  # no pose ends the episode
+    obs, _ = env.reset(seed=0)
+    where["joint_1.pos"] = 20.0
+    answers, way = [np.zeros(1, np.float32)] * late, []
+    for _ in range(60):
+        answers.append(driver(obs))
+        obs, *_ = env.step(answers.pop(0))
+        way.append(float(obs[0][0]))
+    assert max(way) < 20.5
+    assert way[20:] == pytest.approx([20.0] * 40, abs=0.5)
 
 
 def test_joints_behind_ros_2_are_read_at_their_own_rate_and_stand_in_the_end(monkeypatch):

@@ -44,7 +44,8 @@ def so101_leader(**config):
 class ReachPose(RealTimeGymInterface):
     """Bring all joints to a pose that each reset draws.
 
-    Observation, each float32 [J]: the joints' positions, and the pose minus these positions.
+    Observation, each float32 [J]: the joints' positions, the pose minus these positions, and the
+    joints' goals.
     Action, float32 [J], -1 to 1: how far each joint's goal moves, as a share of `MAX_MOVE`.
     """
 
@@ -54,14 +55,13 @@ class ReachPose(RealTimeGymInterface):
         self._joints = [name for name in self._robot.action_features if name.endswith(".pos")]
         self._bus = threading.RLock()  # LeRobot's bus takes one call at a time
         self._random = np.random.default_rng()
-        self._goal = self._position = self._pose = np.zeros(len(self._joints), np.float32)
+        self._goal = self._pose = np.zeros(len(self._joints), np.float32)
+        self._position = None  # before the first observation
         self.moves_hardware = getattr(self._robot, "moves_hardware", True)
 
     def get_observation_space(self):
-        shape = (len(self._joints),)
-        return spaces.Tuple(
-            [spaces.Box(-180.0, 180.0, shape), spaces.Box(-2 * LIMIT, 2 * LIMIT, shape)]
-        )
+        bounds, shape = (180.0, 2 * LIMIT, 180.0), (len(self._joints),)
+        return spaces.Tuple([spaces.Box(-bound, bound, shape) for bound in bounds])
 
     def get_action_space(self):
         return spaces.Box(-1.0, 1.0, (len(self._joints),))
@@ -77,7 +77,7 @@ class ReachPose(RealTimeGymInterface):
             self._robot.connect(calibrate=False)
         self._pose = self._random.uniform(-LIMIT, LIMIT, len(self._joints)).astype(np.float32)
         obs = self._observe()
-        self._goal = self._position
+        obs[2] = self._goal = self._position
         return obs, {}
 
     def send_control(self, control):
@@ -85,7 +85,10 @@ class ReachPose(RealTimeGymInterface):
         (`max_relative_target`).
         """
         if control is not None:
-            goal = np.clip(self._goal + MAX_MOVE * control, -LIMIT, LIMIT)
+            # a joint that begins beyond the limits comes in, and no faster than it may move
+            low = np.minimum(-LIMIT, self._goal + MAX_MOVE)
+            high = np.maximum(LIMIT, self._goal - MAX_MOVE)
+            goal = np.clip(self._goal + MAX_MOVE * control, low, high)
             self._send(np.clip(goal, self._position - MAX_LEAD, self._position + MAX_LEAD))
 
     def get_obs_rew_terminated_info(self):
@@ -103,11 +106,14 @@ class ReachPose(RealTimeGymInterface):
 
         Called by another thread, while the control thread may hang in a call of the bus.
         """
-        if self._bus.acquire(timeout=0.03):
-            try:
-                self._send(self._position)
-            finally:
-                self._bus.release()
+        if self._position is None:  # nothing was sent yet, and any goal would move the arm
+            return
+        if not self._bus.acquire(timeout=0.03):
+            raise TimeoutError("the bus hangs: the arm does not hear a stop")
+        try:
+            self._send(self._position)
+        finally:
+            self._bus.release()
 
     def close(self):
         if self._robot.is_connected:
@@ -119,7 +125,8 @@ class ReachPose(RealTimeGymInterface):
         with self._bus:
             measured = self._robot.get_observation()
         self._position = np.float32([measured[joint] for joint in self._joints])
-        return [self._position, np.clip(self._pose - self._position, -2 * LIMIT, 2 * LIMIT)]
+        way = np.clip(self._pose - self._position, -2 * LIMIT, 2 * LIMIT)
+        return [self._position, way, self._goal]
 
     def _send(self, goal):
         with self._bus:
@@ -170,7 +177,12 @@ class LeaderArm:
         where, now = self._where(), time.monotonic()
         if np.abs(where - self._before).max() > self._moved:
             self._before, self._until = where, now + self._lasts_s
-        return np.clip((where - obs[0]) / MAX_MOVE, -1.0, 1.0) if now < self._until else None
+        if now >= self._until:
+            return None
+        # the last action was sent after the goals were observed. Half the way, because this answer
+        # may be a step late, and the whole way would then swing
+        goals = obs[2] + MAX_MOVE * obs[-1]
+        return np.clip(0.5 * (where - goals) / MAX_MOVE, -1.0, 1.0)
 
     def _where(self):
         return np.float32(

@@ -1,9 +1,12 @@
 """`tmrl-like record` makes data sets and laps."""
 
 import errno
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+from kit.failing import failing
 from tiny import actor_that_presses
 
 from tmrl_like.base.files import disk
@@ -117,11 +120,9 @@ def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
     ("given", "message"),
     [
         ("--env filmed.Circle --spacing -1", "--spacing is -1.0; expected more than 0"),
-        ("--env filmed.Circle --spacing 1000", "choose another spacing"),
         ("--env filmed.Circle --out .", "--out .: expected the name of a new file"),
         ("--env filmed.Still", "the lap did not end within 300 steps"),
         ("--env filmed.Driverless", "the driver failed: ValueError: no wheel ("),
-        ("--env filmed.Nowhere", "Nowhere does not report where it is"),
     ],
 )
 def test_a_mistake_in_recording_a_lap_leaves_no_file(
@@ -130,6 +131,35 @@ def test_a_mistake_in_recording_a_lap_leaves_no_file(
     monkeypatch.chdir(tmp_path)
     assert message in refused("record TINY --lap script --out way.npz", given)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lap_that_is_shorter_than_half_a_piece_is_kept_in_a_thousand_pieces(tmp_path, refused):
+    file = tmp_path / "way.npz"
+    said = refused("record TINY --env filmed.Circle --lap script --spacing 1000 --out", file)
+    assert "choose another spacing" in said
+    assert said.endswith(f"kept in {file}: 1001 points")
+    points = load_trajectory(file)
+    assert len(points) == 1001
+    assert np.linalg.norm(points, axis=1) == pytest.approx(10.0, abs=0.05)
+
+
+def test_a_lap_whose_file_cannot_be_written_is_kept_elsewhere(tmp_path, refused, monkeypatch):
+    (tmp_path / "full").mkdir()
+    is_there = lambda file, data: "full" in Path(file.name).parts  # noqa: E731
+    monkeypatch.setattr(disk, "write", failing(errno.ENOSPC, disk.write, is_there))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    said = refused("record TINY --env filmed.Circle --lap script --out", tmp_path / "full/way.npz")
+    (kept,) = tmp_path.glob("*/*.npz")
+    assert f"cannot be written to {tmp_path / 'full/way.npz'}: " in said
+    assert said.endswith(f"kept in {kept}: {len(load_trajectory(kept))} points")
+
+
+def test_nobody_drives_a_lap_in_an_environment_that_does_not_report_where_it_is(
+    tmp_path, refused, monkeypatch
+):
+    monkeypatch.setattr("filmed.Circle.step", lambda *_: pytest.fail("it moves"))
+    how = "record TINY --env filmed.Nowhere --lap script --out"
+    assert "Nowhere does not report where it is" in refused(how, tmp_path / "way.npz")
 
 
 def test_a_lap_that_was_recorded_before_is_kept(tmp_path, refused, monkeypatch):

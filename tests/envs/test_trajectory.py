@@ -68,6 +68,17 @@ def test_far_from_the_way_nothing_is_passed():
     assert reward([9.0, 2.1])[0] == 0.0
 
 
+def test_a_lap_whose_end_one_step_can_reach_from_its_start_is_refused():
+    turn = np.linspace(0.0, 2 * np.pi + 0.1, 200)  # until just past the start
+    lap = resample(6.0 * np.stack([np.cos(turn), np.sin(turn)], axis=1), 1.0)
+    with one_line("forward_limit is 38; expected at most 19, half of .*--spacing"):
+        judge(lap, forward_limit=38)
+    reward = judge(lap, forward_limit=19)
+    rewards, ends = zip(*map(reward, lap), strict=True)
+    assert ends.index(True) == sum(rewards) == 38
+    judge(line(5), forward_limit=38)  # its ends are far from each other
+
+
 def test_info_says_where_on_the_way_one_is():
     reward = TrajectoryReward(2 * line(31), half_width=6.65)
     for x, y, progress, potential in ((12, 6.65, 0.2, -1), (60, 0, 1, 0), (58, 0, 1, 0)):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -23,10 +24,13 @@ from tmrl_like.cli.test import picture_of
 from tmrl_like.cli.window import Window
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.envs.trajectory import resample, save_trajectory
+from tmrl_like.envs.way import Way
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.data_sets import refuse_taken, write_log
 from tmrl_like.types import Driver
+
+_PIECES = 1000  # of a lap that does not suit --spacing
 
 
 class RandomActor(ActorModule):
@@ -118,8 +122,21 @@ def _record_lap(arguments: Arguments) -> int:
         raise ConfigError(
             f"{env_cls.__name__} does not report where it is: expected info['position'], [2] or [3]"
         )
-    points = resample(positions, arguments.spacing)
-    save_trajectory(arguments.out, points)
+    problem = ""  # which must not cost what was driven
+    try:
+        points = resample(positions, arguments.spacing)
+    except ConfigError as error:
+        length = Way(positions).length
+        if not length:
+            raise
+        points, problem = resample(positions, length / _PIECES), str(error)
+    try:
+        save_trajectory(file, points)
+    except ConfigError as error:
+        file, problem = Path(tempfile.mkdtemp(prefix="lap-"), "lap.npz"), str(error)
+        save_trajectory(file, points)
+    if problem:
+        raise ConfigError(f"{problem}; kept in {file}: {len(points)} points")
     print(f"{file}: {len(points)} points from {len(positions)} positions")
     return 0
 
@@ -133,7 +150,7 @@ def _drive_lap(env: SupervisedEnv, driver: Driver, window: Window | None) -> lis
     positions = list[Any]()
     while True:
         positions.append(copy.deepcopy(info.get("position")))
-        if terminated:
+        if terminated or positions[0] is None:
             return positions
         if truncated:
             raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,9 @@ from gymnasium import spaces
 from tmrl_like.base import tree
 from tmrl_like.envs.actions import default_action
 from tmrl_like.errors import EnvironmentFaultError, expect
+
+_FLOAT64 = np.dtype(np.float64)
+_dtype_of = attrgetter("dtype")
 
 REWARD_TYPES = (float, np.float32, np.float64, np.float16)
 """The types of nearly all rewards."""
@@ -35,7 +39,6 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._converts = any(
             space.dtype == np.float64 for space in tree.leaves(env.observation_space)
         )
-        self._looks = 0  # at how many of the next observations it looks
         if self._converts:
             self.observation_space = _space_to_float32(env.observation_space)
         self.default_action = default_action(env)
@@ -53,7 +56,6 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see `gymnasium.Env.reset`."""
         obs, info = self.env.reset(seed=seed, options=options)
-        self._looks = 2
         return self._convert(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -75,10 +77,8 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         )
 
     def _convert(self, obs: Any) -> Any:
-        if self._looks:
-            # many environments return float64 although their space says float32, some in `step`
-            self._looks -= 1
-            self._converts |= any(np.asarray(leaf).dtype == np.float64 for leaf in tree.leaves(obs))
+        # many environments return float64 although their space says float32, some in a late step
+        self._converts = self._converts or _has_float64(obs)
         return tree.map_leaves(_to_float32, obs) if self._converts else obs
 
 
@@ -115,6 +115,20 @@ def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
             space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32
         )
     return space
+
+
+def _has_float64(obs: Any) -> bool:
+    """Whether an observation holds float64. Each step asks this, so it is no walk."""
+    if isinstance(obs, np.ndarray):
+        return bool(obs.dtype == _FLOAT64)
+    if isinstance(obs, dict):
+        obs = obs.values()
+    elif not isinstance(obs, tuple | list):
+        return np.asarray(obs).dtype == _FLOAT64
+    try:
+        return _FLOAT64 in map(_dtype_of, obs)
+    except AttributeError:  # not all of them are arrays
+        return any(map(_has_float64, obs))
 
 
 def _to_float32(value: Any) -> Any:

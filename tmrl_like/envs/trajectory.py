@@ -17,9 +17,10 @@ import numpy as np
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.options import AboveZero, Natural, Options, Positive, Reward
 from tmrl_like.envs.way import Points, Way, checked_points
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, expect
 
 _MOST_PIECES = 10_000_000
+_NEAR = 0.1  # of a way's length
 
 
 def resample(positions: Any, spacing: float) -> Points:
@@ -143,11 +144,19 @@ class TrajectoryReward(Way):
             half_width: half the road's width, the unit of the potential in `info`.
 
         Raises:
-            ConfigError: the points are not a way.
+            ConfigError: the points are not a way, or its end is near its start and one step could
+                pass all of it.
         """
         self._options, self._half_width = options, half_width
-        super().__init__(
-            points, options.forward_limit, options.backward_limit, options.max_distance
+        forward = options.forward_limit
+        super().__init__(points, forward, options.backward_limit, options.max_distance)
+        gap = float(np.linalg.norm(self._points[-1] - self._points[0]))
+        expect(
+            forward < self.last or gap > _NEAR * self.length,
+            "forward_limit",
+            forward,
+            f"at most {self.last // 2}, half of the points of this way, which ends near its start: "
+            "lower it, or record the way with a smaller --spacing",
         )
 
     def reset(self) -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from kit.clocks import LoopTime
 from kit.my_game import write_my_game
 from kit.pythons import python
 from kit.refusals import one_line
@@ -116,6 +117,21 @@ def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(
         while True:
             interface.get_obs_rew_terminated_info()
     assert keys_down() == 0
+
+
+def test_a_picture_that_stood_still_between_two_episodes_is_no_hang_where_a_restart_looks_at_it(
+    play, monkeypatch
+):
+    time = LoopTime()
+    monkeypatch.setattr("tmrl_like.envs.desktop.desktop_game.time", time)
+    monkeypatch.setattr(Screen, "grab", lambda *_: np.zeros((200, 320, 3), np.uint8))
+    interface = play(telemetry=None)
+    monkeypatch.setattr(interface, "begin_episode", interface.look)
+    for _ in range(2):
+        interface.reset()
+        time.now += 60.0
+    with pytest.raises(EnvironmentFaultError, match="the game hangs"):
+        interface.get_obs_rew_terminated_info()
 
 
 def test_without_the_focus_no_key_is_pressed_and_nothing_else_steers(play, monkeypatch):

@@ -221,6 +221,16 @@ def test_an_arm_that_nobody_drives_stands_until_the_next_reset():
         interface.reset()
 
 
+def test_an_arm_that_is_not_connected_needs_no_stop():
+    RobotInterface(SimulatedArm()).stop()  # each call of this driver would raise
+    interface = RobotInterface(arm := FakeArm())
+    interface.reset()
+    interface.close()
+    sent = len(arm.sent)
+    interface.stop()
+    assert len(arm.sent) == sent
+
+
 @needs_mujoco
 def test_the_tip_and_the_target_as_seen_from_it_are_where_mujoco_has_them():
     import mujoco

@@ -218,6 +218,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         with self._closed_by_errors():
             self._open()
             self.let_go()
+            self._frozen.reset()  # it may have stood still between two episodes
             self.begin_episode()
             self._images.clear()
             self._frozen.reset()

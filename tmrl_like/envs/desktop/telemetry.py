@@ -34,8 +34,6 @@ class Telemetry(Sensor[Record]):
     connection begins with a whole record.
     """
 
-    resumes_within_s = 2.0  # a game that loads a level sends nothing
-
     @in_ranges
     def __init__(
         self,
@@ -55,7 +53,8 @@ class Telemetry(Sensor[Record]):
             host: host on which the game runs.
             is_valid: tells whether a record is plausible; called in the receiving thread.
             hint: advice for the error message when no record arrives.
-            silent_after_s: seconds without a record after which the game counts as away.
+            silent_after_s: seconds without a record after which the game counts as away; more than
+                it takes to load a level, if it sends nothing meanwhile.
             first_within_s: seconds within which the first record must arrive.
 
         Raises:

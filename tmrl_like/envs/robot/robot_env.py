@@ -82,7 +82,7 @@ class RobotInterface(TaskInterface[RobotState]):
         self._driver, self._home_within_s = driver, home_within_s
         self.target_m = np.zeros(2, np.float32)
         self._position_rad = HOME_RAD
-        self._is_stopped = False
+        self._is_connected = self._is_stopped = False
 
     @property
     def moves_hardware(self) -> bool:
@@ -106,6 +106,7 @@ class RobotInterface(TaskInterface[RobotState]):
     def begin(self) -> RobotState:
         self._is_stopped = False
         self._driver.connect()
+        self._is_connected = True
         state = self._go_home()
         self.target_m = tip_m(self.random.uniform(*np.transpose(TARGETS_RAD)))
         return state
@@ -159,10 +160,12 @@ class RobotInterface(TaskInterface[RobotState]):
     def stop(self) -> None:
         """Stop the arm because nobody drives it, even on its way home."""
         self._is_stopped = True
-        self.send_control((0.0, 0.0))
+        if self._is_connected:
+            self.send_control((0.0, 0.0))
 
     def close(self) -> None:
         self._driver.close()
+        self._is_connected = False
 
     def _go_home(self) -> RobotState:
         """Move to where episodes begin. If the arm does not get there, stop it: something is in its

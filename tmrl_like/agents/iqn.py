@@ -27,7 +27,14 @@ from tmrl_like.agents.acceleration import (
 from tmrl_like.agents.iqn_network import IQNActor
 from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.agents.sharing import copy_shared, no_grad
-from tmrl_like.agents.shipped import Kept, Share, ShippedAgent, ShippedOptions, soft_update
+from tmrl_like.agents.shipped import (
+    Kept,
+    Share,
+    ShippedAgent,
+    ShippedOptions,
+    made_by,
+    soft_update,
+)
 from tmrl_like.agents.space_layout import Space
 from tmrl_like.base.options import AboveZero, NotNegative, Positive
 from tmrl_like.policies.actor import ActorModule
@@ -150,7 +157,7 @@ class IQNAgent(ShippedAgent):
         self.kappa, self.max_gradient_norm = o.kappa, o.max_gradient_norm
         self.epsilon, self.epsilon_boltzmann = o.epsilon, o.epsilon_boltzmann
         self.boltzmann_noise = o.boltzmann_noise
-        self.actor = actor_cls(observation_space, action_space)
+        self.actor = made_by("actor_cls", actor_cls, IQNActor, observation_space, action_space)
         self.actor.to_device(device)
         encoder = self.actor.encoder
         self.obs_norm = RunningNorm([encoder]) if encoder.normalizes else None

@@ -117,7 +117,7 @@ class IQNAgent(ShippedAgent):
 
     Attributes:
         actor_ema: the moving average of the actor, by which the workers act, exploring as well;
-            without `actor_polyak` the actor itself.
+            without `actor_polyak` they act by the actor itself.
         target: the target network.
     """
 
@@ -163,10 +163,8 @@ class IQNAgent(ShippedAgent):
         self.obs_norm = RunningNorm([encoder]) if encoder.normalizes else None
         self.target = no_grad(copy_shared(self.actor))
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
-        self.actor_ema = self.actor
-        if o.actor_polyak:
-            self.actor_ema = no_grad(copy_shared(self.actor))
-            self._flat_ema = Flat(self.actor_ema, self.actor)
+        self.actor_ema = no_grad(copy_shared(self.actor))
+        self._flat_ema = Flat(self.actor_ema, self.actor)
         self.optimizer = self._adam(self._flat, o.lr)
         if o.acceleration == "auto":
             self._step = accelerate(self._update, device, [self.optimizer], self._numbers)
@@ -189,9 +187,9 @@ class IQNAgent(ShippedAgent):
         return {"loss_quantiles": quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()}
 
     def get_actor(self) -> ActorModule:
-        """Return the moving average, or the actor in training if there is none."""
+        """Return the moving average, or the actor in training if none is wanted."""
         self._explore()
-        return self.actor_ema
+        return self.actor_ema if self.actor_polyak else self.actor
 
     @torch.no_grad()
     def _explore(self) -> None:
@@ -215,8 +213,7 @@ class IQNAgent(ShippedAgent):
         norm = torch.nn.utils.clip_grad_norm_([self._flat.parameter], self.max_gradient_norm)
         adam_step(self.optimizer)
         soft_update(self.polyak, self._flat_target.parameter, self._flat.parameter)
-        if self.actor_ema is not self.actor:
-            soft_update(self.actor_polyak, self._flat_ema.parameter, self._flat.parameter)
+        soft_update(self.actor_polyak, self._flat_ema.parameter, self._flat.parameter)
         z_BN = z_BN.detach()
         return {
             "loss_quantiles": loss.detach(),

@@ -574,7 +574,7 @@ class SACAgent(ShippedAgent):
     def _is_compilable(self) -> bool:
         """Whether the compiled step computes what this agent does."""
         page = (
-            *("_critic_loss", "_td_target"),
+            *("_critic_loss", "_td_target", "_values"),
             *("_actor_loss", "_sample", "_sample_smoothly", "_policy"),
         )
         return (

@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -169,7 +170,8 @@ class SACOptions(ShippedOptions):
             f"1 to {self.n_critics}",
         )
         target = self.target_entropy
-        expect(target is None or math.isfinite(target), "target_entropy", target, "a finite number")
+        is_number = isinstance(target, Real) and math.isfinite(target)
+        expect(target is None or is_number, "target_entropy", target, "a finite number or None")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from kit.boxes import picture
-from kit.learners import small, train
+from kit.learners import HIDDEN, small, train
 from test_as_before import BOX, OBS
 from torch.testing import assert_close
 
@@ -26,9 +26,11 @@ def crossq(acceleration="off", **options):
 
 
 @torch.no_grad()
-def test_plain_networks_do_what_those_in_training_do_once_they_renormalise():
+@pytest.mark.parametrize("hidden", [HIDDEN, ()], ids=str)
+def test_plain_networks_do_what_those_in_training_do_once_they_renormalise(hidden):
     torch.manual_seed(0)
-    made = crossq()
+    actor_cls = partial(SquashedGaussianActor, hidden_sizes=hidden)
+    made = crossq(actor_cls=actor_cls, critic_cls=CRITIC)
     for normed, plain in ((made.actor, made.plain_actor), (made.critic, made.critic_target)):
         network = normed.network
         for parameter in (*network.gains, *network.offsets, network.bias):

@@ -136,6 +136,7 @@ def half_frozen(*both_spaces):
         (SACAgent, FREE, {"actor_cls": OwnActor}),
         (overriding("_td_target"), FREE, {}),
         (overriding("_critic_loss"), FREE, {}),
+        (overriding("_values"), FREE, {}),
         (overriding("_policy"), FREE, {}),
         (type("Mine", (CrossQAgent,), {}), FREE, {}),
         (SACAgent, picture(1, 16, 16), {}),

@@ -8,11 +8,22 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from kit.boxes import CAR, box
+from kit.fakes import LinearActor
 from kit.learners import HIDDEN, assert_same, batch_of, tensors_of, train
+from kit.refusals import one_line
 from test_as_before import CASES, COMPILED
 
-from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.agents import (
+    CategoricalActor,
+    DiscreteSACAgent,
+    EnsembleCritic,
+    IQNActor,
+    IQNAgent,
+    SACAgent,
+    SquashedGaussianActor,
+)
 from tmrl_like.agents.acceleration import leaves_of
 from tmrl_like.trainer.snapshot import load_object_state, object_state
 
@@ -87,3 +98,27 @@ def test_what_it_publishes_drives_a_workers_actor(make):
         obs = agent.observation_space.sample()
         np.testing.assert_array_equal(worker.act_(obs, test=True), published.act_(obs, test=True))
         assert agent.action_space.contains(worker.act_(obs, test=True))
+
+
+@pytest.mark.parametrize(
+    ("agent", "networks", "said"),
+    [
+        (SACAgent, {"actor_cls": LinearActor}, "actor_cls makes LinearActor; expected SamplingA"),
+        (DiscreteSACAgent, {"actor_cls": IQNActor}, "actor_cls makes IQNActor; expected Categ"),
+        (IQNAgent, {"actor_cls": CategoricalActor}, "actor_cls makes CategoricalActor; expected I"),
+        (
+            DiscreteSACAgent,
+            {"critic_cls": partial(EnsembleCritic, layer_norm=False)},
+            "critic_cls makes EnsembleCritic; expected DiscreteEnsembleCritic",
+        ),
+        (
+            DiscreteSACAgent,
+            {"actor_cls": lambda *both: IQNActor(*both)},
+            "actor_cls makes IQNActor; expected CategoricalActor",
+        ),
+    ],
+)
+def test_networks_that_it_cannot_train_are_refused_by_name(agent, networks, said):
+    act = box(1, 2) if agent is SACAgent else spaces.Discrete(3)
+    with one_line(said):
+        agent(box(1, 2), act, **networks)

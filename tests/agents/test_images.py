@@ -180,6 +180,30 @@ def test_a_user_s_critic_gets_whole_observations_and_the_actor_s_encoder_is_its_
     assert not any(map(torch.equal, before, pictures_of(agent.actor)))
 
 
+class ActorBySpeed(SquashedGaussianActor):
+    """A user's actor that reads the speed from the observation."""
+
+    def forward(self, obs):
+        mean, log_std = super().forward(obs)
+        return mean + obs["speed"], log_std
+
+
+class CriticBySpeed(EnsembleCritic):
+    """A user's critics that read the speed from the observation."""
+
+    def forward(self, obs, act):
+        return super().forward(obs, act) + obs["speed"][:, 0]
+
+
+@pytest.mark.parametrize("own", [{"actor_cls": ActorBySpeed}, {"critic_cls": CriticBySpeed}])
+def test_a_subclass_with_a_forward_of_its_own_gets_raw_observations_and_no_shared_encoder(own):
+    agent = make_agent(**own)
+    (metrics,) = train(agent, 1)
+    assert np.isfinite(list(metrics.values())).all()
+    with pytest.raises(ConfigError, match="with the networks that ship"):
+        encoder_of(agent)
+
+
 # -- shifts
 
 

@@ -1,5 +1,7 @@
 """Implicit quantiles: the losses, learning a known distribution, and exploration."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from tmrl_like.agents.iqn import quantile_huber_loss
 from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
+from tmrl_like.trainer.snapshot import load_object_state, object_state
 
 NUMBERS = box(1, 3)
 BOTH = spaces.Tuple((picture(1, 16, 16), NUMBERS))
@@ -161,6 +164,17 @@ def test_a_training_starts_from_the_policy_of_another(before, said, count):
         assert torch.equal(network(obs), first.actor_ema(obs))
     assert float(second.obs_norm.count) == count
     assert second.get_actor().behaviour[0] == 0.25
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.75, 0.0), (0.0, 0.75)])
+def test_a_training_goes_on_with_or_without_an_average_of_the_actor(before, after):
+    first, second = (IQNAgent(*SPACES, actor_cls=SMALL, actor_polyak=p) for p in (before, after))
+    train(first, 3)
+    load_object_state(second, copy.deepcopy(object_state(first)))
+    obs = batch_of(SPACES, 1).obs
+    assert torch.equal(second.actor(obs), first.actor(obs))
+    expected = first.get_actor() if after else first.actor
+    assert torch.equal(second.get_actor()(obs), expected(obs))
 
 
 @pytest.mark.parametrize(

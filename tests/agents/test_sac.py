@@ -247,7 +247,10 @@ USUAL = {"betas": (0.9, 0.999), "eps": 1e-8}
 OTHER = {"betas": (0.5, 0.6), "eps": 0.1}
 
 
-@pytest.mark.parametrize(("options", "before"), [(OTHER, USUAL), (USUAL, OTHER)])
+ENDS = {"betas": (0, 0), "eps": 1}
+
+
+@pytest.mark.parametrize(("options", "before"), [(OTHER, USUAL), (USUAL, OTHER), (ENDS, USUAL)])
 def test_a_training_continues_with_the_optimiser_s_options_of_the_restart(options, before):
     first, second = sac(**before), sac(**options)
     train(first, 2)
@@ -266,7 +269,8 @@ def test_a_training_continues_with_the_optimiser_s_options_of_the_restart(option
         ({"gamma": 1.5}, "gamma is 1.5; expected 0 to 1"),
         ({"entropy_coef": 0.0}, "entropy_coef is 0.0; expected more than 0"),
         ({"betas": (1.0, 0.9)}, "a number in betas is 1.0; expected 0 to below 1"),
-        ({"target_entropy": math.nan}, "target_entropy is nan; expected a finite number"),
+        ({"target_entropy": math.nan}, "target_entropy is nan; expected a finite number or None"),
+        ({"target_entropy": "auto"}, "target_entropy is 'auto'; expected a finite number or None"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name_with_what_is_expected(options, named):
@@ -306,9 +310,6 @@ def test_with_scaled_rewards_it_learns_the_same_whatever_their_unit(said):
     assert unscaled.actor.weights() != large_unit.actor.weights()
 
 
-def test_an_actor_that_cannot_sample_is_one_line():
-    spaces_of = box(1, 2), ACT
-    with pytest.raises(ConfigError, match="makes a LinearActor; expected a SamplingActor"):
-        SACAgent(*spaces_of, actor_cls=LinearActor)
+def test_smoothness_of_an_actor_without_means_is_one_line():
     with pytest.raises(ConfigError, match=r"smoothness is 0\.1; expected 0, or a SquashedGaussia"):
-        SACAgent(*spaces_of, actor_cls=Silent, smoothness=0.1)
+        SACAgent(box(1, 2), ACT, actor_cls=Silent, smoothness=0.1)

@@ -133,6 +133,20 @@ def test_an_actor_of_the_users_is_loaded_where_its_package_is_allowed(tmp_path):
         load_policy(path, allow="my_arm")
 
 
+class Forgetful(LinearActor):
+    """An actor that loses all of its observation in training."""
+
+    def act(self, obs, test=False):
+        return self.layer(torch.nn.functional.dropout(obs, 1.0, self.training)).numpy()
+
+
+def test_an_actor_that_was_trained_with_dropout_acts_without_it(tmp_path):
+    made, obs = Forgetful(OBS, box(9, 1)), np.ones(3, np.float32)
+    torch.nn.init.ones_(made.layer.weight)
+    assert made.act_(obs) == 0.0
+    assert load_policy(written(tmp_path / "p", made), allow=HERE).act(obs) == 3.0
+
+
 def test_what_the_file_could_not_say_may_be_given(tmp_path):
     actor = LinearActor(OBS, box(1, 1))
     path = written(tmp_path / "p", actor, lambda obs: obs, actor="its argument table is an array")

@@ -123,6 +123,36 @@ def test_of_the_critics_it_is_seen_whether_training_changes_what_they_say_and_lo
     assert figures.figures(one, batch())["critic_change"] > 1e-5
 
 
+class NormedActor(SquashedGaussianActor):
+    """A user's own actor, with batch normalisation."""
+
+    def __init__(self, *both_spaces):
+        super().__init__(*both_spaces)
+        self.norm = torch.nn.BatchNorm1d(3)
+
+    def forward(self, obs):
+        return super().forward(self.norm(obs))
+
+
+class NormedCritic(EnsembleCritic):
+    """User's own critics, with batch normalisation."""
+
+    def __init__(self, *both_spaces, **options):
+        super().__init__(*both_spaces, **options)
+        self.norm = torch.nn.BatchNorm1d(3)
+
+    def forward(self, obs, act):
+        return super().forward(self.norm(obs), act)
+
+
+def test_looking_changes_no_statistics_of_networks_of_ones_own():
+    one = SACAgent(OBSERVATIONS, ACTIONS, actor_cls=NormedActor, critic_cls=NormedCritic)
+    figures = ActorFigures().figures(one, batch())
+    assert figures.keys() >= {"critic_spread", "action_spread"}
+    for network in (one.actor, one.critic):
+        assert network.norm.num_batches_tracked == network.norm.running_mean.abs().sum() == 0
+
+
 def test_rewards_of_several_steps_are_those_of_one():
     figures = ActorFigures().figures(agent(gamma=0.9), batch(discount=torch.full((64,), 0.81)))
     assert figures["value_low"] == pytest.approx(-1 / 0.19)

@@ -328,13 +328,20 @@ def test_an_agent_without_an_actor_is_one_line(returned):
 
 
 class Scored(CountingAgent):
-    """An agent whose loss is the mean reward, and whose evaluation draws random numbers, too."""
+    """An agent whose loss is the mean reward, and whose evaluation draws random numbers and goes
+    through batch normalisation, too.
+    """
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.norm = torch.nn.BatchNorm1d(1)
 
     def train(self, batch):
         super().train(batch)
         return {"loss": batch.rew.mean() + 0.0 * torch.rand(())}
 
     def evaluate(self, batch):
+        self.norm(batch.rew[:, None])
         return {"loss": batch.rew.mean(), "noise": torch.rand(())}
 
 
@@ -360,6 +367,7 @@ def test_what_is_held_out_shows_in_the_rounds_and_changes_nothing_of_training(sh
     assert [record.get("loss_held_out") for record in records] == [1.0 if share else None] * 2
     assert [record["loss"] == 0.0 for record in records] == [share > 0] * 2
     assert records[0].get("noise_held_out") == records[1].get("noise_held_out")
+    assert to.agent.norm.num_batches_tracked == to.agent.norm.running_mean == 0
 
 
 # -- how it is made --------------------------------------------------------------------------------

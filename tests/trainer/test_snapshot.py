@@ -1,6 +1,7 @@
 """Checkpoints: what is restored, and what happens if one is damaged or cannot be written."""
 
 import copy
+import enum
 import random
 from collections import OrderedDict, defaultdict
 from typing import NamedTuple
@@ -20,10 +21,12 @@ from tmrl_like.base.files import disk
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
 from tmrl_like.trainer.checkpoint_file import FORMAT, Head, read_newest, remove_checkpoints
+from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.snapshot import (
     load_checkpoint,
     load_object_state,
     object_state,
+    share,
     take_snapshot,
 )
 
@@ -129,6 +132,66 @@ def test_a_training_goes_on_where_there_are_fewer_gpus(tmp_path, monkeypatch):
     assert len(restored) == 1
 
 
+class Phase(enum.IntEnum):
+    FIRST, LAST = 0, 1
+
+
+class Kind(str, enum.Enum):  # noqa: UP042 - whose str() is not its value
+    WARM, COLD = "warm", "cold"
+
+
+class Mean(NamedTuple):
+    value: float
+    count: int
+
+
+class Scheduled(CountingAgent):
+    """An agent with values of classes that derive from those of plain values."""
+
+    tunable = ("gamma",)
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.gamma, self.phase, self.kind = np.float64(0.98), Phase.FIRST, Kind.WARM
+        self.rates, self.device_name = {Phase.LAST: np.float32(0.5)}, np.str_("arm")
+        self.optimizer = torch.optim.SGD(self.actor.parameters(), lr=np.float64(0.25))
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: np.interp(step, [0, 10], [1.0, 0.0])
+        )
+
+    def state(self):
+        return self.phase, self.kind, self.rates, self.device_name, self.gamma
+
+    def change(self):
+        self.gamma, self.phase, self.kind = np.float64(0.5), Phase.LAST, Kind.COLD
+        self.rates, self.device_name = {Phase.FIRST: np.float32(0.25)}, np.str_("leg")
+        self.optimizer.param_groups[0]["lr"] = np.float64(0.125)
+        self.scheduler.mean = Mean(np.float64(0.5), np.int64(3))
+
+
+class SecondOfTwo(Alone):
+    """Ranks whose first one is where the second is."""
+
+    size, rank = 2, 1
+
+    def broadcast(self, data):
+        return data
+
+
+def test_values_of_derived_classes_are_restored_from_checkpoints_and_from_the_first_rank(tmp_path):
+    make = partial(training, agent_cls=Scheduled, max_training_steps_per_env_step=np.float64(2.0))
+    one, two = make(), make()
+    one.agent.change()
+    take_snapshot(one).write(tmp_path)
+    load_checkpoint(two, tmp_path)
+    assert two.agent.state() == one.agent.state()
+    assert (two.agent.phase.name, two.agent.kind.name) == ("LAST", "COLD")
+    assert two.agent.optimizer.param_groups[0]["lr"] == 0.125
+    assert two.agent.scheduler.mean == (0.5, 3)
+    share(two, SecondOfTwo())
+    assert two.agent.state() == one.agent.state()
+
+
 class Holder:
     """Stands for an agent, with a value that its script gives and one that it learns."""
 
@@ -158,11 +221,6 @@ def test_lists_that_changed_in_training_are_restored_and_arguments_are_the_new_s
 ):
     holder = restored(saved, current)
     assert (holder.gamma, holder.learnt) == (0.5, expected)
-
-
-class Mean(NamedTuple):
-    value: float
-    count: int
 
 
 @pytest.mark.parametrize(

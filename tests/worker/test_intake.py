@@ -210,6 +210,11 @@ def test_a_built_in_actor_is_not_asked_what_a_preprocessor_makes_nan_of(inproc_h
     worker.stop()
 
 
+def test_a_worker_s_actor_is_not_in_training():
+    with alone() as worker:
+        assert not worker.actor.training
+
+
 def test_sampling_the_probe_leaves_the_environments_random_numbers_alone():
     space = box(math.inf, 3)
     space.seed(7)

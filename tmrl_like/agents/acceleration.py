@@ -135,7 +135,8 @@ class FlatAdam(torch.optim.Adam):
         eps: float = 1e-8,
     ) -> None:
         """Make the state for a parameter."""
-        super().__init__([parameter], lr, betas, eps, fused=True)
+        beta1, beta2 = map(float, betas)  # torch takes no whole numbers
+        super().__init__([parameter], lr, (beta1, beta2), eps, fused=True)
         self.state[parameter] = {
             "step": torch.zeros((), device=parameter.device),
             "exp_avg": torch.zeros_like(parameter.data),

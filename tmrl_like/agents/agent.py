@@ -75,8 +75,9 @@ class TrainingAgent(Tunable, ABC):
         """Return the losses of `train`, under the same names, on a batch that is held out from
         training. The default returns none.
 
-        Must not change the agent. It may draw torch's random numbers, which are the same each time:
-        the schedule seeds their generators, and restores their state.
+        Must not change the agent, but for buffers of its modules (statistics of batches), which the
+        schedule restores. It may draw torch's random numbers, which are the same each time: the
+        schedule seeds their generators, and restores their state.
         """
         return {}
 

@@ -143,18 +143,20 @@ def fold(network: BatchNormMLP, into: MLP) -> None:
 
         s (W x) + t = (s W) x + t,    W (s x + t) = (W s) x + W t.
     """
-    lines = []
-    for gain, (mean, var) in zip(network.gains, network.running(), strict=True):
+    lines: list[Any] = []
+    offsets = 0.0, *network.offsets
+    for gain, (mean, var), offset in zip(network.gains, network.running(), offsets, strict=True):
         scale = gain * (var + EPS).rsqrt()
-        lines.append((scale, -mean * scale))
+        lines.append((scale, -mean * scale + offset))
+    lines.append((1.0, network.bias))
     (scale_I, shift_I), *behind = lines
-    for i, (layer, (scale_H, shift_H)) in enumerate(zip(into.hidden, behind, strict=True)):
-        weight_NIH, bias_N1H = network.weights[i] * scale_H, shift_H + network.offsets[i]
+    for i, layer in enumerate([*into.hidden, into.head]):
+        scale_O, bias_N1O = behind[i]
+        weight_NIO = network.weights[i] * scale_O
         if i == 0:
-            bias_N1H = bias_N1H + torch.bmm(shift_I, weight_NIH)
-            weight_NIH = weight_NIH * scale_I.mT
-        _write(layer, weight_NIH, bias_N1H)
-    _write(into.head, network.weights[-1], network.bias)
+            bias_N1O = bias_N1O + torch.bmm(shift_I, weight_NIO)
+            weight_NIO = weight_NIO * scale_I.mT
+        _write(layer, weight_NIO, bias_N1O)
 
 
 def _write(layer: Any, weight_NIO: Tensor, bias_N1O: Tensor) -> None:

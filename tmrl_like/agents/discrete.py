@@ -113,6 +113,7 @@ class DiscreteSACAgent(SACAgent):
 
     _default_actor = CategoricalActor
     _default_critic = DiscreteEnsembleCritic
+    _kinds = CategoricalActor, DiscreteEnsembleCritic
 
     def _usual_entropy(self) -> float:
         return _SHARE_OF_ENTROPY * float(np.log(action_categories(self.action_space)[0]).sum())

@@ -27,7 +27,14 @@ from tmrl_like.agents.acceleration import (
 from tmrl_like.agents.iqn_network import IQNActor
 from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.agents.sharing import copy_shared, no_grad
-from tmrl_like.agents.shipped import Kept, Share, ShippedAgent, ShippedOptions, soft_update
+from tmrl_like.agents.shipped import (
+    Kept,
+    Share,
+    ShippedAgent,
+    ShippedOptions,
+    made_by,
+    soft_update,
+)
 from tmrl_like.agents.space_layout import Space
 from tmrl_like.base.options import AboveZero, NotNegative, Positive
 from tmrl_like.policies.actor import ActorModule
@@ -110,7 +117,7 @@ class IQNAgent(ShippedAgent):
 
     Attributes:
         actor_ema: the moving average of the actor, by which the workers act, exploring as well;
-            without `actor_polyak` the actor itself.
+            without `actor_polyak` they act by the actor itself.
         target: the target network.
     """
 
@@ -150,16 +157,14 @@ class IQNAgent(ShippedAgent):
         self.kappa, self.max_gradient_norm = o.kappa, o.max_gradient_norm
         self.epsilon, self.epsilon_boltzmann = o.epsilon, o.epsilon_boltzmann
         self.boltzmann_noise = o.boltzmann_noise
-        self.actor = actor_cls(observation_space, action_space)
+        self.actor = made_by("actor_cls", actor_cls, IQNActor, observation_space, action_space)
         self.actor.to_device(device)
         encoder = self.actor.encoder
         self.obs_norm = RunningNorm([encoder]) if encoder.normalizes else None
         self.target = no_grad(copy_shared(self.actor))
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
-        self.actor_ema = self.actor
-        if o.actor_polyak:
-            self.actor_ema = no_grad(copy_shared(self.actor))
-            self._flat_ema = Flat(self.actor_ema, self.actor)
+        self.actor_ema = no_grad(copy_shared(self.actor))
+        self._flat_ema = Flat(self.actor_ema, self.actor)
         self.optimizer = self._adam(self._flat, o.lr)
         if o.acceleration == "auto":
             self._step = accelerate(self._update, device, [self.optimizer], self._numbers)
@@ -182,9 +187,9 @@ class IQNAgent(ShippedAgent):
         return {"loss_quantiles": quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()}
 
     def get_actor(self) -> ActorModule:
-        """Return the moving average, or the actor in training if there is none."""
+        """Return the moving average, or the actor in training if none is wanted."""
         self._explore()
-        return self.actor_ema
+        return self.actor_ema if self.actor_polyak else self.actor
 
     @torch.no_grad()
     def _explore(self) -> None:
@@ -208,8 +213,7 @@ class IQNAgent(ShippedAgent):
         norm = torch.nn.utils.clip_grad_norm_([self._flat.parameter], self.max_gradient_norm)
         adam_step(self.optimizer)
         soft_update(self.polyak, self._flat_target.parameter, self._flat.parameter)
-        if self.actor_ema is not self.actor:
-            soft_update(self.actor_polyak, self._flat_ema.parameter, self._flat.parameter)
+        soft_update(self.actor_polyak, self._flat_ema.parameter, self._flat.parameter)
         z_BN = z_BN.detach()
         return {
             "loss_quantiles": loss.detach(),

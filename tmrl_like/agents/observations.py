@@ -132,9 +132,11 @@ def encoders_of(networks: Iterable[nn.Module]) -> list[Encoder]:
 def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
     """Let networks of one space share the first one's encoders of images, and return these.
 
-    Return None, and change nothing, if a network has no `Encoder` that sees pictures of this space.
+    Return None, and change nothing, if a network has no `Encoder` that sees pictures of this space,
+    or a `forward` of the user's, which gets raw observations.
     """
-    encoders = [encoder for encoder in encoders_of(networks) if encoder.sees_pictures]
+    ours = [net for net in networks if type(net).forward.__module__.startswith("tmrl_like.")]
+    encoders = [encoder for encoder in encoders_of(ours) if encoder.sees_pictures]
     if len(encoders) < len(networks) or any(
         encoder.space != encoders[0].space for encoder in encoders
     ):

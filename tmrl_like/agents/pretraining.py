@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import backward
-from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.agents.images import PictureEncoder
-from tmrl_like.agents.observations import Encoder
+from tmrl_like.agents.observations import Encoder, encoders_of
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.weight_file import (
@@ -31,17 +31,17 @@ _HIDDEN = 256
 
 
 def encoder_of(agent: TrainingAgent) -> Encoder:
-    """Return the encoder by which all networks of an agent see pictures. Raise ConfigError if the
-    agent has none.
+    """Return an encoder whose encoders of pictures all networks of an agent share. Raise
+    ConfigError if there is none.
     """
-    encoder = getattr(getattr(agent, "critic", None), "encoder", None)
-    if not (isinstance(encoder, Encoder) and encoder.sees_pictures):
+    encoders = encoders_of(modules_of(agent).values())
+    if len({encoder.images for encoder in encoders if encoder.sees_pictures}) != 1:
         raise ConfigError(
             f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: "
             "that takes an observation space with pictures, and SACAgent, REDQAgent or "
             "DiscreteSACAgent with the networks that ship"
         )
-    return encoder
+    return encoders[0]
 
 
 def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iterator[float]:

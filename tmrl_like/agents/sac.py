@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -41,7 +42,7 @@ from tmrl_like.agents.observations import Encoder, RunningNorm, encoders_of, sha
 from tmrl_like.agents.pretraining import encoder_of, load_encoder
 from tmrl_like.agents.returns import ReturnScale
 from tmrl_like.agents.sharing import copy_shared, no_grad
-from tmrl_like.agents.shipped import ShippedAgent, ShippedOptions, soft_update
+from tmrl_like.agents.shipped import ShippedAgent, ShippedOptions, made_by, soft_update
 from tmrl_like.agents.space_layout import Space, action_bounds
 from tmrl_like.base import tree
 from tmrl_like.base.factories import MISSING, completed
@@ -169,7 +170,8 @@ class SACOptions(ShippedOptions):
             f"1 to {self.n_critics}",
         )
         target = self.target_entropy
-        expect(target is None or math.isfinite(target), "target_entropy", target, "a finite number")
+        is_number = isinstance(target, Real) and math.isfinite(target)
+        expect(target is None or is_number, "target_entropy", target, "a finite number or None")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -520,6 +522,7 @@ class SACAgent(ShippedAgent):
 
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
+    _kinds: tuple[type[ActorModule], type[Any]] = SamplingActor, nn.Module
     _shares_pictures = False  # whether all networks share one picture encoder
     _flat_average: Flat | None = None  # of a built-in actor
 
@@ -527,17 +530,14 @@ class SACAgent(ShippedAgent):
         self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]
     ) -> None:
         spaces = self.observation_space, self.action_space
-        self.actor = actor_cls(*spaces)
-        if type(self)._sample is SACAgent._sample and not isinstance(self.actor, SamplingActor):
-            made = type(self.actor).__name__
-            raise ConfigError(
-                f"actor_cls makes a {made}; expected a SamplingActor, which has `sample`"
-            )
+        of_actor, of_critic = self._kinds
+        self.actor = made_by("actor_cls", actor_cls, of_actor, *spaces)
         self.actor.to_device(self.device)
         critic_cls = completed(
             critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING)
         )
-        self.critic = critic_cls(*spaces, n_critics=self.n_critics).to(self.device)
+        critic = made_by("critic_cls", critic_cls, of_critic, *spaces, n_critics=self.n_critics)
+        self.critic = critic.to(self.device)
         normalizing = [
             encoder
             for encoder in encoders_of((self.actor, self.critic))
@@ -576,7 +576,7 @@ class SACAgent(ShippedAgent):
     def _is_compilable(self) -> bool:
         """Whether the compiled step computes what this agent does."""
         page = (
-            *("_critic_loss", "_td_target"),
+            *("_critic_loss", "_td_target", "_values"),
             *("_actor_loss", "_sample", "_sample_smoothly", "_policy"),
         )
         return (

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from msgspec import Meta
-from torch import Tensor
+from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import Flat, FlatAdam, Step
 from tmrl_like.agents.agent import Averaging, TrainingAgent
 from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.agents.space_layout import Space
+from tmrl_like.base.factories import Factory, taken_apart
 from tmrl_like.base.options import AboveZero, Options
+from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
 
 Share = Annotated[float, Meta(ge=0, le=1)]
+M = TypeVar("M", bound=nn.Module)
 Kept = Annotated[float, Meta(ge=0, lt=1)]  # share of a moving average that an update keeps
 
 
@@ -95,6 +98,19 @@ class ShippedAgent(TrainingAgent):
     def get_actor(self) -> ActorModule:
         """Return the actor in training, whose parameters change with each step."""
         return self.actor
+
+
+def made_by(name: str, factory: Factory, kind: type[M], *spaces: Space, **options: Any) -> M:
+    """Return the network that a factory makes, which is the argument `name`; raise ConfigError if
+    the network is not of this kind.
+    """
+    made: Any = taken_apart(factory)[0]
+    if not isinstance(made, type) or issubclass(made, kind):  # others may refuse the spaces
+        network = factory(*spaces, **options)
+        if isinstance(network, kind):
+            return network
+        made = type(network)
+    raise ConfigError(f"{name} makes {made.__name__}; expected {kind.__name__} or a subclass")
 
 
 def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:

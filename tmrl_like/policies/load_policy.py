@@ -139,6 +139,8 @@ def load_policy(
             factory, target = _factory_of(code, allow)
             obs_preprocessor = factory() if isinstance(target, type) else factory
         made = actor(observation_space=observation_space, action_space=action_space)
+        if hasattr(made, "eval"):  # not without torch
+            made.eval()
         PolicyProbe(observation_space, action_space, obs_preprocessor).load(made, weights)
     except (ConfigError, PolicyError, OSError) as error:
         raise PolicyError(f"{path}: {error}") from None

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
-from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.agents.ensemble import EnsembleMLP
 from tmrl_like.agents.models import SamplingActor
 from tmrl_like.agents.observations import Encoder
@@ -86,7 +86,7 @@ class LearningWatch(Listener):
         held_out = self._memory.sample_held_out()
         if held_out is not None:
             # so that training draws the same numbers as without this
-            with same_noise(self._agent.device):
+            with same_noise(self._agent.device, *modules_of(self._agent).values()):
                 losses = self._agent.evaluate(held_out)
             record |= {f"{name}_held_out": float(loss) for name, loss in losses.items()}
         done = record["training_steps_total"] + record["env_steps_total"]
@@ -182,7 +182,7 @@ class ActorFigures:
         act = tree.map_leaves(lambda leaf: leaf[:_PROBED], batch.act)
         self._first = first_obs, first_act = self._first or (obs, act)
         if isinstance(agent, SACAgent) and isinstance(agent.critic, EnsembleMLP):
-            with same_noise(agent.device):
+            with same_noise(agent.device, agent.critic_frozen):
                 # a critic with batch normalisation would learn from what it is asked
                 figures["critic_spread"] = float(agent.critic_frozen(obs, act).std(1).min())
                 values = agent.critic_frozen(first_obs, first_act)
@@ -244,19 +244,22 @@ def _sample(actor: SamplingActor, obs: Observation) -> torch.Tensor:
     """Return sampled actions [B, A], in half ranges of the action space."""
     space = actor.action_space
     assert isinstance(space, spaces.Box)
-    with same_noise(actor.device):
+    with same_noise(actor.device, actor):
         act = actor.sample(obs)[0].float().cpu()
     return (act / torch.as_tensor((space.high - space.low) / 2)).reshape(len(act), -1)
 
 
 @contextlib.contextmanager
-def same_noise(device: str) -> Iterator[None]:
+def same_noise(device: str, *networks: torch.nn.Module) -> Iterator[None]:
     """Within the block, let torch draw the same numbers each time, without affecting those of
-    training.
+    training. After it, restore the networks' buffers, which may be statistics of batches.
     """
+    kept = [(buffer, buffer.clone()) for network in networks for buffer in network.buffers()]
     with torch.random.fork_rng([device] if device.startswith("cuda") else []):
         torch.manual_seed(0)
         yield
+    for buffer, before in kept:
+        buffer.copy_(before)
 
 
 def known_figures(agent: TrainingAgent, memory: MemoryDataloading, num_ranks: int) -> Figures:

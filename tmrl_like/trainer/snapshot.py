@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import io
 import logging
 import random
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,7 +22,7 @@ import torch
 
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
-from tmrl_like.base.tree import map_leaves
+from tmrl_like.base.tree import is_leaf
 from tmrl_like.errors import CheckpointError
 from tmrl_like.trainer.checkpoint_file import (
     FORMAT,
@@ -64,12 +66,7 @@ def take_snapshot(training: TrainingOffline, run: str = "", unstored_samples: in
             this checkpoint.
     """
     head = Head(FORMAT, 0, run, training.total_updates, training.epoch, training.elapsed_s)
-    state = _state_of(training) | {"unstored_samples": unstored_samples}
-    state = map_leaves(
-        lambda leaf: leaf.detach().to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf,
-        state,
-    )
-    return Snapshot(head, state)
+    return Snapshot(head, _state_of(training) | {"unstored_samples": unstored_samples})
 
 
 def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
@@ -120,7 +117,7 @@ def share(training: TrainingOffline, ranks: Alone) -> None:
 
 
 def _state_of(training: TrainingOffline) -> State:
-    return {
+    parts = {
         "agent": object_state(training.agent),
         "training": training.state_dict(),
         "kept": vars(training.kept) | {"receipts": ()},  # the stored samples say them
@@ -130,6 +127,26 @@ def _state_of(training: TrainingOffline) -> State:
         "numpy_rng": _encoded(np.random.get_state(legacy=False)),
         "memory_rng": _encoded(training.memory.rng.bit_generator.state),
     }
+    state: State = _plain(parts)
+    return state
+
+
+def _plain(value: Any) -> Any:
+    """Copy a value; numpy's scalars and instances of derived classes become plain values, since
+    torch would write them and not read them again.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(part) for key, part in value.items()}
+    if not is_leaf(value):
+        return (list if isinstance(value, list) else tuple)(map(_plain, value))
+    if isinstance(value, np.generic):
+        return value.item()
+    for kind in (int, float, str, bytes):
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return kind.__getnewargs__(value)[0]  # type: ignore[arg-type]
+    return value
 
 
 def _restore(training: TrainingOffline, state: State) -> None:
@@ -242,6 +259,8 @@ def _restored(current: Any, saved: Any) -> Any:
             return saved.to(current.device)
         with torch.no_grad():
             return current.copy_(saved)
+    if isinstance(current, enum.Enum) and saved is not None:
+        return type(current)(saved)
     return saved
 
 

@@ -140,6 +140,8 @@ class Parts:
             observation_space=env.observation_space, action_space=env.action_space
         )
         actor = actor.to_device(self._options.device)
+        if hasattr(actor, "eval"):  # not without torch
+            actor.eval()
         return actor.in_numpy() or actor
 
     def _make_takeover(self, env: SupervisedEnv) -> Takeover | None:

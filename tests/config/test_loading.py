@@ -235,6 +235,13 @@ def test_the_printed_configuration_is_complete_and_means_the_same(file, tmp_path
     assert as_yaml(load_experiment(again).as_data()) == printed
 
 
+@pytest.mark.parametrize("value", ["12e4", "1E-3", "12", "on", "null", "~", "", "a: b", 12e4, 1e-9])
+def test_printed_text_stays_text_and_a_number_a_number(value):
+    again = parse_document(as_yaml({"a": value, "b": [value]}), "x").data
+    assert again == {"a": value, "b": [value]}
+    assert type(again["a"]) is type(value)
+
+
 def test_the_printed_configuration_leaves_a_compressor_to_the_memory_as_the_file_does():
     experiment = load_experiment("drone")
     assert experiment.compressor is not None

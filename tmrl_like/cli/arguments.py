@@ -113,10 +113,19 @@ class Arguments(argparse.Namespace):
 
         Raises:
             ConfigError: it cannot be read, or a key or value is wrong; one line with file and line.
+                Or a run would not go on in the folder that `place` names.
         """
         from tmrl_like.experiment import experiment_of
 
-        return experiment_of(self.found.open(self.overrides))
+        made = experiment_of(self.found.open(self.overrides))
+        run, folder = self.found.run, made.paths.folder
+        goes_on = self.command in ("run", "trainer") and ("run_name",) not in dict(self.overrides)
+        if run is not None and goes_on and run.resolve() != folder.resolve():
+            raise ConfigError(
+                f"{self.place} is not {folder}, where the run {made.run_name} is trained: move the "
+                "folder there, or start another run: --run_name NAME"
+            )
+        return made
 
 
 def parse(argv: Sequence[str]) -> Arguments | int:

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from cli_commands import TINY
+from kit.pythons import python
 from mistakes import MISTAKES
 from tiny import actor_that_presses
 
@@ -170,6 +171,13 @@ def test_a_command_may_be_interrupted_while_it_is_loaded(typed, monkeypatch):
     monkeypatch.delitem(sys.modules, "tmrl_like.cli.app")
     monkeypatch.setattr(sys, "meta_path", [Interrupted()])
     typed("runs", code=130)
+
+
+@pytest.mark.parametrize("module", ["check", "clone", "learn_success", "record", "train"])
+def test_numpy_is_not_loaded_by_torch_which_would_swallow_ctrl_c(module):
+    code = f"import sys, tmrl_like.cli.{module}; print(*sys.modules)"
+    loaded = python("-c", code)[0].split()  # in the order in which loading ended
+    assert loaded.index("numpy") < loaded.index("torch._utils")
 
 
 class Interrupted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy  # noqa: F401 -- before torch, which swallows a Ctrl-C while it loads numpy
 import torch
 
 from tmrl_like.agents.cloning import Shown, clone

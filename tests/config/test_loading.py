@@ -4,6 +4,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import parts_for_tests as parts
 import pytest
 import yaml
@@ -119,6 +120,16 @@ def test_what_other_parts_know_the_memory_need_not_be_told(file):
     file.write_text(ENV_AND_MEMORY)
     assert load_experiment(file, parts=WORKERS_PARTS).compressor == DropHistory(3)
     assert load_experiment(file).as_data()["memory"]["init_args"]["act_buf_len"] == 3
+
+
+def test_what_the_memory_was_told_may_be_numbers_of_numpy(file, monkeypatch):
+    file.write_text(ENV_AND_MEMORY)
+    said = {"act_buf_len": np.int64(3), "time_step_duration": np.float64(0.05)}
+    monkeypatch.setattr(
+        "tmrl_like.envs.drone.DroneEnv.memory_arguments", staticmethod(lambda arguments: said)
+    )
+    printed = yaml.safe_load(as_yaml(load_experiment(file).as_data()))["memory"]["init_args"]
+    assert {name: printed[name] for name in said} == said
 
 
 def test_of_an_environment_that_is_elsewhere_the_memory_must_be_told(file):

@@ -175,6 +175,10 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:
         return True
 
+    def represent_data(self, data: Any) -> yaml.Node:
+        # an environment may tell the memory numbers of numpy
+        return super().represent_data(data.tolist() if hasattr(data, "tolist") else data)
+
 
 _Dumper.add_representer(
     list,

@@ -1,5 +1,6 @@
 """`tmrl-like runs` and `test --interval`: which runs there are, and how good they are."""
 
+import os
 import re
 
 import numpy as np
@@ -55,6 +56,19 @@ def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, store, mo
     assert rows["tiny"] == ["TinyEnv", "2026-11-23", "11:04", "2.0", "300", "3", "5", "done"]
     assert (rows["live"][-1], rows["killed1"][-2:]) == ("running", ["-", "killed"])
     assert "empty" not in rows
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there a link needs a right that few users have")
+@pytest.mark.parametrize("moved", ["runs", "runs/live"])
+def test_a_run_behind_a_link_is_the_run_of_the_links_name(moved, typed, own_home, tmp_path):
+    paths = Settings(run_name="live").paths
+    trained("live", ended="")
+    folder = own_home / ".tmrl_like" / moved
+    folder.symlink_to(folder.rename(tmp_path / "large"))
+    with use_run(paths, "trainer"):
+        for place in ([], ["live"], [paths.folder]):
+            assert rows_of(typed("runs", *place).out)["live"][-1] == "running"
+    assert "run_name: live" in typed("config live").out
 
 
 def test_a_damaged_policy_hides_no_run(typed, store):

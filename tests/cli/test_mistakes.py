@@ -3,12 +3,14 @@ by an exit code.
 """
 
 import contextlib
+import errno
 import io
 import re
 import sys
 
 import pytest
 from cli_commands import TINY
+from kit.pythons import python
 from mistakes import MISTAKES
 from tiny import actor_that_presses
 
@@ -172,6 +174,13 @@ def test_a_command_may_be_interrupted_while_it_is_loaded(typed, monkeypatch):
     typed("runs", code=130)
 
 
+@pytest.mark.parametrize("module", ["check", "clone", "learn_success", "record", "train"])
+def test_numpy_is_not_loaded_by_torch_which_would_swallow_ctrl_c(module):
+    code = f"import sys, tmrl_like.cli.{module}; print(*sys.modules)"
+    loaded = python("-c", code)[0].split()  # in the order in which loading ended
+    assert loaded.index("numpy") < loaded.index("torch._utils")
+
+
 class Interrupted:
     """A finder of modules during which Ctrl-C is pressed."""
 
@@ -185,6 +194,23 @@ def test_output_may_be_closed(command_line, monkeypatch):
     assert command_line("run", "no_such_file.yaml") == 2
     with contextlib.closing(sys.stdout), contextlib.closing(sys.stderr):
         assert command_line("test", TINY, "--untrained", "--episodes", "1") == 0
+
+
+class Full(io.StringIO):
+    """A standard output whose disk is full."""
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_key_that_cannot_be_printed_is_revoked(refused, typed, tmp_path, monkeypatch):
+    invite = ("keys invite robot1 --keys-dir", tmp_path / "keys")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Full())
+        error = refused(*invite)
+    assert "cannot write the key to standard output: No space left on device" in error
+    assert "robot1" not in typed("keys list --keys-dir", tmp_path / "keys").out
+    typed(*invite)
 
 
 class Terminal:

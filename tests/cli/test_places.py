@@ -62,6 +62,20 @@ def test_a_run_stands_for_the_experiment_that_it_was_trained_with_in_every_comma
     assert (experiment.run_name, experiment.seed, experiment.trainer.rounds) == ("arm", 77, 7)
 
 
+@pytest.mark.parametrize("command", ["run", "run --in-process", "trainer"])
+def test_a_run_goes_on_in_the_data_folder_alone(command, run_folder, tmp_path, refused, typed):
+    given = [*command.split(), tmp_path / "arm"]
+    shutil.copytree(run_folder, tmp_path / "arm")
+    error = refused(*given)
+    assert f"{tmp_path / 'arm'} is not {run_folder}, where the run arm is trained" in error
+    assert "move the folder there, or start another run: --run_name NAME" in error
+    assert parse(list(map(str, [*given, "--run_name", "leg"]))).experiment.run_name == "leg"
+    assert parse([*command.split(), str(run_folder)]).experiment.run_name == "arm"
+    assert "run_name: arm" in typed("config", tmp_path / "arm").out
+    shutil.copytree(run_folder, run_folder.with_name("arm (copy)"))
+    assert f" is not {run_folder}, where " in refused(*command.split(), "'arm (copy)'")
+
+
 def test_what_parts_of_a_run_know_from_each_other_follows_a_change_of_the_other_part():
     experiment = load_experiment("drone")
     kept = as_yaml(experiment.as_data(shows_told=False))

@@ -105,6 +105,18 @@ class ReusingEnv(TinyEnv):
         return self.obs
 
 
+class LeavingEnv(TinyEnv):
+    """An environment that changes the working folder, as some simulators do."""
+
+    def __init__(self):
+        super().__init__()
+        os.makedirs("elsewhere", exist_ok=True)
+        os.chdir("elsewhere")
+
+    def render(self):
+        return np.zeros((64, 64, 3), np.uint8)
+
+
 class SlowCameraEnv(TinyEnv):
     """An environment with steps of 10 ms and a camera that takes 50 ms."""
 

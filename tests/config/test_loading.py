@@ -4,6 +4,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import parts_for_tests as parts
 import pytest
 import yaml
@@ -121,6 +122,16 @@ def test_what_other_parts_know_the_memory_need_not_be_told(file):
     assert load_experiment(file).as_data()["memory"]["init_args"]["act_buf_len"] == 3
 
 
+def test_what_the_memory_was_told_may_be_numbers_of_numpy(file, monkeypatch):
+    file.write_text(ENV_AND_MEMORY)
+    said = {"act_buf_len": np.int64(3), "time_step_duration": np.float64(0.05)}
+    monkeypatch.setattr(
+        "tmrl_like.envs.drone.DroneEnv.memory_arguments", staticmethod(lambda arguments: said)
+    )
+    printed = yaml.safe_load(as_yaml(load_experiment(file).as_data()))["memory"]["init_args"]
+    assert {name: printed[name] for name in said} == said
+
+
 def test_of_an_environment_that_is_elsewhere_the_memory_must_be_told(file):
     file.write_text(
         ENV_AND_MEMORY.replace("tmrl_like.envs.drone.DroneEnv", "not_on_this_machine.Env")
@@ -233,6 +244,13 @@ def test_the_printed_configuration_is_complete_and_means_the_same(file, tmp_path
     again = tmp_path / "again.yaml"
     again.write_text(printed)
     assert as_yaml(load_experiment(again).as_data()) == printed
+
+
+@pytest.mark.parametrize("value", ["12e4", "1E-3", "12", "on", "null", "~", "", "a: b", 12e4, 1e-9])
+def test_printed_text_stays_text_and_a_number_a_number(value):
+    again = parse_document(as_yaml({"a": value, "b": [value]}), "x").data
+    assert again == {"a": value, "b": [value]}
+    assert type(again["a"]) is type(value)
 
 
 def test_the_printed_configuration_leaves_a_compressor_to_the_memory_as_the_file_does():

@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if isinstance(arguments, int):
             return arguments
+        if os.environ.get(ROOT_VARIABLE):  # the user's code may change the working folder
+            os.environ[ROOT_VARIABLE] = str(data_folder().absolute())
         set_up_logging(getattr(arguments, "name", None) or arguments.command, arguments.log_level)
         module = importlib.import_module(
             f"tmrl_like.cli.{_MODULES.get(arguments.command, arguments.command)}"

@@ -113,10 +113,19 @@ class Arguments(argparse.Namespace):
 
         Raises:
             ConfigError: it cannot be read, or a key or value is wrong; one line with file and line.
+                Or a run would not go on in the folder that `place` names.
         """
         from tmrl_like.experiment import experiment_of
 
-        return experiment_of(self.found.open(self.overrides))
+        made = experiment_of(self.found.open(self.overrides))
+        run, folder = self.found.run, made.paths.folder
+        goes_on = self.command in ("run", "trainer") and ("run_name",) not in dict(self.overrides)
+        if run is not None and goes_on and run.resolve() != folder.resolve():
+            raise ConfigError(
+                f"{self.place} is not {folder}, where the run {made.run_name} is trained: move the "
+                "folder there, or start another run: --run_name NAME"
+            )
+        return made
 
 
 def parse(argv: Sequence[str]) -> Arguments | int:
@@ -187,7 +196,7 @@ class _Parser(argparse.ArgumentParser):
         def read(text: str) -> Path:
             expect(text.endswith(suffix), name, text, f"a name that ends in {suffix}")
             expect(not os.path.exists(text), name, text, "the name of a new file")
-            return Path(text)
+            return _path(text)
 
         self.add_argument(name, type=read, metavar="FILE", help=about, **options)
 
@@ -202,6 +211,11 @@ class _Parser(argparse.ArgumentParser):
         read.__name__ = number.__name__  # named in argparse's error messages
         shown = "" if default is None else f" ({default:g})"
         self.add_argument(name, type=read, default=default, metavar="N", help=f"{about}{shown}")
+
+
+def _path(text: str) -> Path:
+    """Return a path that stays the same one if the user's code changes the working folder."""
+    return Path(text).absolute()
 
 
 _NewCommand: TypeAlias = Callable[..., _Parser]
@@ -338,7 +352,10 @@ def _add_trials(command: _NewCommand) -> None:
     )
     test.flag("--window", "show the environment in a window")
     test.add_argument(
-        "--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file"
+        "--video",
+        type=_path,
+        metavar="FILE",
+        help="write the first episode's pictures to an .mp4 file",
     )
     policy = test.add_mutually_exclusive_group()
     _add_policy(policy, "the policy to drive with")
@@ -356,6 +373,7 @@ def _add_data(command: _NewCommand) -> None:
     record.add_argument(
         "--out",
         required=True,
+        type=_path,
         metavar="PATH",
         help="folder of the data set, or .npz file of the lap",
     )
@@ -386,7 +404,10 @@ def _add_data(command: _NewCommand) -> None:
         "If there are demonstrations in it, only they are imitated.",
     )
     clone.add_argument(
-        "data", metavar="DATA", help="a data set from `record` or a trainer, or from Minari"
+        "data",
+        type=_path,
+        metavar="DATA",
+        help="a data set from `record` or a trainer, or from Minari",
     )
     clone.file("--out", "new file for the policy, .safetensors", required=True)
     clone.number("--steps", 2000, "training steps")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy  # noqa: F401 -- before torch, which swallows a Ctrl-C while it loads numpy
 import torch
 
 from tmrl_like.agents.cloning import Shown, clone
@@ -51,11 +52,11 @@ def _size(shown: Shown) -> str:
     return f"{counted(len(shown.act), 'step')} of {counted(len(shown.episodes), 'episode')}"
 
 
-def _shown(data: str, training: TrainingOffline) -> Shown:
+def _shown(data: Path, training: TrainingOffline) -> Shown:
     spaces = training.observation_space, training.action_space
     check = SampleCheck(*spaces, training.memory)
     try:
-        buffers = check.passing(read_data_set(Path(data)))
+        buffers = check.passing(read_data_set(data))
         steps = shown_steps(buffers, training.memory_cls, *spaces)
     except MemoryContractError as error:
         raise CheckpointError(

@@ -82,24 +82,24 @@ def _examine(about: str, findings: Iterator[Finding]) -> list[str]:
     """Run one check in a thread, because it may hang, and print its findings; return their
     states.
     """
-    states: list[str] = []
-
-    def say(state: str, line: str) -> None:
-        states.append(state)
-        print(f"{state:<8} {about}: {line}")
+    found: list[Finding] = []
 
     def look() -> None:
         try:
             for finding in findings:
-                say(*finding)
+                found.append(finding)
         except (Exception, SystemExit) as error:  # the user's code may raise anything
-            say(PROBLEM, str(error) if isinstance(error, TmrlLikeError) else one_line(error))
+            text = str(error) if isinstance(error, TmrlLikeError) else one_line(error)
+            found.append((PROBLEM, text))
 
     thread = start_thread(look, "tmrl-doctor")
     thread.join(HANGS_AFTER_S)
     if thread.is_alive():
-        say(PROBLEM, f"hangs: nothing after {duration(HANGS_AFTER_S)}")
-    return states
+        found.append((PROBLEM, f"hangs: nothing after {duration(HANGS_AFTER_S)}"))
+    shown = list(found)
+    for state, line in shown:
+        print(f"{state:<8} {about}: {line}")
+    return [state for state, _ in shown]
 
 
 def _judge(is_fine: bool, otherwise: str, text: str, cure: str) -> Finding:

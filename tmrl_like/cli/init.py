@@ -9,6 +9,8 @@ from pathlib import Path
 
 import tmrl_like
 from tmrl_like.cli.arguments import Arguments
+from tmrl_like.config.document import parse_value
+from tmrl_like.config.settings import NAME_OF_RUN
 from tmrl_like.errors import ConfigError, expect
 
 _TEMPLATES = Path(tmrl_like.__file__).parent / "templates"
@@ -20,7 +22,12 @@ def main(arguments: Arguments) -> int:
     class_name = "".join(word.capitalize() for word in name.split("_"))
     is_module = re.fullmatch(r"[a-z][a-z0-9_]*", name) is not None
     is_free = not keyword.iskeyword(name) and not keyword.iskeyword(class_name)
-    expect(is_module and is_free, "NAME", name, "a name for a Python module, such as my_arm")
+    names_run = NAME_OF_RUN.fullmatch(name) is not None and parse_value(name) == name
+    expected = (
+        "a name for a Python module, at most 100 letters, no word of Python, YAML or Windows, such "
+        "as my_arm"
+    )
+    expect(is_module and is_free and names_run, "NAME", name, expected)
     if folder.exists():
         raise ConfigError(f"{folder} exists already: take another name, or another working folder")
     if importlib.util.find_spec(name) is not None:

@@ -33,11 +33,18 @@ def main(arguments: Arguments) -> int:
 def _invite(arguments: Arguments, folder: KeyFolder) -> None:
     name, role = arguments.name, arguments.role
     line = folder.invite(name, ROLES if role == "both" else (role,))
-    print(
-        f"on {name} run  tmrl-like keys join -  and paste this line, a secret:",
-        file=sys.stderr,
-    )
-    print(line)
+    try:
+        print(
+            f"on {name} run  tmrl-like keys join -  and paste this line, a secret:",
+            file=sys.stderr,
+        )
+        print(line, flush=True)
+    except OSError as error:
+        folder.revoke(name)  # nobody has seen it
+        raise ConfigError(
+            f"cannot write the key to standard output: {error.strerror}; make room there, and "
+            "invite again"
+        ) from None
 
 
 def _join(arguments: Arguments, folder: KeyFolder) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy  # noqa: F401 -- before torch, which swallows a Ctrl-C while it loads numpy
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.agents.success_training import JudgedEpisode, errors_of, split, train_success

@@ -9,6 +9,7 @@ from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import nearest
 from tmrl_like.config.document import Document, find_experiment, shipped
 from tmrl_like.config.loading import Overrides, open_experiment, open_kept, settings_of
+from tmrl_like.config.paths import RunPaths
 from tmrl_like.config.settings import NAME_OF_RUN
 from tmrl_like.errors import ConfigError
 
@@ -48,7 +49,7 @@ class Place:
                 "elsewhere; name a YAML file, and its policy with --policy "
                 f"{self.run.name}@{self.version or 'newest'}"
             )
-        name = self.run.resolve().name  # its folder may have been renamed, perhaps to any text
+        name = RunPaths.of(self.run).run_name  # the folder may have been renamed to any text
         named = [(("run_name",), name)] if NAME_OF_RUN.fullmatch(name) else []
         return open_kept(start.experiment, start.experiment_file, (*named, *overrides))
 

@@ -61,7 +61,7 @@ def find_policy(arguments: Arguments) -> Path:
     files = [path for path in (paths.trainer_model, paths.worker_model) if path.is_file()]
     try:
         if arguments.policy is not None:
-            return find_policy(arguments.policy, store.folder)
+            return find_policy(arguments.policy, store.folder).absolute()
         if files and not version:
             return max(files, key=lambda path: path.stat().st_mtime)
         if version or store.versions():

@@ -49,7 +49,7 @@ def main(arguments: Arguments) -> int:
 
 def _record_episodes(arguments: Arguments) -> int:
     """Run episodes, and write the packets that a worker would have sent."""
-    folder = Path(arguments.out)
+    folder: Path = arguments.out
     refuse_taken(folder)  # before importing the experiment's code, which takes time
     experiment = prepare(arguments, (*TO_COLLECT, "memory", "takeover"))
     drawn = {"actor_module_cls": RandomActor} if arguments.random else {}
@@ -82,7 +82,7 @@ def _record_episodes(arguments: Arguments) -> int:
 
 def _record_lap(arguments: Arguments) -> int:
     """Let a driver take over the environment for one episode, and write the path that it took."""
-    file = Path(arguments.out)
+    file: Path = arguments.out
     experiment = prepare(arguments, ("env",))
     env_cls: Any
     env_cls, given = taken_apart(experiment.env)

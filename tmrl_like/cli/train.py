@@ -12,6 +12,7 @@ import statistics
 import sys
 from typing import Any
 
+import numpy  # noqa: F401 -- before torch, which swallows a Ctrl-C while it loads numpy
 import psutil
 
 from tmrl_like.agents.pretraining import encoder_of, save_encoder, train_encoder

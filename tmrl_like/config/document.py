@@ -148,7 +148,7 @@ def parse_document(text: str, source: str) -> Document:
     """Parse YAML text; raises what `read_document` does."""
     document = Document(source)
     try:
-        loader = _Loader(text)
+        loader = Loader(text)
         node = loader.get_single_node()
         data = {} if node is None else _plain(loader, node, (), document)
     except yaml.MarkedYAMLError as error:
@@ -170,7 +170,7 @@ def parse_document(text: str, source: str) -> Document:
 def parse_value(text: str) -> Any:
     """Return the YAML value that `text` stands for, or the text itself if it is not valid YAML."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=Loader)
     except (yaml.YAMLError, *_UNREADABLE):
         return text
 
@@ -209,18 +209,18 @@ def dotted(keys: Keys) -> str:
     return ".".join(map(str, keys))
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """YAML 1.1 with the floats of YAML 1.2: 1e-3 is a number."""
 
 
-_Loader.add_implicit_resolver(
+Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+$"),
     list("-+0123456789."),
 )
 
 
-def _plain(loader: _Loader, node: yaml.Node, keys: Keys, document: Document) -> Any:
+def _plain(loader: Loader, node: yaml.Node, keys: Keys, document: Document) -> Any:
     """Convert a node to a plain value, and note the line of each key."""
     if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
         raise _not_yaml(node, f"there is no tag {node.tag}")
@@ -241,7 +241,7 @@ def _plain(loader: _Loader, node: yaml.Node, keys: Keys, document: Document) -> 
     return result
 
 
-def _scalar(loader: _Loader, node: yaml.Node) -> Any:
+def _scalar(loader: Loader, node: yaml.Node) -> Any:
     try:
         return loader.construct_object(node, deep=True)
     except _UNREADABLE:

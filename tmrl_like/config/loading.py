@@ -23,6 +23,7 @@ from tmrl_like.config.components import (
 from tmrl_like.config.document import (
     Document,
     Keys,
+    Loader,
     Location,
     dotted,
     find_experiment,
@@ -165,10 +166,18 @@ def as_yaml(data: dict[Any, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes short lists on one line, and no references."""
+    """Writes short lists on one line, no references, and text in quotes where `Loader` would take
+    it for something else.
+    """
+
+    yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 
     def ignore_aliases(self, data: object) -> bool:
         return True
+
+    def represent_data(self, data: Any) -> yaml.Node:
+        # an environment may tell the memory numbers of numpy
+        return super().represent_data(data.tolist() if hasattr(data, "tolist") else data)
 
 
 _Dumper.add_representer(

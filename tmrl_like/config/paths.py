@@ -6,6 +6,7 @@ Nothing here touches the disk.
 from __future__ import annotations
 
 import enum
+import os
 from pathlib import Path
 
 from tmrl_like.base.folders import data_folder
@@ -67,5 +68,5 @@ class RunPaths:
     @classmethod
     def of(cls, folder: Path) -> RunPaths:
         """Return the files of the run in this folder."""
-        whole = folder.resolve()
+        whole = Path(os.path.abspath(folder))  # not where a link leads: the name counts
         return cls(whole.name, whole.parent.parent, whole)

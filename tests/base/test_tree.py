@@ -30,11 +30,6 @@ def test_leaves_come_left_to_right_with_their_places():
     assert [tree.part_at(VALUE, path) for path, _ in tree.walk(VALUE)] == list(named.values())
 
 
-def test_leaves_by_key_come_alike_whatever_the_order_of_dicts():
-    for value in ({"b": 1, 3: 2, "a": (4, 5)}, {"a": (4, 5), "b": 1, 3: 2}):
-        assert tree.by_key(value) == [((3,), 2), (("a", 0), 4), (("a", 1), 5), (("b",), 1)]
-
-
 def test_the_outline_of_many_parts_is_short():
     text = tree.outline({"lidar": ([0.5] * 100_000, np.zeros(3))})
     assert text.startswith("{'lidar': tuple of list of float 0.5, float 0.5, ")

@@ -60,13 +60,11 @@ def test_episodes_are_what_the_camera_saw_after_each_reset():
     assert not second.terminated
 
 
-@pytest.mark.parametrize("keys", [("front", "wrist"), ("wrist", "front")])
-def test_of_several_pictures_the_first_by_key_counts_in_whichever_order_they_come(keys):
-    shades = {"front": 1, "wrist": 2}
-    obs = {key: np.full((8, 9), shades[key], np.uint8) for key in keys}
+def test_of_several_pictures_the_first_counts_and_its_place_is_known():
+    obs = [{camera: np.full((8, 9), shade, np.uint8) for shade, camera in enumerate("ba")}]
     samples = [Sample(0, obs, 0.0, step == 1, False, Info(is_reset=step == 0)) for step in (0, 1)]
     (episode,) = pictured_episodes([Buffer(samples, "one")])
-    assert episode.pictures[0, 0, 0] == shades["front"]
+    assert (episode.path, episode.pictures[0, 0, 0]) == ((0, "b"), 0)
 
 
 @pytest.mark.parametrize(

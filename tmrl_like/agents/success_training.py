@@ -64,13 +64,13 @@ class SuccessNetwork(nn.Module):
     """`SuccessModel` in torch.
 
     Attributes:
-        spec: the description from which both are made.
+        spec: the description from which both are made; whoever writes it sets the `path`.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         """Build the layers, for pictures uint8 of this shape."""
         super().__init__()
-        self.spec = SuccessSpec(picture_spec(spaces.Box(0, 255, shape, np.uint8)))
+        self.spec = SuccessSpec(picture_spec(spaces.Box(0, 255, shape, np.uint8)), ())
         self.convolutions = nn.ModuleList(nn.Conv2d(*layer) for layer in self.spec.layers)
         self.head = nn.Linear(self.spec.layers[-1].channels, 1)
 

@@ -55,13 +55,6 @@ def leaves(value: Any) -> Iterator[Any]:
     return (leaf for _, leaf in walk(value))
 
 
-def by_key(value: Any) -> list[tuple[Path, Any]]:
-    """Return (path, leaf) for each leaf, left to right, but the items of dicts sorted by key: the
-    order of an observation's may be another than its space's. Numbers come before text.
-    """
-    return sorted(walk(value), key=lambda leaf: [(isinstance(key, str), key) for key in leaf[0]])
-
-
 def fill(like: Any, values: Iterator[Any]) -> Any:
     """Return a structure like `like` with its leaves replaced by the values, left to right."""
     return map_leaves(lambda _: next(values), like)

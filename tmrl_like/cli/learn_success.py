@@ -41,7 +41,9 @@ def main(arguments: Arguments) -> int:
             f"{negatives} negatives)"
         )
     judged_by = f"{len(held_out)} held-out episodes, {arguments.frames} frames in a row"
-    spec = msgspec.structs.replace(network.spec, note=f"{judged_by}: {', '.join(notes)}")
+    spec = msgspec.structs.replace(
+        network.spec, path=episodes[0].path, note=f"{judged_by}: {', '.join(notes)}"
+    )
     write_success_model(file, spec, copied(network.state_dict()).content)
     print(f"{file}: from {len(learnt)} episodes; reward with it: tmrl_like.envs.SuccessEnv")
     return 0

@@ -44,10 +44,12 @@ class SuccessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         picture: the pictures that it takes.
+        path: where in an observation they are.
         note: how often it was right, in words.
     """
 
     picture: PictureSpec
+    path: tuple[str | int, ...]
     note: str = ""
 
     @property
@@ -88,12 +90,11 @@ class SuccessModel:
 
         Args:
             file: path of the file.
-            observation_space: observation space of the environment. The model looks at the first
-                part, by key in a Dict, that holds pictures like those it has learnt from, or a
-                history of them.
+            observation_space: observation space of the environment. Where the model has learnt
+                from pictures, it must hold such pictures, or a history of them.
 
         Raises:
-            ConfigError: the file cannot be read, or the environment has no such pictures.
+            ConfigError: the file cannot be read, or the environment has no such pictures there.
             PolicyError: the file is damaged, or holds something else.
         """
         try:
@@ -103,10 +104,21 @@ class SuccessModel:
             raise ConfigError(f"the model of success {file} cannot be read: {error}") from None
         except msgspec.DecodeError:
             raise PolicyError(
-                f"{file} is no model of success: `tmrl-like success-model` makes one"
+                f"{file} is no model of success, or an earlier version's: learn it again with "
+                "`tmrl-like success-model`"
             ) from None
         # before anything is made in the size of the pictures that the file says
-        self._place = _place_of(self.spec.picture.shape, observation_space, file)
+        shape, path = self.spec.picture.shape, self.spec.path
+        box = dict(tree.walk(observation_space)).get(path)
+        if not (
+            isinstance(box, spaces.Box)
+            and box.dtype == np.uint8
+            and shape in (box.shape, box.shape[1:])
+        ):
+            raise ConfigError(
+                f"the observation space is {one_line(observation_space)}; {file} looks at "
+                f"pictures, uint8 {list(shape)}, in obs{tree.name_of(path)}"
+            )
         refuse_misfit("this model of success", self.spec.manifest(), weights.manifest)
         self._average = Downsampling(self.spec.picture, self.spec.factor)
         arrays = weights.arrays()
@@ -118,23 +130,10 @@ class SuccessModel:
         """Return the probability that an observation shows success, 0 to 1. In a history of
         pictures, only the newest counts.
         """
-        picture = np.asarray(tree.part_at(obs, self._place))
+        picture = np.asarray(tree.part_at(obs, self.spec.path))
         if picture.shape != self.spec.picture.shape:
             picture = picture[-1]
         x = convolved(self._average(picture.astype(np.float32)), self._kernels)
         weight, bias = self._head
         logit = float(weight[0].dot(x.max(axis=(1, 2))) + bias[0])
         return 0.5 + 0.5 * math.tanh(0.5 * logit)
-
-
-def _place_of(shape: tuple[int, ...], space: Space, file: str) -> tree.Path:
-    for path, leaf in tree.by_key(space):
-        if (
-            isinstance(leaf, spaces.Box)
-            and leaf.dtype == np.uint8
-            and shape in (leaf.shape, leaf.shape[1:])
-        ):
-            return tuple(path)
-    raise ConfigError(
-        f"the observation space is {one_line(space)}; {file} looks at pictures, uint8 {list(shape)}"
-    )

@@ -25,17 +25,18 @@ class Pictured(NamedTuple):
     """An episode as a camera saw it.
 
     Attributes:
+        path: where in an observation its picture is.
         pictures: uint8 [T, *shape], one after each step; the reset's are left out.
         terminated: whether it ended in a terminal state.
     """
 
+    path: tree.Path
     pictures: NDArray[np.uint8]
     terminated: bool
 
 
 def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
-    """Return the episodes of a data set, with the first picture of each observation, by key in a
-    dict.
+    """Return the episodes of a data set, with the first picture of each observation.
 
     Raises:
         ConfigError: there are no steps or no pictures, or pictures of several shapes.
@@ -55,14 +56,14 @@ def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
             raise ConfigError(
                 f"the data set has pictures of several shapes, {sorted(shapes)}: record them alike"
             )
-        episodes.append(Pictured(np.stack(pictures), bool(steps[-1].terminated)))
+        episodes.append(Pictured(place, np.stack(pictures), bool(steps[-1].terminated)))
     if place is None:
         raise ConfigError("the data set has no step, so nothing to label or to learn from")
     return episodes
 
 
 def _place_of_picture(obs: Observation) -> tree.Path:
-    for path, leaf in tree.by_key(obs):
+    for path, leaf in tree.walk(obs):
         if isinstance(leaf, np.ndarray) and leaf.dtype == np.uint8 and 2 <= leaf.ndim <= 4:
             sides = [leaf.shape[-2:], leaf.shape[-3:-1]][: leaf.ndim - 1]  # channels first, or last
             if max(map(min, sides)) >= _SMALLEST_SIDE:

@@ -96,6 +96,19 @@ def test_a_record_that_came_before_a_suspension_is_followed_by_a_new_one(game, m
         assert number_of(telemetry) == 2.0
 
 
+def test_a_game_that_sends_nothing_for_four_seconds_while_it_loads_a_level_is_not_away(
+    game, monkeypatch
+):
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr("tmrl_like.envs.sensor.time", clock)
+    with receiving(game, record(1)) as (telemetry, _):
+        clock.now = 3.9
+        assert number_of(telemetry) == 1.0
+        clock.now = 4.1
+        with pytest.raises(EnvironmentAwayError, match="silent for"):
+            number_of(telemetry)
+
+
 def test_telemetry_holds_a_control_loop_up_no_longer_than_any_other_sensor():
     assert Telemetry.resumes_within_s == Sensor.resumes_within_s == 0.25
 

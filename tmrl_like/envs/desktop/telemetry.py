@@ -42,7 +42,7 @@ class Telemetry(Sensor[Record]):
         host: str = "127.0.0.1",
         is_valid: Callable[[Record], bool] = lambda record: True,
         hint: str = "is the game running, with its telemetry on?",
-        silent_after_s: AboveZero = 2.0,
+        silent_after_s: AboveZero = 4.0,
         first_within_s: AboveZero = 5.0,
     ) -> None:
         """Start receiving, and wait for the first record.

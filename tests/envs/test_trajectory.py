@@ -19,6 +19,12 @@ def line(points):
     return np.stack([np.arange(points), np.zeros(points)], axis=1).astype(np.float32)
 
 
+def circle(angle):
+    """Return points a metre apart on a part of a circle of 6 m, from angle 0."""
+    turn = np.linspace(0.0, angle, 200)
+    return resample(6.0 * np.stack([np.cos(turn), np.sin(turn)], axis=1), 1.0)
+
+
 def judge(points, **options):
     options = {
         "reward_per_point": 1.0,
@@ -36,14 +42,17 @@ ways = st.integers(0, 2**32 - 1).map(
 # -- the reward ------------------------------------------------------------------------------------
 
 
-@given(ways)
-def test_the_demonstration_itself_earns_all_its_points(way):
-    points = resample(way, 0.5)
-    reward = judge(points, forward_limit=3, backward_limit=1)
+def earns_all_its_points(points, **options):
+    reward = judge(points, **options)
     rewards, ends = zip(*map(reward, points), strict=True)
     assert sum(rewards) == len(points) - 1
     assert ends.index(True) == len(points) - 1
     assert reward.progress == 1.0
+
+
+@given(ways)
+def test_the_demonstration_itself_earns_all_its_points(way):
+    earns_all_its_points(resample(way, 0.5), forward_limit=3, backward_limit=1)
 
 
 @given(ways, st.integers(1, 8), st.integers(0, 8), st.integers(0, 2**32 - 1))
@@ -69,14 +78,16 @@ def test_far_from_the_way_nothing_is_passed():
 
 
 def test_a_lap_whose_end_one_step_can_reach_from_its_start_is_refused():
-    turn = np.linspace(0.0, 2 * np.pi + 0.1, 200)  # until just past the start
-    lap = resample(6.0 * np.stack([np.cos(turn), np.sin(turn)], axis=1), 1.0)
-    with one_line("forward_limit is 38; expected at most 19, half of .*--spacing"):
-        judge(lap, forward_limit=38)
-    reward = judge(lap, forward_limit=19)
-    rewards, ends = zip(*map(reward, lap), strict=True)
-    assert ends.index(True) == sum(rewards) == 38
-    judge(line(5), forward_limit=38)  # its ends are far from each other
+    lap = circle(2 * np.pi + 0.1)  # until just past the start
+    for limit in (37, 38, 100):  # with 37 from the second point
+        with one_line(f"forward_limit is {limit}; expected less than 19, half of the points"):
+            judge(lap, forward_limit=limit)
+    earns_all_its_points(lap, forward_limit=28)
+
+
+@pytest.mark.parametrize("points", [circle(2 * np.pi - 0.3), line(2), line(5)])
+def test_a_way_whose_end_is_apart_from_its_start_may_be_passed_in_one_step(points):
+    earns_all_its_points(points, forward_limit=50)
 
 
 def test_info_says_where_on_the_way_one_is():

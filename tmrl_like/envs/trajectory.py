@@ -20,7 +20,6 @@ from tmrl_like.envs.way import Points, Way, checked_points
 from tmrl_like.errors import ConfigError, expect
 
 _MOST_PIECES = 10_000_000
-_NEAR = 0.1  # of a way's length
 
 
 def resample(positions: Any, spacing: float) -> Points:
@@ -144,19 +143,19 @@ class TrajectoryReward(Way):
             half_width: half the road's width, the unit of the potential in `info`.
 
         Raises:
-            ConfigError: the points are not a way, or its end is near its start and one step could
-                pass all of it.
+            ConfigError: the points are not a way, or one step could pass from its start to a point
+                of its second half that is no further away than the next one.
         """
         self._options, self._half_width = options, half_width
         forward = options.forward_limit
         super().__init__(points, forward, options.backward_limit, options.max_distance)
-        gap = float(np.linalg.norm(self._points[-1] - self._points[0]))
+        half = len(self._points) // 2
+        far = self._points[half + 1 : forward + 2] - self._points[0]  # from the second point, too
         expect(
-            forward < self.last or gap > _NEAR * self.length,
+            np.linalg.norm(far, axis=1).min(initial=math.inf) > self.length / self.last,
             "forward_limit",
             forward,
-            f"at most {self.last // 2}, half of the points of this way, which ends near its start: "
-            "lower it, or record the way with a smaller --spacing",
+            f"less than {half}, half of the points of this way, which comes back to its start",
         )
 
     def reset(self) -> None:

@@ -191,11 +191,12 @@ def test_a_policy_without_a_choice_is_judged():
 
 
 def test_a_reward_that_is_the_same_in_each_step_is_one_where_episodes_end():
-    same = {"reward_low": -1.00001, "reward_high": -0.99999}  # as computed of several steps
+    same = {"reward_low": -1.0, "reward_high": -1.0}
     assert said(**same).startswith(
         "not learning because the reward has been -1 in each of 1,200 samples"
     )
     assert said(of_episodes={"steps": list(range(20, 32)), "terminated": True}, **same) == TOO_EARLY
+    assert said(reward_low=-1000.05, reward_high=-1000.0) == TOO_EARLY  # beside a large offset
 
 
 @pytest.mark.parametrize(("q_mean", "entropy_nats"), [(30.0, 1.0), (-60.0, -1.0)])

@@ -164,7 +164,7 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
             and v.reward_same == 1
             and (not v.reward_high or not v.terminated)
         ),
-        "the reward has been {reward_high:.4g} in each of {env_steps_total:,} samples: reward what "
+        "the reward has been {reward_high:g} in each of {env_steps_total:,} samples: reward what "
         "leads to the goal as well, or begin with demonstrations",
     ),
     "reward too small": (
@@ -317,8 +317,6 @@ class Diagnosis:
             max(self._rewards[1], values.reward_high),
         )
         low, high = self._rewards
-        if low <= high <= low + 1e-4 * abs(low):  # of several steps they are not exact
-            high = low
         gamma = values.gamma
         entropy = values.entropy_nats
         step_bonus = values.entropy_coef * entropy
@@ -334,7 +332,7 @@ class Diagnosis:
             reward_high=high,
             reward_range=high - low,
             entropy_bonus=abs(step_bonus),
-            reward_same=low == high,
+            reward_same=low <= high <= low + 1e-6 * abs(low),
             terminated=self._terminated,
             observation_still_share=1.0 - values.observation_moves_share,
             sample_uses=values.training_steps_per_env_step_round * values.batch_size,

@@ -219,24 +219,20 @@ def _of_first_layer(actor: ActorModule, obs: Observation) -> Figures:
 
 def _of_rewards(agent: TrainingAgent, batch: Batch) -> Figures:
     """Return the range of the batch's rewards, and of the returns if each step gave the same
-    reward, in the unit of `q_mean`. Of sums without a discount neither is known.
+    reward, in the unit of `q_mean`. Sums over several steps are no rewards.
     """
-    gamma = agent.gamma
+    gamma, figures = agent.gamma, Figures()
+    if batch.discount is None:
+        figures = {"reward_low": float(batch.rew.min()), "reward_high": float(batch.rew.max())}
     if gamma is None or gamma >= 1.0:
-        if batch.discount is not None:
-            return {}
-        return {"reward_low": float(batch.rew.min()), "reward_high": float(batch.rew.max())}
+        return figures
     for_ever = batch.rew / (1.0 - (gamma if batch.discount is None else batch.discount))
-    low = float(for_ever.min())
-    high = float(for_ever.max())
     scale = 1.0
     if isinstance(agent, SACAgent) and agent.return_scale is not None:
         scale = float(agent.return_scale.scale())
-    return {
-        "reward_low": low * (1.0 - gamma),
-        "reward_high": high * (1.0 - gamma),
-        "value_low": low / scale,
-        "value_high": high / scale,
+    return figures | {
+        "value_low": float(for_ever.min()) / scale,
+        "value_high": float(for_ever.max()) / scale,
     }
 
 

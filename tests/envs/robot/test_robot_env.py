@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -229,6 +230,33 @@ def test_an_arm_that_is_not_connected_needs_no_stop():
     sent = len(arm.sent)
     interface.stop()
     assert len(arm.sent) == sent
+
+
+def test_an_arm_that_moves_before_it_is_connected_is_stopped_or_closed():
+    class SwitchedOn(FakeArm):
+        is_on = False
+
+        def connect(self):
+            self.is_on = True
+            interface.stop()  # as by another thread, while this hangs
+            raise TimeoutError("no state within 1 s")
+
+        def close(self):
+            self.is_on = False
+
+    interface = RobotInterface(arm := SwitchedOn())
+    with pytest.raises(TimeoutError, match="no state"):
+        interface.reset()
+    assert arm.sent == [(0.0, 0.0)]
+    assert not arm.is_on
+
+
+def test_the_stop_of_an_arm_that_does_not_answer_is_no_second_problem():
+    interface = RobotInterface(arm := SimulatedArm())
+    arm.connect = Mock(side_effect=EnvironmentFaultError("the arm is off"))
+    with pytest.raises(EnvironmentFaultError, match="is off"):
+        interface.reset()
+    interface.stop()
 
 
 @needs_mujoco

@@ -82,7 +82,7 @@ class RobotDriver(Protocol):
         """
 
     def close(self) -> None:
-        """Leave the robot at rest. Any thread; calling it twice is fine."""
+        """Leave the robot at rest, also if `connect` raised. Any thread; any number of times."""
 
 
 class SimulatedArm:

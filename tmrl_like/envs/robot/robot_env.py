@@ -105,8 +105,12 @@ class RobotInterface(TaskInterface[RobotState]):
 
     def begin(self) -> RobotState:
         self._is_stopped = False
-        self._driver.connect()
-        self._is_connected = True
+        self._is_connected = True  # it may move before the driver has come back, or raised
+        try:
+            self._driver.connect()
+        except Exception:
+            self.close()
+            raise
         state = self._go_home()
         self.target_m = tip_m(self.random.uniform(*np.transpose(TARGETS_RAD)))
         return state

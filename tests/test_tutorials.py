@@ -233,6 +233,20 @@ def test_a_stop_moves_no_arm_whose_position_is_not_known_yet(arm_tutorial):
     robot.send_action.assert_not_called()
 
 
+def test_a_stop_after_the_arm_was_closed_sends_nothing(arm_tutorial):
+    """Its motors are off; once they are on again, it may be anywhere."""
+    robot = _Robot()
+    task = arm_tutorial.ReachPose(lambda: robot)
+    task.reset()
+    task.close()
+    task.stop()
+    robot.at["joint_1.pos"], robot.get_observation = 80.0, MagicMock(side_effect=ConnectionError)
+    with pytest.raises(ConnectionError):
+        task.reset()
+    task.stop()
+    assert robot.at["joint_1.pos"] == 80.0
+
+
 def test_an_arm_parked_beyond_the_goals_comes_in_by_no_more_than_a_goal_may_move(arm_tutorial):
     robot = MagicMock(action_features=["joint_1.pos"], is_connected=True)
     robot.get_observation.return_value = {"joint_1.pos": 90.0}

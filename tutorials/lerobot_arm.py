@@ -56,7 +56,7 @@ class ReachPose(RealTimeGymInterface):
         self._bus = threading.RLock()  # LeRobot's bus takes one call at a time
         self._random = np.random.default_rng()
         self._goal = self._pose = np.zeros(len(self._joints), np.float32)
-        self._position = None  # before the first observation
+        self._position = None  # before the first observation, and after `close`
         self.moves_hardware = getattr(self._robot, "moves_hardware", True)
 
     def get_observation_space(self):
@@ -118,6 +118,7 @@ class ReachPose(RealTimeGymInterface):
     def close(self):
         if self._robot.is_connected:
             self._robot.disconnect()
+        self._position = None
 
     def _observe(self):
         # LeRobot 0.4 reads cameras in threads of their own, so that only the bus takes time, a few

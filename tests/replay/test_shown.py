@@ -59,7 +59,7 @@ OURS = partial(
 
 class Ours(WithDemonstrations):
     def __init__(self, **options):
-        super().__init__(MEMORY, **options)
+        super().__init__(MEMORY, takeovers=False, **options)
 
 
 @pytest.mark.parametrize(

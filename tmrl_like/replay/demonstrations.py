@@ -58,6 +58,7 @@ class WithDemonstrations(MemoryDataloading):
         own: the memory of what the policy does.
         demonstrations: the memory of the demonstrations.
         share: share of each batch that demonstrations make up.
+        takeovers: whether the steps of takeovers are demonstrations.
     """
 
     handles_streams = True
@@ -112,7 +113,7 @@ class WithDemonstrations(MemoryDataloading):
         self.handles_resets = own.handles_resets
         self.takes_text = own.takes_text
         self.tunable = tuple(name for name in type(self).tunable if name in own.tunable)  # type: ignore[misc]
-        self._takeovers = takeovers
+        self.takeovers = takeovers
         self._takeovers_so_far = 0
         self._remembered: dict[str, _Remembered] = {}  # least recently used first
         super().__init__(
@@ -148,7 +149,7 @@ class WithDemonstrations(MemoryDataloading):
             self.demonstrations.append(buffer)
             return
         self.own.append(buffer)
-        if self._takeovers:
+        if self.takeovers:
             self._append_takeovers(stream, buffer, _IS_TAKEN_OVER[sources])
 
     def _append_takeovers(self, stream: _Remembered, buffer: Buffer, is_taken: Flags) -> None:

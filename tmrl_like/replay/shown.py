@@ -22,7 +22,6 @@ _INSTEAD = {
     "dataset_path": "",
     "demonstrations_path": "",
     "held_out": 0.0,
-    "takeovers": True,  # whatever a training does with them
 }
 
 
@@ -67,6 +66,7 @@ def shown_steps(
     for episode, samples in enumerate(recorded_episodes(buffers)):
         memory = memory_cls(observation_space=observation_space, action_space=action_space)
         assert isinstance(memory, WithDemonstrations)
+        memory.takeovers = True  # whatever a training does with them
         memory.append(Buffer(samples, "shown"))
         memory.flush()
         own += _steps_of(memory.own, episode)

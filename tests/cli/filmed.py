@@ -89,3 +89,11 @@ class Nowhere(Circle):
 
     def _info(self):
         return {}
+
+
+class Blinking(Circle):
+    """A circle that does not see where it is in one step, nor in the last."""
+
+    def _info(self):
+        unseen = {50: {"position": np.full(2, np.nan)}, 100: {}}
+        return unseen.get(self.turned, super()._info())

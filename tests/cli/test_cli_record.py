@@ -116,6 +116,12 @@ def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
     assert len(large) == pytest.approx(63, abs=2)
 
 
+def test_positions_of_a_lap_that_are_missing_or_not_finite_are_left_out(tmp_path, typed):
+    lap = "record TINY --env filmed.Blinking --lap script --out"
+    assert "points from 99 of 101 positions" in typed(lap, tmp_path / "way.npz").out
+    assert np.linalg.norm(load_trajectory(tmp_path / "way.npz"), axis=1) == pytest.approx(10, 0.01)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

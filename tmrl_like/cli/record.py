@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tmrl_like.base.factories import taken_apart
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.text import one_line
@@ -122,14 +124,15 @@ def _record_lap(arguments: Arguments) -> int:
         raise ConfigError(
             f"{env_cls.__name__} does not report where it is: expected info['position'], [2] or [3]"
         )
+    seen = [one for one in positions if np.isfinite(np.array(one, float)).all()]
     problem = ""  # which must not cost what was driven
     try:
-        points = resample(positions, arguments.spacing)
+        points = resample(seen, arguments.spacing)
     except ConfigError as error:
-        length = Way(positions).length
+        length = Way(seen).length
         if not length:
             raise
-        points, problem = resample(positions, length / _PIECES), str(error)
+        points, problem = resample(seen, length / _PIECES), str(error)
     try:
         save_trajectory(file, points)
     except ConfigError as error:
@@ -137,7 +140,7 @@ def _record_lap(arguments: Arguments) -> int:
         save_trajectory(file, points)
     if problem:
         raise ConfigError(f"{problem}; kept in {file}: {len(points)} points")
-    print(f"{file}: {len(points)} points from {len(positions)} positions")
+    print(f"{file}: {len(points)} points from {len(seen)} of {len(positions)} positions")
     return 0
 
 

@@ -65,11 +65,11 @@ def test_a_browser_shows_the_limit_that_was_in_force(tmp_path):
         assert browser.faults() == []
 
 
-def test_shares_up_to_the_whole_and_large_numbers_have_no_exponents(tmp_path):
+def test_shares_from_small_to_the_whole_and_large_numbers_have_no_exponents(tmp_path):
     watcher = Watcher(DeadLink(), {"title": "drone"}, [])
     with Page(watcher, port=0) as page, Chromium(page.url, tmp_path / "profile") as browser:
         browser.wait_for("typeof run !== 'undefined' && run !== null")
-        shares = browser.value("[0, 0.004, 0.123, 0.996, 1].map(percent)")
-        assert shares == ["0 %", "0.4 %", "12.3 %", "99.6 %", "100 %"]
+        shares = browser.value("[0, 1e-8, 5e-6, 0.004, 0.123, 0.996, 1].map(percent)")
+        assert shares == ["0 %", "0.000001 %", "0.0005 %", "0.4 %", "12.3 %", "99.6 %", "100 %"]
         numbers = browser.value("[9999, 12345, 999600, 1.52e6, 1.3e9].map(short)")
         assert numbers == ["9999", "12.3 k", "1000 k", "1.52 M", "1300 M"]

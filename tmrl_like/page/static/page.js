@@ -48,7 +48,7 @@ function clock(x) {
   return (h ? h + ":" + String(m).padStart(2, "0") : m) + ":" + String(s).padStart(2, "0");
 }
 
-const percent = (x) => (x === null || x === undefined ? "–" : short(100 * x) + " %");
+const percent = (x) => (x === null || x === undefined ? "–" : +(100 * x).toPrecision(3) + " %");
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name);
 
 function text(element, value, kind) {

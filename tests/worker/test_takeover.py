@@ -5,6 +5,7 @@ who drove.
 import contextlib
 import logging
 import threading
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -161,10 +162,13 @@ def test_for_a_driver_that_hangs_the_policy_drives(hand, make, wants, caplog):
         lambda obs: None,
         lambda action_space: Hand(),
         lambda action_space, default_action, port: Hand(),
+        lambda action_space, observation_space: Hand(),
     ],
 )
 def test_what_takes_other_arguments_than_a_driver_is_refused(make):
-    with one_line("what may take over is '.*lambda.*'; expected a class that takes action_space"):
+    with one_line(
+        "what may take over is '[^ ]*<lambda>'; expected a class that takes action_space"
+    ):
         alone(takeover=make)
 
 
@@ -192,6 +196,8 @@ def test_a_driver_that_takes_the_observation_space_is_given_it():
 
     with alone(takeover=make) as worker:
         assert hand.made_with == {"observed": worker.env.observation_space}
+    with alone(takeover=partial(make, observation_space="its own")):
+        assert hand.made_with == {"observed": "its own"}
 
 
 @pytest.mark.parametrize("close", [None, lambda: 1 / 0], ids=["there is none", "it raises"])

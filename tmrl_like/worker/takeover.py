@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tmrl_like.base.factories import signature_of, taken_apart
+from tmrl_like.base.factories import completed
 from tmrl_like.base.text import name_of, one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.envs.actions import typed_action
@@ -39,8 +39,8 @@ class Takeover:
         it takes other arguments.
 
         Args:
-            make: called with `action_space`, `default_action` and, if it takes that,
-                `observation_space`.
+            make: called with `action_space`, `default_action` and, if it takes that and does not
+                have it yet, `observation_space`.
             env: the environment that is driven; its log takes the lines of the control loop.
             in_tests: allow takeovers in test episodes as well.
         """
@@ -53,16 +53,15 @@ class Takeover:
         self._is_silent = False
         self._closing = threading.Event()
         known = {"action_space": env.env.action_space, "default_action": env.default_action}
-        if "observation_space" in signature_of(taken_apart(make)[0]).parameters:
-            known["observation_space"] = env.env.observation_space
+        seeing = completed(make, observation_space=env.env.observation_space)
         try:
-            inspect.signature(make).bind(**known)
+            inspect.signature(seeing).bind(**known)
         except TypeError as error:
             expected = f"a class that takes {' and '.join(known)} ({error})"
             expect(False, "what may take over", name_of(make), expected)
         except ValueError:  # a built-in without a signature
             pass
-        self._driver = make(**known)
+        self._driver = seeing(**known)
         is_program = getattr(self._driver, "is_program", False)
         self.source = ActionSource.PROGRAM if is_program else ActionSource.HUMAN
         try:

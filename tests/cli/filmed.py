@@ -34,6 +34,9 @@ class ByKeys(Filmed):
     lap_drivers: ClassVar = {"keyboard": Left}
     lap_arguments: ClassVar = {"step_s": 0.02}
 
+    def reset(self, **options):
+        return super().reset(**options)[0], {"position": np.zeros(2)}
+
 
 class Idle(Left):
     """A driver that never takes over."""

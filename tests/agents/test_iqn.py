@@ -1,6 +1,7 @@
 """Implicit quantiles: the losses, learning a known distribution, and exploration."""
 
 import copy
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -57,12 +58,12 @@ def act_often(actor, test=False, n=400):
     return [(int(actor.act_(obs, test)), actor.extras) for _ in range(n)]
 
 
-def actor_that_likes_the_third(**explores):
+def actor_that_likes_the_third(longest_hold=1, **explores):
     torch.manual_seed(0)
     agent = IQNAgent(NUMBERS, spaces.Discrete(4, start=10), actor_cls=SMALL, **explores)
     with torch.no_grad():
         agent.actor.advantage.bias.copy_(torch.tensor([0.0, 0.0, 5.0, 4.0]))
-    other = SMALL(NUMBERS, spaces.Discrete(4, start=10))
+    other = SMALL(NUMBERS, spaces.Discrete(4, start=10), longest_hold=longest_hold)
     other.load_weights(agent.get_actor().weights())
     return other
 
@@ -75,14 +76,40 @@ def test_exploration_travels_with_the_weights():
     assert all(said["greedy"] == (action == 12) for action, said in taken)
 
 
-def test_noise_on_the_values_takes_the_best_actions_more_often():
-    noisy = actor_that_likes_the_third(epsilon=0.0, epsilon_boltzmann=1.0, boltzmann_noise=1.0)
-    taken = [action for action, _ in act_often(noisy)]
-    assert {12, 13} == set(taken)
-    assert 0.1 < taken.count(13) / len(taken) < 0.4
-    assert {
-        a for a, _ in act_often(actor_that_likes_the_third(epsilon=0.0, boltzmann_noise=9.0), n=50)
-    } == {12}
+def changes_of(taken):
+    return sum(one != following for one, following in pairwise(taken))
+
+
+def test_random_actions_that_are_held_take_the_same_share_of_the_steps():
+    actor = actor_that_likes_the_third(longest_hold=8, epsilon=0.5)
+    taken = [action for action, _ in act_often(actor, n=2000)]
+    others = sum(action != 12 for action in taken) / len(taken)
+    assert others == pytest.approx(0.5 * 3 / 4, abs=0.06)
+    drawn = [action for action, _ in act_often(actor_that_likes_the_third(epsilon=0.5), n=2000)]
+    assert changes_of(taken) < 0.7 * changes_of(drawn)
+
+
+def test_a_hold_goes_on_in_the_next_policy_and_ends_with_the_episode():
+    def actions(between):
+        """Act in turns with two instances; `between` gets them after each step."""
+        acting, other = (actor_that_likes_the_third(100, epsilon=1.0) for _ in range(2))
+        taken = []
+        for _ in range(200):
+            taken.append(int(acting.act_(np.zeros(3, np.float32))))
+            acting, other = between(acting, other)
+        return taken
+
+    def renew(acting, other):
+        other.carry_over(acting)
+        return other, acting
+
+    def begin_episode(acting, other):
+        acting.reset()
+        return acting, other
+
+    alone = actions(lambda acting, other: (acting, other))
+    assert actions(renew) == alone
+    assert changes_of(actions(begin_episode)) > 130 > 110 > changes_of(alone)
 
 
 def test_a_test_is_greedy_and_what_is_said_has_one_form():

@@ -23,6 +23,7 @@ from tmrl_like.agents.space_layout import MAX_CATEGORIES, Space
 from tmrl_like.base.options import NotNegative, Positive, in_ranges
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.network import OBS_RANGE
 from tmrl_like.types import Action, Observation
@@ -39,12 +40,16 @@ class IQNActor(ActorModule):
         phi_d(tau) = relu(sum_i cos(pi i tau) w_id + b_d),  i = 0 … C - 1      eq. 4
         Z_tau(s, a) = V(psi phi(tau)) + Adv(psi phi(tau), a) - mean_a' Adv(psi phi(tau), a')
 
-    Q(s, a) is the mean of the K quantiles tau_k = (k + 1/2) / K, which is that of the returns. In
-    each step, a policy that explores takes
+    Q(s, a) is the mean of the K quantiles tau_k = (k + 1/2) / K, which is that of the returns. A
+    policy that explores takes
 
-        a uniformly random action, with probability `epsilon`
+        a uniformly random action in a share `epsilon` of the steps
         argmax_a Q(s, a) + `boltzmann_noise` N(0, 1), with probability `epsilon_boltzmann`
         argmax_a Q(s, a) otherwise.
+
+    A random action is held for up to `longest_hold` steps; for how many is drawn with a probability
+    proportional to n^-2 (Dabney, Ostrovski and Barreto 2020, arXiv:2006.01782). No hold lasts
+    longer than the episode.
 
     Attributes:
         behaviour: float32 [3]: `epsilon`, `epsilon_boltzmann` and `boltzmann_noise`. They are part
@@ -67,6 +72,7 @@ class IQNActor(ActorModule):
         hidden_size: Positive = 256,
         cosines: Positive = 64,
         acting_quantiles: Positive = 32,
+        longest_hold: Positive = 1,
         layer_norm: bool = True,
         obs_range: NotNegative = OBS_RANGE,
         normalize_obs: bool = True,
@@ -81,6 +87,7 @@ class IQNActor(ActorModule):
             hidden_size: H.
             cosines: C.
             acting_quantiles: K.
+            longest_hold: most steps for which a random action is held; 1: each step draws anew.
             layer_norm: normalise the state, and the hidden layer of both heads together, before
                 their ReLU.
             obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as
@@ -112,6 +119,10 @@ class IQNActor(ActorModule):
         self.advantage = nn.Linear(hidden_size, actions)
         self.register_buffer("frequencies", math.pi * torch.arange(cosines), persistent=False)
         self.register_buffer("behaviour", torch.zeros(3))
+        lengths = torch.arange(1, longest_hold + 1)
+        self._share_of_hold = F.normalize(1.0 / lengths**2, p=1, dim=0)  # of each length
+        self._mean_hold = float(self._share_of_hold @ lengths.float())
+        self._held, self._held_steps = 0, 0  # an index, and for how many steps to come
         self.extras = {"greedy": np.bool_(False), "values": np.zeros(actions, np.float32)}
 
     def features(self, obs: Observation, time_left: Tensor | None = None) -> Tensor:
@@ -155,16 +166,35 @@ class IQNActor(ActorModule):
         values_A = self(obs)[0].cpu()
         best = chosen = int(values_A.argmax())
         if not test:
-            epsilon, boltzmann, scale = self.behaviour.tolist()
-            draw = float(torch.rand(()))
-            if draw < epsilon:
-                chosen = int(torch.randint(len(values_A), ()))
-            elif draw < epsilon + boltzmann:
-                chosen = int(torch.add(values_A, torch.randn(len(values_A)), alpha=scale).argmax())
+            chosen = self._explore(values_A, best)
         self.extras = {"greedy": np.bool_(chosen == best), "values": values_A.numpy()}
         if not math.isfinite(values_A[best]):  # NaN counts as the largest
             return np.full((), np.nan)[()]
         return np.int64(self._first + chosen)
+
+    def _explore(self, values_A: Tensor, best: int) -> int:
+        """Return the index of the action to take, `best` unless this step explores."""
+        epsilon, boltzmann, scale = self.behaviour.tolist()
+        if not self._held_steps:
+            begins = epsilon / (epsilon + self._mean_hold * (1.0 - epsilon))
+            draw = float(torch.rand(()))
+            if draw >= begins + boltzmann:
+                return best
+            if draw >= begins:
+                return int(torch.add(values_A, torch.randn(len(values_A)), alpha=scale).argmax())
+            self._held = int(torch.randint(len(values_A), ()))
+            self._held_steps = 1 + int(self._share_of_hold.multinomial(1))
+        self._held_steps -= 1
+        return self._held
+
+    def reset(self) -> None:
+        """Begin an episode, in which no action is held yet."""
+        self._held_steps = 0
+
+    def carry_over(self, previous: Actor) -> None:
+        """Hold what the instance that acted until now holds."""
+        assert isinstance(previous, IQNActor)
+        self._held, self._held_steps = previous._held, previous._held_steps
 
     def best_actions(self, obs: Observation) -> Tensor:
         """Return the actions of the largest values, int64 [B]; see `ActorModule.best_actions`."""

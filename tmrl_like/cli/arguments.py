@@ -306,7 +306,10 @@ def _add_roles(command: _NewCommand) -> None:
 
 def _add_policy(parser: Any, about: str) -> None:
     parser.add_argument(
-        "--policy", metavar="POLICY", help=f"{about}: a file, a version, a tag or RUN@TAG"
+        "--policy",
+        type=lambda text: str(_path(text)) if os.path.isfile(text) else text,
+        metavar="POLICY",
+        help=f"{about}: a file, a version, a tag or RUN@TAG",
     )
 
 

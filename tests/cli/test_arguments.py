@@ -1,9 +1,13 @@
 """Paths on the command line."""
 
 import os
+import shutil
+import sys
 
 import pytest
 from tiny import actor_that_presses
+
+from tmrl_like.config.settings import Settings
 
 SAC = "--actor tmrl_like.agents.SquashedGaussianActor --agent tmrl_like.agents.SACAgent"
 
@@ -31,3 +35,20 @@ def test_a_path_is_meant_from_where_it_was_typed_though_the_environment_changes_
     assert said in typed(command, "--env tiny.LeavingEnv").out
     assert os.getcwd() != str(tmp_path)
     assert (tmp_path / written).is_file()
+
+
+@pytest.mark.parametrize("given", ["TINY --policy policy", "copy"])
+def test_a_policy_is_meant_from_where_it_was_typed_though_the_users_module_changes_the_folder(
+    given, typed, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    typed("run TINY --in-process --trainer.rounds 1")
+    shutil.copytree(Settings(run_name="tiny").paths.folder, "copy")
+    actor_that_presses(1.0).save("policy")
+    code = "import os\nfrom tiny import TinyEnv\nos.makedirs('elsewhere')\nos.chdir('elsewhere')\n"
+    (tmp_path / "leaver.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "leaver", raising=False)
+    out = typed("test", given, "--episodes 1 --env leaver.TinyEnv").out
+    assert str(tmp_path / given.split()[-1]) in "".join(out.split())
+    assert os.getcwd() == str(tmp_path / "elsewhere")

@@ -60,15 +60,34 @@ def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, store, mo
 
 @pytest.mark.skipif(os.name == "nt", reason="there a link needs a right that few users have")
 @pytest.mark.parametrize("moved", ["runs", "runs/live"])
-def test_a_run_behind_a_link_is_the_run_of_the_links_name(moved, typed, own_home, tmp_path):
-    paths = Settings(run_name="live").paths
-    trained("live", ended="")
+def test_a_run_that_is_kept_elsewhere_is_the_run_of_the_links_name(
+    moved, typed, refused, own_home, tmp_path
+):
+    live = trained("live", ended="")
     folder = own_home / ".tmrl_like" / moved
     folder.symlink_to(folder.rename(tmp_path / "large"))
-    with use_run(paths, "trainer"):
-        for place in ([], ["live"], [paths.folder]):
+    with use_run(Settings(run_name="live").paths, "trainer"):
+        for place in ([], ["live"], [live], [live.resolve()]):
             assert rows_of(typed("runs", *place).out)["live"][-1] == "running"
     assert "run_name: live" in typed("config live").out
+    if moved == "runs/live":
+        assert f"{folder} is a link, behind which" in refused("run live --fresh")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there a link needs a right that few users have")
+def test_a_link_to_a_run_is_that_run_wherever_the_link_is(typed, refused, tmp_path):
+    folder = trained("real", ended="")
+    folder.with_name("alias").symlink_to(folder)
+    (tmp_path / "result").symlink_to(folder)
+    with use_run(Settings(run_name="real").paths, "trainer"):
+        for place in ([], ["alias"], [tmp_path / "result"]):
+            rows = rows_of(typed("runs", *place).out)
+            assert rows["real"][-1] == "running"
+            assert not {"alias", "result"} & set(rows)
+        for place in ("alias", tmp_path / "result", f"{TINY} --run_name alias"):
+            assert "is in use by process" in refused("trainer", place)
+    for place in ("alias", tmp_path / "result"):
+        assert "run_name: real" in typed("config", place).out
 
 
 def test_a_damaged_policy_hides_no_run(typed, store):

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from cli_commands import TINY
+from kit.failing import without_a_reader
 from kit.pythons import python
 from mistakes import MISTAKES
 from tiny import actor_that_presses
@@ -209,6 +210,16 @@ def test_a_key_that_cannot_be_printed_is_revoked(refused, typed, tmp_path, monke
         patch.setattr(sys, "stdout", Full())
         error = refused(*invite)
     assert "cannot write the key to standard output: No space left on device" in error
+    assert "robot1" not in typed("keys list --keys-dir", tmp_path / "keys").out
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout := without_a_reader())
+        assert "error" not in typed(*invite, code=1).err  # as with each `tmrl-like … | head`
+    with pytest.raises(BrokenPipeError):
+        stdout.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)  # closed
+        assert "standard output is closed, where the key would be printed" in refused(*invite)
+        sys.stdout.close()
     assert "robot1" not in typed("keys list --keys-dir", tmp_path / "keys").out
     typed(*invite)
 

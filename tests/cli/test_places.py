@@ -72,6 +72,8 @@ def test_a_run_goes_on_in_the_data_folder_alone(command, run_folder, tmp_path, r
     assert parse(list(map(str, [*given, "--run_name", "leg"]))).experiment.run_name == "leg"
     assert parse([*command.split(), str(run_folder)]).experiment.run_name == "arm"
     assert "run_name: arm" in typed("config", tmp_path / "arm").out
+    encoder = ["trainer", str(tmp_path / "arm"), "--encoder", "x.safetensors"]
+    assert parse(encoder).experiment.run_name == "arm"
     shutil.copytree(run_folder, run_folder.with_name("arm (copy)"))
     assert f" is not {run_folder}, where " in refused(*command.split(), "'arm (copy)'")
 

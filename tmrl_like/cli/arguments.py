@@ -119,7 +119,8 @@ class Arguments(argparse.Namespace):
 
         made = experiment_of(self.found.open(self.overrides))
         run, folder = self.found.run, made.paths.folder
-        goes_on = self.command in ("run", "trainer") and ("run_name",) not in dict(self.overrides)
+        goes_on = self.command in ("run", "trainer") and not vars(self).get("encoder")
+        goes_on = goes_on and ("run_name",) not in dict(self.overrides)
         if run is not None and goes_on and run.resolve() != folder.resolve():
             raise ConfigError(
                 f"{self.place} is not {folder}, where the run {made.run_name} is trained: move the "
@@ -305,7 +306,10 @@ def _add_roles(command: _NewCommand) -> None:
 
 def _add_policy(parser: Any, about: str) -> None:
     parser.add_argument(
-        "--policy", metavar="POLICY", help=f"{about}: a file, a version, a tag or RUN@TAG"
+        "--policy",
+        type=lambda text: str(_path(text)) if os.path.isfile(text) else text,
+        metavar="POLICY",
+        help=f"{about}: a file, a version, a tag or RUN@TAG",
     )
 
 

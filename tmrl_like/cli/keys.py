@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import os
 import sys
 
 from tmrl_like.cli.arguments import Arguments
@@ -32,6 +33,8 @@ def main(arguments: Arguments) -> int:
 
 def _invite(arguments: Arguments, folder: KeyFolder) -> None:
     name, role = arguments.name, arguments.role
+    if getattr(sys.stdout, "name", "") == os.devnull:  # opened by `main`
+        raise ConfigError("standard output is closed, where the key would be printed: open it")
     line = folder.invite(name, ROLES if role == "both" else (role,))
     try:
         print(
@@ -41,6 +44,8 @@ def _invite(arguments: Arguments, folder: KeyFolder) -> None:
         print(line, flush=True)
     except OSError as error:
         folder.revoke(name)  # nobody has seen it
+        if isinstance(error, BrokenPipeError):
+            raise
         raise ConfigError(
             f"cannot write the key to standard output: {error.strerror}; make room there, and "
             "invite again"

@@ -77,7 +77,7 @@ def find_place(typed: str) -> Place:
         if Path(typed).exists() or not at:
             name, version = typed, ""
         is_run = any((Path(name) / part).exists() for part in _IN_A_RUN)
-        run = Path(name) if is_run else runs.get(name)
+        run = Path(name).absolute() if is_run else runs.get(name)
         file = find_experiment(name)
         if run is not None and (version or file is None):
             return Place(version, run=run)

@@ -53,6 +53,11 @@ def main(arguments: Arguments) -> int:
         from tmrl_like.cli import train
 
         return train.main(arguments)
+    if starts_over and settings.paths.folder.is_symlink():  # what is locked is where it leads
+        raise ConfigError(
+            f"{settings.paths.folder} is a link, behind which no run starts over: remove it, or "
+            "choose another run_name"
+        )
     stopper = Stopper(
         arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None
     )

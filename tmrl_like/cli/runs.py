@@ -29,8 +29,9 @@ def main(arguments: Arguments) -> int:
     if arguments.plot or arguments.out:
         return _plot(found, Path(arguments.out or "returns.png"))
     found = found or [folder for folder in runs.glob("*/") if any(folder.glob("*.json*"))]
+    shown = {paths.folder: paths for paths in map(RunPaths.of, found)}  # once, despite links
     rows = sorted(
-        (_row(RunPaths.of(folder)) for folder in found),
+        map(_row, shown.values()),
         key=lambda row: row[_COLUMNS.index("started")],
     )
     if rows:

@@ -1,12 +1,14 @@
 """Folders and files on this machine, derived from a data folder and a run's name.
 
-Nothing here touches the disk.
+Links are followed on the disk; nothing is written.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import os
+import re
 from pathlib import Path
 
 from tmrl_like.base.folders import data_folder
@@ -30,7 +32,7 @@ class RunPaths:
         run_name: names the run's folder.
         folder: folder of this run.
         users: lock files of the processes that use the run now; outside its folder, which may be
-            renamed.
+            renamed. Two names that lead to one folder have the same.
         weights: folder of the weights.
         worker_model: the newest weights that a worker of this run received.
         trainer_model: the newest weights that the trainer published.
@@ -50,7 +52,9 @@ class RunPaths:
         self.run_name = run_name
         root = Path(root)
         self.folder = folder or root / "runs" / run_name
-        self.users = root / "in_use" / run_name
+        real = os.path.realpath(self.folder)
+        real = real.removeprefix(os.path.join(os.path.realpath(root / "runs"), ""))
+        self.users = root / "in_use" / re.sub(r"[/\\:]", "+", real)
         self.weights = self.folder / "weights"
         self.worker_model = self.weights / "worker.safetensors"
         self.trainer_model = self.weights / "trainer.safetensors"
@@ -67,6 +71,12 @@ class RunPaths:
 
     @classmethod
     def of(cls, folder: Path) -> RunPaths:
-        """Return the files of the run in this folder."""
-        whole = Path(os.path.abspath(folder))  # not where a link leads: the name counts
+        """Return the files of the run in this folder; of the run in the data folder to which a link
+        leads.
+        """
+        root, real, whole = data_folder(), os.path.realpath(folder), Path(os.path.abspath(folder))
+        likely = (root / "runs" / name for name in (os.path.basename(real), whole.name))
+        for run in itertools.chain(likely, (root / "runs").glob("*/")):
+            if os.path.realpath(run) == real:
+                return cls(run.name, root)
         return cls(whole.name, whole.parent.parent, whole)

@@ -490,7 +490,9 @@ class Diverging(CountingAgent):
     def __init__(self, observation_space, action_space, device="cpu", where="actor"):
         super().__init__(observation_space, action_space, device)
         self.critics = [torch.nn.Linear(2, 1)]
-        self._spoilt = self.actor.layer if where == "actor" else self.critics[0]
+        self.models = {"next": torch.nn.Linear(2, 1)}
+        networks = {"actor": self.actor.layer, "critic": self.critics[0]} | self.models
+        self._spoilt = networks[where]
 
     def train(self, batch):
         metrics = super().train(batch)
@@ -504,7 +506,7 @@ class Diverging(CountingAgent):
     "training diverges to NaN",
     "the weights are neither published nor written, and training ends in one line",
 )
-@pytest.mark.parametrize("where", ["actor", "critic"])
+@pytest.mark.parametrize("where", ["actor", "critic", "next"])
 def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_training(
     driven, tmp_path, where
 ):
@@ -513,7 +515,7 @@ def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_t
     trainer = driven.trainer(
         training=training, checkpoint_path=path, model_path=tmp_path / "published"
     )
-    where = r"(layer|actor\.layer|critics\[0\])\.bias"
+    where = r"(layer|actor\.layer|critics\[0\]|models\['next'\])\.bias"
     said = rf"training has diverged: {where} holds values that are not finite; .* a preprocessor"
     with pytest.raises(DivergedError, match=said):
         trainer.run()

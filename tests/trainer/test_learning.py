@@ -13,7 +13,13 @@ from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaus
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.trainer.diagnosis import Diagnosis
-from tmrl_like.trainer.learning import ActorFigures, LearningWatch, SampleFigures, known_figures
+from tmrl_like.trainer.learning import (
+    ActorFigures,
+    LearningWatch,
+    SampleFigures,
+    known_figures,
+    same_noise,
+)
 from tmrl_like.trainer.watch import RecentRewards
 from tmrl_like.types import Batch, Buffer, Delivery
 from tmrl_like.wire.packet import PacketWriter
@@ -151,6 +157,28 @@ def test_looking_changes_no_statistics_of_networks_of_ones_own():
     assert figures.keys() >= {"critic_spread", "action_spread"}
     for network in (one.actor, one.critic):
         assert network.norm.num_batches_tracked == network.norm.running_mean.abs().sum() == 0
+
+
+class Centred(torch.nn.Module):
+    """A user's own normalisation, which assigns its statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean()
+        return x - self.mean
+
+
+def test_statistics_that_are_assigned_are_restored_as_well_after_an_error_too():
+    norm = torch.nn.Sequential(Centred(), torch.nn.BatchNorm1d(3))
+    mean = norm[0].mean
+    with pytest.raises(ZeroDivisionError), same_noise("cpu", norm):
+        norm(torch.ones(4, 3))
+        1 / 0  # noqa: B018 - of a user's network
+    assert norm[0].mean is mean
+    assert mean == norm[1].num_batches_tracked == 0
 
 
 def test_rewards_of_several_steps_are_those_of_one():

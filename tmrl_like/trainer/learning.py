@@ -254,12 +254,19 @@ def same_noise(device: str, *networks: torch.nn.Module) -> Iterator[None]:
     """Within the block, let torch draw the same numbers each time, without affecting those of
     training. After it, restore the networks' buffers, which may be statistics of batches.
     """
-    kept = [(buffer, buffer.clone()) for network in networks for buffer in network.buffers()]
-    with torch.random.fork_rng([device] if device.startswith("cuda") else []):
-        torch.manual_seed(0)
-        yield
-    for buffer, before in kept:
-        buffer.copy_(before)
+    kept = [
+        (module, name, buffer, buffer.clone())
+        for network in networks
+        for module in network.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    try:
+        with torch.random.fork_rng([device] if device.startswith("cuda") else []):
+            torch.manual_seed(0)
+            yield
+    finally:
+        for module, name, buffer, before in kept:
+            setattr(module, name, buffer.copy_(before))  # it may have been replaced
 
 
 def known_figures(agent: TrainingAgent, memory: MemoryDataloading, num_ranks: int) -> Figures:

@@ -181,6 +181,30 @@ def test_statistics_that_are_assigned_are_restored_as_well_after_an_error_too():
     assert mean == norm[1].num_batches_tracked == 0
 
 
+class CentredCritic(EnsembleCritic):
+    def __init__(self, *both_spaces, **options):
+        super().__init__(*both_spaces, **options)
+        self.norm = Centred()
+
+    def forward(self, obs, act):
+        return super().forward(self.norm(obs), act)
+
+
+class WithHeldOut(ReplayMemory):
+    def sample_held_out(self):
+        return batch()
+
+
+def test_what_is_held_out_changes_no_statistics_by_which_the_actor_is_trained():
+    one = agent(critic_cls=CentredCritic)
+    one.train(batch())
+    before = one.critic_frozen.norm.mean.clone()
+    record = {"training_steps_total": 1, "env_steps_total": 1}
+    LearningWatch(one, WithHeldOut(), Diagnosis(), RecentRewards(100)).on_round(record)
+    assert "loss_actor_held_out" in record
+    assert one.critic_frozen.norm.mean == before
+
+
 def test_rewards_of_several_steps_are_those_of_one():
     figures = ActorFigures().figures(agent(gamma=0.9), batch(discount=torch.full((64,), 0.81)))
     assert figures["value_low"] == pytest.approx(-1 / 0.19)

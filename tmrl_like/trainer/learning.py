@@ -86,7 +86,10 @@ class LearningWatch(Listener):
         held_out = self._memory.sample_held_out()
         if held_out is not None:
             # so that training draws the same numbers as without this
-            with same_noise(self._agent.device, *modules_of(self._agent).values()):
+            networks = [*modules_of(self._agent).values()]
+            if isinstance(self._agent, SACAgent):
+                networks.append(self._agent.critic_frozen)  # no attribute of the instance
+            with same_noise(self._agent.device, *networks):
                 losses = self._agent.evaluate(held_out)
             record |= {f"{name}_held_out": float(loss) for name, loss in losses.items()}
         done = record["training_steps_total"] + record["env_steps_total"]

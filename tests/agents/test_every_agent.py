@@ -17,6 +17,8 @@ from test_as_before import CASES, COMPILED
 
 from tmrl_like.agents import (
     CategoricalActor,
+    CrossQAgent,
+    DiscreteEnsembleCritic,
     DiscreteSACAgent,
     EnsembleCritic,
     IQNActor,
@@ -25,6 +27,7 @@ from tmrl_like.agents import (
     SquashedGaussianActor,
 )
 from tmrl_like.agents.acceleration import leaves_of
+from tmrl_like.policies.actor import ActorModule
 from tmrl_like.trainer.snapshot import load_object_state, object_state
 
 OF_PICTURES = partial(
@@ -104,6 +107,8 @@ def test_what_it_publishes_drives_a_workers_actor(make):
     ("agent", "networks", "said"),
     [
         (SACAgent, {"actor_cls": LinearActor}, "actor_cls makes LinearActor; expected SamplingA"),
+        (CrossQAgent, {"actor_cls": CategoricalActor}, "actor_cls makes CategoricalActor; expec"),
+        (CrossQAgent, {"critic_cls": DiscreteEnsembleCritic}, "critic_cls makes DiscreteEnsemb"),
         (DiscreteSACAgent, {"actor_cls": IQNActor}, "actor_cls makes IQNActor; expected Categ"),
         (IQNAgent, {"actor_cls": CategoricalActor}, "actor_cls makes CategoricalActor; expected I"),
         (
@@ -119,6 +124,28 @@ def test_what_it_publishes_drives_a_workers_actor(make):
     ],
 )
 def test_networks_that_it_cannot_train_are_refused_by_name(agent, networks, said):
-    act = box(1, 2) if agent is SACAgent else spaces.Discrete(3)
+    act = box(1, 2) if agent in (SACAgent, CrossQAgent) else spaces.Discrete(3)
     with one_line(said):
         agent(box(1, 2), act, **networks)
+
+
+class Own(ActorModule):
+    """A user's own actor, for which there is an agent of the user's."""
+
+    def __init__(self, *both_spaces):
+        super().__init__(*both_spaces)
+        self.layer = torch.nn.Linear(2, 2)
+
+    def act(self, obs, test=False):
+        return np.zeros(2, np.float32)
+
+
+class WithOwnSample(SACAgent):
+    def _sample(self, obs):
+        act = self.actor.layer(obs).tanh()
+        return act, -act.square().sum(dim=1)
+
+
+def test_a_subclass_that_draws_actions_in_a_way_of_its_own_takes_any_actor():
+    (metrics,) = train(WithOwnSample(box(1, 2), box(1, 2), actor_cls=Own), 1)
+    assert math.isfinite(metrics["loss_actor"])

@@ -188,6 +188,14 @@ class ActorBySpeed(SquashedGaussianActor):
         return mean + obs["speed"], log_std
 
 
+class DrawingBySpeed(SquashedGaussianActor):
+    """A user's actor that draws by the speed, which it reads from the observation."""
+
+    def sample(self, obs):
+        act, log_prob = super().sample(obs)
+        return act + obs["speed"], log_prob
+
+
 class CriticBySpeed(EnsembleCritic):
     """A user's critics that read the speed from the observation."""
 
@@ -195,8 +203,11 @@ class CriticBySpeed(EnsembleCritic):
         return super().forward(obs, act) + obs["speed"][:, 0]
 
 
-@pytest.mark.parametrize("own", [{"actor_cls": ActorBySpeed}, {"critic_cls": CriticBySpeed}])
-def test_a_subclass_with_a_forward_of_its_own_gets_raw_observations_and_no_shared_encoder(own):
+@pytest.mark.parametrize(
+    "own",
+    [{"actor_cls": ActorBySpeed}, {"actor_cls": DrawingBySpeed}, {"critic_cls": CriticBySpeed}],
+)
+def test_a_subclass_with_methods_of_its_own_gets_raw_observations_and_no_shared_encoder(own):
     agent = make_agent(**own)
     (metrics,) = train(agent, 1)
     assert np.isfinite(list(metrics.values())).all()

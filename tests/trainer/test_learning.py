@@ -13,7 +13,13 @@ from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaus
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.trainer.diagnosis import Diagnosis
-from tmrl_like.trainer.learning import ActorFigures, LearningWatch, SampleFigures, known_figures
+from tmrl_like.trainer.learning import (
+    ActorFigures,
+    LearningWatch,
+    SampleFigures,
+    known_figures,
+    same_noise,
+)
 from tmrl_like.trainer.watch import RecentRewards
 from tmrl_like.types import Batch, Buffer, Delivery
 from tmrl_like.wire.packet import PacketWriter
@@ -153,7 +159,57 @@ def test_looking_changes_no_statistics_of_networks_of_ones_own():
         assert network.norm.num_batches_tracked == network.norm.running_mean.abs().sum() == 0
 
 
+<<<<<<< HEAD
 def test_of_sums_over_several_steps_the_returns_are_known_and_no_rewards():
+=======
+class Centred(torch.nn.Module):
+    """A user's own normalisation, which assigns its statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean()
+        return x - self.mean
+
+
+def test_statistics_that_are_assigned_are_restored_as_well_after_an_error_too():
+    norm = torch.nn.Sequential(Centred(), torch.nn.BatchNorm1d(3))
+    mean = norm[0].mean
+    with pytest.raises(ZeroDivisionError), same_noise("cpu", norm):
+        norm(torch.ones(4, 3))
+        1 / 0  # noqa: B018 - of a user's network
+    assert norm[0].mean is mean
+    assert mean == norm[1].num_batches_tracked == 0
+
+
+class CentredCritic(EnsembleCritic):
+    def __init__(self, *both_spaces, **options):
+        super().__init__(*both_spaces, **options)
+        self.norm = Centred()
+
+    def forward(self, obs, act):
+        return super().forward(self.norm(obs), act)
+
+
+class WithHeldOut(ReplayMemory):
+    def sample_held_out(self):
+        return batch()
+
+
+def test_what_is_held_out_changes_no_statistics_by_which_the_actor_is_trained():
+    one = agent(critic_cls=CentredCritic)
+    one.train(batch())
+    before = one.critic_frozen.norm.mean.clone()
+    record = {"training_steps_total": 1, "env_steps_total": 1}
+    LearningWatch(one, WithHeldOut(), Diagnosis(), RecentRewards(100)).on_round(record)
+    assert "loss_actor_held_out" in record
+    assert one.critic_frozen.norm.mean == before
+
+
+def test_rewards_of_several_steps_are_those_of_one():
+>>>>>>> mend_agents2
     figures = ActorFigures().figures(agent(gamma=0.9), batch(discount=torch.full((64,), 0.81)))
     assert figures["value_low"] == pytest.approx(-1 / 0.19)
     assert not figures.keys() & {"reward_low", "reward_high"}

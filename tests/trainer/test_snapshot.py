@@ -4,6 +4,7 @@ import copy
 import enum
 import random
 from collections import OrderedDict, defaultdict
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -190,6 +191,60 @@ def test_values_of_derived_classes_are_restored_from_checkpoints_and_from_the_fi
     assert two.agent.scheduler.mean == (0.5, 3)
     share(two, SecondOfTwo())
     assert two.agent.state() == one.agent.state()
+
+
+class Part:
+    """Something of the user's with a state of its own, and an agent with it."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def state_dict(self):
+        return {"kept": self.state}
+
+    def load_state_dict(self, state):
+        self.state = state["kept"]
+
+
+class WithPart(CountingAgent):
+    def __init__(self, state, **options):
+        super().__init__(**options)
+        self.part = Part(state)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        np.arange(3)[::-1],
+        [np.array([True]), (np.array(0.5), torch.ones(2))],
+        {1: np.ones((2, 0), np.float32)},
+        {1, 2},
+        1j,
+        torch.float32,
+    ],
+    ids=str,
+)
+def test_what_a_state_dict_gives_is_restored_as_it_was(state, tmp_path):
+    take_snapshot(training(agent_cls=partial(WithPart, state))).write(tmp_path)
+    found = loaded(tmp_path, agent_cls=partial(WithPart, None)).agent.part.state
+    assert repr(found) == repr(state)
+
+
+class Named(enum.Enum):
+    ONLY = "only"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *(Named.ONLY, {Named.ONLY: 1}, {Named.ONLY}, Path("there"), np.datetime64("2020-01-01")),
+        *(np.longdouble(1), np.array([None]), np.ones(2, np.longdouble), lambda: 0),
+    ],
+    ids=str,
+)
+def test_a_state_that_could_not_be_read_again_is_refused_in_the_first_checkpoint(state):
+    with one_line(r"a state_dict holds .*; a checkpoint holds only numbers, text, tensors, arrays"):
+        take_snapshot(training(agent_cls=partial(WithPart, state)))
 
 
 class Holder:

@@ -124,12 +124,15 @@ class TrainingAgent(Tunable, ABC):
 
 
 def modules_of(agent: TrainingAgent) -> dict[str, torch.nn.Module]:
-    """Return all modules among an agent's attributes by name, those in lists and tuples too."""
+    """Return all modules among an agent's attributes by name, those in lists, tuples and dicts
+    too.
+    """
     found: dict[str, object] = {}
     for name, value in vars(agent).items():
         found[name] = value
-        if isinstance(value, list | tuple):
-            found |= {f"{name}[{i}]": part for i, part in enumerate(value)}
+        if isinstance(value, list | tuple | dict):
+            parts = value.items() if isinstance(value, dict) else enumerate(value)
+            found |= {f"{name}[{key!r}]": part for key, part in parts}
     return {name: module for name, module in found.items() if isinstance(module, torch.nn.Module)}
 
 

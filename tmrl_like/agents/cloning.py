@@ -143,7 +143,12 @@ def clone(
 @torch.no_grad()
 def _mean(actor: ActorModule, shown: Shown) -> float:
     few = shown.rows(torch.arange(min(len(shown.act), _MOST_LOOKED_AT), device=shown.act.device))
-    return actor.log_prob(few.obs, few.act).mean().item()
+    modes = [(part, part.training) for part in actor.modules()]
+    actor.eval()  # as it drives; statistics of batches stay as they are
+    mean = actor.log_prob(few.obs, few.act).mean().item()
+    for part, is_training in modes:
+        part.training = is_training
+    return mean
 
 
 def _noise(values: Any, past_actions: int = 0) -> Any:

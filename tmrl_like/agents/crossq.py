@@ -26,7 +26,7 @@ from tmrl_like.agents.ensemble import MLP
 from tmrl_like.agents.models import CategoricalCritic, EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.sac import SACAgent, SACOptions, joint_obs
 from tmrl_like.agents.sharing import no_grad
-from tmrl_like.agents.shipped import Kept
+from tmrl_like.agents.shipped import Kept, made_by
 from tmrl_like.base.factories import completed
 from tmrl_like.base.functional import cached_property, partial
 from tmrl_like.base.options import NotNegative
@@ -159,7 +159,7 @@ class CrossQAgent(SACAgent):
         self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]
     ) -> None:
         spaces = self.observation_space, self.action_space
-        actor: Any = actor_cls(*spaces)
+        actor: Any = made_by("actor_cls", actor_cls, SquashedGaussianActor, *spaces)
         _expect_plain("actor_cls", actor, SquashedGaussianActor)
         expect(
             not actor.encoder.images,
@@ -168,7 +168,9 @@ class CrossQAgent(SACAgent):
             "vectors and categories for CrossQ",
         )
         critic_cls = completed(critic_cls, hidden_sizes=actor.hidden_sizes)
-        critic: Any = critic_cls(*spaces, n_critics=self.n_critics)
+        critic = made_by(
+            "critic_cls", critic_cls, EnsembleCritic, *spaces, n_critics=self.n_critics
+        )
         _expect_plain("critic_cls", critic, EnsembleCritic)
         self.plain_actor = actor.to_device(self.device)
         of_critic = vars(critic.options)

@@ -133,10 +133,13 @@ def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
     """Let networks of one space share the first one's encoders of images, and return these.
 
     Return None, and change nothing, if a network has no `Encoder` that sees pictures of this space,
-    or a `forward` of the user's, which gets raw observations.
+    or a `forward` or `sample` of the user's, which gets raw observations.
     """
-    ours = [net for net in networks if type(net).forward.__module__.startswith("tmrl_like.")]
-    encoders = [encoder for encoder in encoders_of(ours) if encoder.sees_pictures]
+    encoders = [
+        encoder
+        for encoder in encoders_of(filter(_takes_features, networks))
+        if encoder.sees_pictures
+    ]
     if len(encoders) < len(networks) or any(
         encoder.space != encoders[0].space for encoder in encoders
     ):
@@ -144,6 +147,12 @@ def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
     for encoder in encoders:
         encoder.images = encoders[0].images
     return encoders[0].images
+
+
+def _takes_features(network: nn.Module) -> bool:
+    cls: Any = type(network)
+    methods = cls.forward, getattr(cls, "sample", cls.forward)
+    return all(method.__module__.startswith("tmrl_like.") for method in methods)
 
 
 def _is_flat(obs: Observation) -> bool:

@@ -531,7 +531,9 @@ class SACAgent(ShippedAgent):
     ) -> None:
         spaces = self.observation_space, self.action_space
         of_actor, of_critic = self._kinds
-        self.actor = made_by("actor_cls", actor_cls, of_actor, *spaces)
+        # what a `_sample` of the user needs is known to the user
+        is_ours = type(self)._sample.__module__.startswith("tmrl_like.")
+        self.actor = made_by("actor_cls", actor_cls, of_actor if is_ours else ActorModule, *spaces)
         self.actor.to_device(self.device)
         critic_cls = completed(
             critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING)

@@ -86,7 +86,10 @@ class LearningWatch(Listener):
         held_out = self._memory.sample_held_out()
         if held_out is not None:
             # so that training draws the same numbers as without this
-            with same_noise(self._agent.device, *modules_of(self._agent).values()):
+            networks = [*modules_of(self._agent).values()]
+            if isinstance(self._agent, SACAgent):
+                networks.append(self._agent.critic_frozen)  # no attribute of the instance
+            with same_noise(self._agent.device, *networks):
                 losses = self._agent.evaluate(held_out)
             record |= {f"{name}_held_out": float(loss) for name, loss in losses.items()}
         done = record["training_steps_total"] + record["env_steps_total"]
@@ -250,12 +253,19 @@ def same_noise(device: str, *networks: torch.nn.Module) -> Iterator[None]:
     """Within the block, let torch draw the same numbers each time, without affecting those of
     training. After it, restore the networks' buffers, which may be statistics of batches.
     """
-    kept = [(buffer, buffer.clone()) for network in networks for buffer in network.buffers()]
-    with torch.random.fork_rng([device] if device.startswith("cuda") else []):
-        torch.manual_seed(0)
-        yield
-    for buffer, before in kept:
-        buffer.copy_(before)
+    kept = [
+        (module, name, buffer, buffer.clone())
+        for network in networks
+        for module in network.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    try:
+        with torch.random.fork_rng([device] if device.startswith("cuda") else []):
+            torch.manual_seed(0)
+            yield
+    finally:
+        for module, name, buffer, before in kept:
+            setattr(module, name, buffer.copy_(before))  # it may have been replaced
 
 
 def known_figures(agent: TrainingAgent, memory: MemoryDataloading, num_ranks: int) -> Figures:

@@ -22,8 +22,8 @@ import torch
 
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
-from tmrl_like.base.tree import is_leaf
-from tmrl_like.errors import CheckpointError
+from tmrl_like.base.tree import is_leaf, map_leaves
+from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.trainer.checkpoint_file import (
     FORMAT,
     Head,
@@ -133,7 +133,10 @@ def _state_of(training: TrainingOffline) -> State:
 
 def _plain(value: Any) -> Any:
     """Copy a value; numpy's scalars and instances of derived classes become plain values, since
-    torch would write them and not read them again.
+    torch would write them and not read them again, and arrays `Parameter`s, as tensors never do.
+
+    Raises:
+        ConfigError: torch would not read the value again.
     """
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
@@ -142,11 +145,22 @@ def _plain(value: Any) -> Any:
     if not is_leaf(value):
         return (list if isinstance(value, list) else tuple)(map(_plain, value))
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()
     for kind in (int, float, str, bytes):
         if isinstance(value, kind) and not isinstance(value, bool):
             return kind.__getnewargs__(value)[0]  # type: ignore[arg-type]
-    return value
+    if isinstance(value, _PLAIN):
+        return value
+    try:
+        if isinstance(value, np.ndarray):
+            return torch.nn.Parameter(torch.from_numpy(np.array(value)), requires_grad=False)
+        return _from_bytes(_bytes_of(value))
+    except Exception as error:  # of pickle or torch
+        raise ConfigError(
+            f"a state_dict holds {one_line(repr(value), 100)}, a {type(value).__name__}; a "
+            "checkpoint holds only numbers, text, tensors, arrays of numbers, and lists, tuples "
+            "and dicts of these"
+        ) from error
 
 
 def _restore(training: TrainingOffline, state: State) -> None:
@@ -282,21 +296,25 @@ def _restored_list(current: Any, saved: list[Any]) -> Any:
     return restored
 
 
-def _bytes_of(state: State) -> memoryview:
+def _bytes_of(state: Any) -> memoryview:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getbuffer()
 
 
-def _from_bytes(data: bytes | memoryview) -> State:
-    """Load tensors and plain values; with `weights_only`, torch refuses anything else. Raises
-    ValueError if the data is not valid.
+def _from_bytes(data: bytes | memoryview) -> Any:
+    """Load tensors, arrays and plain values; with `weights_only`, torch refuses anything else.
+    Raises ValueError if the data is not valid.
     """
     try:
-        state: State = torch.load(  # noqa: TID251
+        state = torch.load(  # noqa: TID251
             io.BytesIO(data), map_location="cpu", weights_only=True
         )
     except Exception as error:
         # torch raises its own exceptions, some from a module that we do not import
         raise ValueError(one_line(error, 200)) from error
-    return state
+    return map_leaves(_array_or_as_it_is, state)
+
+
+def _array_or_as_it_is(leaf: Any) -> Any:
+    return leaf.numpy() if isinstance(leaf, torch.nn.Parameter) else leaf

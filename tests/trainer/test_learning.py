@@ -159,9 +159,6 @@ def test_looking_changes_no_statistics_of_networks_of_ones_own():
         assert network.norm.num_batches_tracked == network.norm.running_mean.abs().sum() == 0
 
 
-<<<<<<< HEAD
-def test_of_sums_over_several_steps_the_returns_are_known_and_no_rewards():
-=======
 class Centred(torch.nn.Module):
     """A user's own normalisation, which assigns its statistics."""
 
@@ -208,8 +205,7 @@ def test_what_is_held_out_changes_no_statistics_by_which_the_actor_is_trained():
     assert one.critic_frozen.norm.mean == before
 
 
-def test_rewards_of_several_steps_are_those_of_one():
->>>>>>> mend_agents2
+def test_of_sums_over_several_steps_the_returns_are_known_and_no_rewards():
     figures = ActorFigures().figures(agent(gamma=0.9), batch(discount=torch.full((64,), 0.81)))
     assert figures["value_low"] == pytest.approx(-1 / 0.19)
     assert not figures.keys() & {"reward_low", "reward_high"}

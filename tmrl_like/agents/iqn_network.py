@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces
+from msgspec import Meta
 from torch import Tensor, nn
 
 from tmrl_like.agents.images import ConvolutionEncoder
@@ -72,7 +74,7 @@ class IQNActor(ActorModule):
         hidden_size: Positive = 256,
         cosines: Positive = 64,
         acting_quantiles: Positive = 32,
-        longest_hold: Positive = 1,
+        longest_hold: Annotated[int, Meta(ge=1, le=10_000)] = 1,
         layer_norm: bool = True,
         obs_range: NotNegative = OBS_RANGE,
         normalize_obs: bool = True,

@@ -240,7 +240,7 @@ class Named(enum.Enum):
         *(Named.ONLY, {Named.ONLY: 1}, {Named.ONLY}, Path("there"), np.datetime64("2020-01-01")),
         *(np.longdouble(1), np.array([None]), np.ones(2, np.longdouble), lambda: 0),
     ],
-    ids=str,
+    ids=lambda state: type(state).__name__,
 )
 def test_a_state_that_could_not_be_read_again_is_refused_in_the_first_checkpoint(state):
     with one_line(r"a state_dict holds .*; a checkpoint holds only numbers, text, tensors, arrays"):

@@ -112,6 +112,16 @@ def test_a_hold_goes_on_in_the_next_policy_and_ends_with_the_episode():
     assert changes_of(actions(begin_episode)) > 130 > 110 > changes_of(alone)
 
 
+def test_noise_on_the_values_takes_the_best_actions_more_often():
+    noisy = actor_that_likes_the_third(epsilon=0.0, epsilon_boltzmann=1.0, boltzmann_noise=1.0)
+    taken = [action for action, _ in act_often(noisy)]
+    assert {12, 13} == set(taken)
+    assert 0.1 < taken.count(13) / len(taken) < 0.4
+    assert {
+        a for a, _ in act_often(actor_that_likes_the_third(epsilon=0.0, boltzmann_noise=9.0), n=50)
+    } == {12}
+
+
 def test_a_test_is_greedy_and_what_is_said_has_one_form():
     actor = actor_that_likes_the_third(epsilon=1.0)
     first = actor.extras

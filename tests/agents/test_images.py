@@ -178,6 +178,8 @@ def test_a_user_s_critic_gets_whole_observations_and_the_actor_s_encoder_is_its_
     (*_, metrics) = train(agent, 2)
     assert np.isfinite(list(metrics.values())).all()
     assert not any(map(torch.equal, before, pictures_of(agent.actor)))
+    with pytest.raises(ConfigError, match="with the networks that ship"):
+        encoder_of(agent)
 
 
 class ActorBySpeed(SquashedGaussianActor):

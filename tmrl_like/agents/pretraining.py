@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import backward
-from tmrl_like.agents.agent import TrainingAgent, modules_of
+from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.images import PictureEncoder
-from tmrl_like.agents.observations import Encoder, encoders_of
+from tmrl_like.agents.observations import Encoder
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.weight_file import (
@@ -31,17 +31,24 @@ _HIDDEN = 256
 
 
 def encoder_of(agent: TrainingAgent) -> Encoder:
-    """Return an encoder whose encoders of pictures all networks of an agent share. Raise
-    ConfigError if there is none.
+    """Return the encoder by which actor and critics of an agent see pictures. Raise ConfigError if
+    they share none.
     """
-    encoders = encoders_of(modules_of(agent).values())
-    if len({encoder.images for encoder in encoders if encoder.sees_pictures}) != 1:
+    encoder, of_actor = (
+        getattr(getattr(agent, name, None), "encoder", None) for name in ("critic", "actor")
+    )
+    if not (
+        isinstance(encoder, Encoder)
+        and isinstance(of_actor, Encoder)
+        and encoder.sees_pictures
+        and encoder.images is of_actor.images
+    ):
         raise ConfigError(
             f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: "
             "that takes an observation space with pictures, and SACAgent, REDQAgent or "
             "DiscreteSACAgent with the networks that ship"
         )
-    return encoders[0]
+    return encoder
 
 
 def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iterator[float]:

@@ -181,13 +181,10 @@ def test_statistics_that_are_assigned_are_restored_as_well_after_an_error_too():
     assert mean == norm[1].num_batches_tracked == 0
 
 
-class CentredCritic(EnsembleCritic):
+class CentredCritic(NormedCritic):
     def __init__(self, *both_spaces, **options):
         super().__init__(*both_spaces, **options)
         self.norm = Centred()
-
-    def forward(self, obs, act):
-        return super().forward(self.norm(obs), act)
 
 
 class WithHeldOut(ReplayMemory):

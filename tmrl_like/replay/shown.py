@@ -18,7 +18,7 @@ from tmrl_like.replay.streams import recorded_episodes
 from tmrl_like.types import Action, Buffer, Observation
 from tmrl_like.wire.spaces import Space
 
-_INSTEAD = {
+_NOT_NEEDED = {
     "dataset_path": "",
     "demonstrations_path": "",
     "held_out": 0.0,
@@ -77,9 +77,9 @@ def shown_steps(
 
 
 def _bare(memory_cls: MemoryFactory) -> MemoryFactory:
-    """Return the factory of a memory, and of the one inside it, that shows all of a data set."""
+    """Return the factory of a memory, and of the one inside it, without what is not needed."""
     _, given = taken_apart(memory_cls)
-    plain: dict[str, Any] = {name: value for name, value in _INSTEAD.items() if name in given}
+    plain: dict[str, Any] = {name: none for name, none in _NOT_NEEDED.items() if name in given}
     if given.get("memory") is not None:  # else it is chosen by a class of the user's own
         plain["memory"] = _bare(given["memory"])
     return replaced(memory_cls, **plain)

@@ -48,6 +48,7 @@ def practise(
     test,
     *,
     seed=None,
+    extras=dict,
     compress=lambda *sample: sample,
     tests_in_env=False,
 ):
@@ -63,6 +64,7 @@ def practise(
         every: steps between two tests; 0: a tenth of `steps`.
         test: makes a test and returns its result.
         seed: of the first reset; None: none.
+        extras: returns what else `info` gets, after a step.
         compress: the sample compressor.
         tests_in_env: whether the tests use `env`, so that a new episode begins after each.
     """
@@ -78,9 +80,8 @@ def practise(
         action = choose(step, obs)
         obs, rew, terminated, truncated, info = env.step(action)
         over = terminated or truncated
-        memory.append(
-            Buffer([compress(action, obs, rew, terminated, truncated, Info(info))], "worker")
-        )
+        info = Info(info | extras())
+        memory.append(Buffer([compress(action, obs, rew, terminated, truncated, info)], "worker"))
         train(step)
         spent_s += time.process_time() - began_s
         if step % (every or max(1, steps // 10)) == 0:

@@ -87,7 +87,7 @@ def learn(options, run, steps):
         ends = [drive(env, actor)[1] for _ in range(options.tests)]
         return float(np.mean([info["progress"] for info in ends]))
 
-    how = {"compress": compress, "tests_in_env": True}
+    how = {"extras": lambda: actor.extras, "compress": compress, "tests_in_env": True}
     return practise(
         env, memory, lambda step, obs: actor.act_(obs), train, steps, options.every, test, **how
     )
@@ -100,7 +100,7 @@ def measure(options):
 
 if __name__ == "__main__":
     small = {"steps": 60, "every": 60, "tests": 1, "change": "trainer.start_training=50"}
-    quick = {"tasks": ["racing_lidar"], "seeds": [0], "autogroup": 0, **small}
+    quick = {"tasks": ["racing_lidar", "racing_iqn"], "seeds": [0], "autogroup": 0, **small}
     benchmark(
         __doc__,
         measure,

@@ -77,14 +77,6 @@ def test_what_a_trainer_answers_goes_to_the_worker_that_it_names(scene, trainer,
 # -- policies --------------------------------------------------------------------------------------
 
 
-def test_a_policy_reaches_all_workers_and_late_joiners_at_once(scene, trainer, worker):
-    trainer.say(*(frame(4, index, 3) for index in range(3)))
-    late = scene.worker("w2")
-    scene.relay.flush()
-    for peer in (worker, late):
-        assert [f.index for f in peer.heard(m.PolicyFrame)] == [0, 1, 2]
-
-
 def test_who_comes_during_an_upload_that_breaks_off_gets_the_policy_before(scene, trainer, worker):
     trainer.say(frame(1, 0, 2), frame(1, 1, 2), frame(2, 0, 3))
     trainer.say(m.Bye())

@@ -37,15 +37,6 @@ def group():
     return Group()
 
 
-@pytest.mark.parametrize("size", [2, 24])
-def test_numbered_workers_take_turns(size):
-    group = Group(size)
-    workers = [group.worker(number) for number in range(1, size + 1)]
-    takers = [group.takers_of(worker) for worker in workers]
-    assert takers == [[group.rank_of(worker)] for worker in workers]
-    assert {rank.id for (rank,) in takers} == {rank.id for rank in group.ranks}
-
-
 def test_a_share_is_the_same_in_every_process_and_version():
     names = ("worker-1", "worker-18", "arm", "9" * m.MAX_NAME, "")
     assert [m.share_of(name, 16) for name in names] == [8, 9, 15, 1, 2]

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 from kit.episodes import episode
-from kit.packets import numbered, packet_of
+from kit.packets import header, numbered, packet_of
 from receiving import Trainer, trainer_of
 
 from tmrl_like.delivery import receiver as module
@@ -116,7 +116,7 @@ def test_a_damaged_packet_is_counted_and_asked_for_again(trainer):
 
 def test_a_packet_that_never_decodes_is_counted_passed_over_and_a_break(trainer, caplog):
     trainer.give(1)
-    trainer.give_bytes(encode_packet(m.SamplePacket("w", 7, 2, 6, 1, 0, 5, 3, False), b"xyz"))
+    trainer.give_bytes(encode_packet(header(2, 6, body_bytes=3), b"xyz"))
     trainer.give(7)
     assert trainer.taken == [(1, "w/7/0/1"), (7, "w/7/0/7")]
     trainer.store()

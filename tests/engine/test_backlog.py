@@ -1,7 +1,7 @@
 """Bookkeeping of what a trainer reads and purges of an engine's stream, without a node."""
 
 import pytest
-from engine_packets import INCARNATION, header
+from kit.packets import INCARNATION, header
 
 from tmrl_like.engine.backlog import Backlog
 from tmrl_like.wire import messages as m

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from engine_nodes import GUIDE, nats_server, rights
-from engine_packets import message
 from engine_rig import RUN, deliver, make, trainer_link
+from kit.packets import noise
 from kit.ports import free_ports
 from kit.waiting import until
 
@@ -135,7 +135,7 @@ def test_a_trainer_that_dials_the_server_reads_what_to_do(rig, caplog):
 
 def test_without_a_node_workers_are_served_and_nothing_is_kept(inner, tmp_path):
     gateway = Gateway(inner, NOBODY)
-    assert not gateway.send(ENGINE, message(1)), "the relay keeps it, or the worker"
+    assert not gateway.send(ENGINE, noise(1)), "the relay keeps it, or the worker"
     assert gateway.send(ENGINE, m.encode(m.Beat("w")))
     assert isinstance(m.decode(gateway.receive(0.0).data)[0], m.Hello)
     peer = connect("inproc", *gateway.address, KeyFolder(tmp_path / "keys"))
@@ -161,7 +161,7 @@ def test_packets_that_a_lost_connection_cancels_leave_room_for_others(node, inne
     monkeypatch.setattr(EngineConnection, "call", call_and_cancel)
     with contextlib.closing(Gateway(inner, node.options(RUN, "arena"))) as gateway:
         for _ in range(10):
-            until(lambda: gateway.send(ENGINE, message(1, size=1 << 20)), within_s=10.0)
+            until(lambda: gateway.send(ENGINE, noise(1, size=1 << 20)), within_s=10.0)
         ack = until(lambda: next_ack(gateway))
         assert (ack.received, ack.again) == (0, True)
 

@@ -1,7 +1,7 @@
 """Bookkeeping of what a gateway acknowledges to workers and asks them for again, without a node."""
 
 import pytest
-from engine_packets import INCARNATION, header
+from kit.packets import INCARNATION, header
 
 from tmrl_like.engine.tracks import Tracks
 from tmrl_like.wire import messages as m

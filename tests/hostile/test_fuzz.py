@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 from kit.allocations import peak_of
-from kit.packets import write
+from kit.packets import header, write
 from kit.trainings import taken
 from test_server_budgets import MESSAGES, ROLES, Siege, encoded
 from test_trainer_budgets import SHAPES, body_of, message_of
@@ -42,8 +42,8 @@ class Columns:
         is_compressed, samples, size = self.ANNOUNCED.unpack_from(data.ljust(9, b"\0"))
         samples, body = max(1, samples % 1_000_001), data[9:]
         size = size % m.MAX_BODY_BYTES if is_compressed else len(body)
-        header = m.SamplePacket("w", 1, 1, samples, 1, 0, samples, size, is_compressed)
-        for delivery in taken(Receiver(), encode_packet(header, body)):
+        packet = header(1, samples, body_bytes=size, compressed=is_compressed)
+        for delivery in taken(Receiver(), encode_packet(packet, body)):
             for block in delivery.buffer.blocks:
                 assert len(block) == len(block.samples())
 

@@ -14,6 +14,7 @@ import sys
 import pytest
 from kit.allocations import peak_of
 from kit.episodes import episode
+from kit.packets import header
 from kit.relays import Scene
 
 from tmrl_like.transport.base import Identity
@@ -34,21 +35,17 @@ TEXT, NAME, INT = "x" * 4000, "n" * m.MAX_NAME, 2**62
 CARS = "\U0001f697" * MAX_NOTE
 
 
-def packet(worker, first, samples=1, **fields):
-    return m.SamplePacket(worker, 1, first, first + samples - 1, 1, 0, samples, 10, False, **fields)
-
-
 TAKEN_OVER = tuple(range(INT, INT + m.MAX_TAKEN_OVER))
 MESSAGES = {  # the i-th of a flood: a message, a message with its body, or invalid bytes
     "hello": lambda i: m.Hello("worker", f"w{i}", i + 1, "0"),
     "a large hello": lambda i: m.Hello(
         "worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER
     ),
-    "a packet of episodes": lambda i: packet(
-        "w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES
+    "a packet of episodes": lambda i: header(
+        i + 1, body_bytes=10, episodes=((1, episode()),) * m.MAX_EPISODES
     ),
-    "a packet that awaits": lambda i: (packet("w", i + 1, awaits=True), bytes(10)),
-    "a large packet": lambda i: (packet("w", INT, samples=1_000_000), bytes(MEGABYTE)),
+    "a packet that awaits": lambda i: (header(i + 1, body_bytes=10, awaits=True), bytes(10)),
+    "a large packet": lambda i: (header(INT, INT + 999_999, body_bytes=10), bytes(MEGABYTE)),
     "dismissal": lambda i: m.Dismissal("honest", 2, TEXT),
     "a large policy frame": lambda i: (m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
     "the first frame of a policy": lambda i: (m.PolicyFrame(i, 0, 2**40, 2**50, 0.0), bytes(100)),

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from kit.allocations import peak_of
 from kit.episodes import episode
-from kit.packets import answers_of
+from kit.packets import answers_of, header
 from kit.trainings import taken
 
 from tmrl_like.delivery.receiver import Receiver
@@ -78,7 +78,7 @@ def message_of(shape, is_compressed, first=1):
         data = zstandard.ZstdCompressor(level=9).compress(body)
     rows = shape.rows * shape.segments
     last = first + rows - 1
-    packet = m.SamplePacket("w", 1, first, last, 1, 0, rows, len(body), is_compressed)
+    packet = header(first, last, body_bytes=len(body), compressed=is_compressed)
     return encode_packet(packet, data)
 
 
@@ -113,9 +113,7 @@ def test_what_is_held_of_packets_that_are_much_in_few_bytes_is_bounded():
 
 def test_reports_of_episodes_are_within_the_budget():
     episodes = tuple((i + 1, episode()) for i in range(m.MAX_EPISODES))
-    message = encode_packet(
-        m.SamplePacket("w", 1, 1, m.MAX_EPISODES, 1, 0, 0, 0, False, episodes=episodes)
-    )
+    message = encode_packet(header(1, m.MAX_EPISODES, samples=0, episodes=episodes))
     held, peak_bytes = peak_of(lambda: [taken(Receiver(), message) for _ in range(100)])
     assert len(held[-1][-1].episodes) == m.MAX_EPISODES
     assert peak_bytes <= FIXED_BYTES + 100 * MEMORY * len(message)

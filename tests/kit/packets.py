@@ -11,6 +11,7 @@ from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter, encode_packet
 
 TIMING = StepTiming(1e9, 0.0, 0.0, 1)
+INCARNATION = 7
 
 
 def numbered(number):
@@ -22,7 +23,7 @@ def packet_of(
     first,
     *samples,
     worker="w",
-    incarnation=7,
+    incarnation=INCARNATION,
     reports=(),
     begins_with_break=False,
     **header,
@@ -47,10 +48,20 @@ def packet_of(
     return writer.message(Compressor(), **header)
 
 
+def header(first, last=None, worker="w", incarnation=INCARNATION, **more):
+    """Return the header of a packet with these entries, all samples, whose columns have no
+    bytes.
+    """
+    last = first if last is None else last
+    fields = {"oldest": 1, "breaks": 0, "samples": last - first + 1, "body_bytes": 0, **more}
+    return m.SamplePacket(worker, incarnation, first, last, **{"compressed": False, **fields})
+
+
 def noise(entry, size=50):
-    """Return the message of a packet that begins with `entry` and has random bytes as columns."""
-    packet = m.SamplePacket("w", 7, entry, entry + 2, 1, 0, 3, size, False)
-    return encode_packet(packet, Random(entry).randbytes(size))
+    """Return the message of a packet of three entries, the first of which is `entry`, with random
+    bytes as columns.
+    """
+    return encode_packet(header(entry, entry + 2, body_bytes=size), Random(entry).randbytes(size))
 
 
 def answers_of(receiver):

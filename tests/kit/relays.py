@@ -2,6 +2,8 @@
 test moves.
 """
 
+from kit.packets import header
+
 from tmrl_like.server.relay import Relay
 from tmrl_like.transport.base import Identity, Incoming
 from tmrl_like.wire import messages as m
@@ -37,14 +39,9 @@ class Peer:
         """Send a packet for each of these first entries, with `samples` samples or, if 0, with an
         episode's report.
         """
-        fields = {"worker": self.name, "incarnation": self.session} | fields
+        fields = {"worker": self.name, "incarnation": self.session, "samples": samples} | fields
         for first in firsts:
-            last = first + max(samples, 1) - 1
-            fields |= {"first": first, "last": last, "samples": samples}
-            self.say(
-                m.SamplePacket(oldest=1, breaks=0, body_bytes=0, compressed=False, **fields),
-                body=body,
-            )
+            self.say(header(first, first + max(samples, 1) - 1, **fields), body=body)
 
     def heard(self, kind=object):
         return [message for message, _ in self.got if isinstance(message, kind)]

@@ -1,6 +1,7 @@
 """The relay's decisions, without threads or sockets."""
 
 import pytest
+from kit.packets import header
 from kit.relays import BOTH, OTHER_SPACES, OTHER_WORKER, WORKER_ONLY, Scene, frame
 
 from tmrl_like.transport.base import REVOKED, Identity
@@ -225,7 +226,7 @@ def test_a_revoked_key_ends_what_it_has_open_and_its_names_are_free(scene, train
         ("worker", m.Ack("w2", 2, 5, 5)),
         ("worker", m.Dismissal("w2", 2, "no")),
         ("worker", m.Report()),
-        ("watcher", m.SamplePacket("w2", 2, 1, 5, 1, 0, 5, 0, False)),
+        ("watcher", header(1, 5, "w2", 2)),
         ("watcher", frame()),
     ],
 )

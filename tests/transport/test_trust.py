@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 from kit.allocations import memory_of
+from kit.packets import header
 from link_proxy import LinkProxy
 
 from tmrl_like.errors import CredentialsError, DecodingError
@@ -252,7 +253,7 @@ def test_a_pickle_is_never_executed(bomb):
         m.decode(bomb)
     for body in (bomb, len(bomb).to_bytes(4, "little") + bomb):
         with pytest.raises(DecodingError):
-            decode_body(m.SamplePacket("w", 1, 1, 3, 1, 0, 3, len(body), False), body)
+            decode_body(header(1, 3, body_bytes=len(body)), body)
 
 
 def test_a_pickle_in_place_of_tlspyos_own_is_never_executed(rogue, service, bomb):

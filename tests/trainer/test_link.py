@@ -68,7 +68,7 @@ def test_a_trainer_says_which_run_it_goes_on_with_and_how_many_samples_that_had(
             return True
 
     receiver = Receiver(run="5eed")
-    receiver.begin_with(30)
+    receiver.began_with = 30
     link = TrainerLink(Heard(), "t", m.Spaces("o", "a"), receiver=receiver)
     until(lambda: said)
     link.close(0.0)

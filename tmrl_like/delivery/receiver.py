@@ -185,10 +185,6 @@ class Receiver:
         self.samples = max(self.samples, file.head.samples)
         self.note_stored(file.head.progress)
 
-    def begin_with(self, samples: int) -> None:
-        """Note how many samples all ranks have stored by now."""
-        self.began_with = samples
-
     def note_stored(self, receipts: Sequence[Receipt]) -> None:
         """Note that entries up to these are stored, here or elsewhere; take only later ones."""
         for worker, incarnation, entry in receipts:

@@ -261,7 +261,7 @@ class Checkpoints:
         stored, in_memory = self.ranks.sum(
             sum(receiver.samples for receiver in receivers), len(memory)
         )
-        self.receiver.begin_with(stored)
+        self.receiver.began_with = stored
         if not counts:
             training.total_samples = pacer.recorded_samples = in_memory
             kept.uncounted_samples = in_memory - stored

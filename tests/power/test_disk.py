@@ -31,11 +31,6 @@ def written(power, *pieces, name="f", sync=False):
             disk.sync_folder(power.root)
 
 
-def test_what_is_synced_stays_as_it_is(power):
-    written(power, b"one", b"two", sync=True)
-    assert set(left(power)) == {b"onetwo"}
-
-
 def test_of_what_is_not_synced_anything_may_be_there(power):
     written(power, b"one", b"two")
     found = set(left(power, tries=3000))

@@ -2,8 +2,6 @@
 their size: tests/simulation.
 """
 
-from functools import partial
-
 import pytest
 import torch
 from in_threads import LateRanks, ThreadRanks, all_at_once, epochs_of
@@ -61,24 +59,6 @@ def test_rank_0_shows_the_rounds_and_episodes_of_all():
     (record,) = [r for r in zero.records if r["kind"] == "round"]
     assert record["episodes_train"] == 3
     assert repr(record["memory_transitions"]) == repr(5 + 2)
-
-
-def test_shares_and_the_furthest_behind_are_those_of_the_whole_fleet():
-    networks = [coming("v", [1]), coming("w", [1])]
-    fleets = (
-        {"workers": 3, "deadline_miss_share": 0.2, "policy_lag_versions": 3, "log_fails": 1},
-        {"workers": 1, "deadline_miss_share": 0.6, "policy_lag_versions": 5, "log_fails": 1},
-    )
-    for network, fleet in zip(networks, fleets, strict=True):
-        network.fleet = partial(dict, fleet)
-    zero, _ = epochs_of(ThreadRanks.of(2), networks, rounds=1, steps=5, **FREE)
-    (record,) = [r for r in zero.records if r["kind"] == "round"]
-    assert {name: record[name] for name in fleets[0]} == {
-        "workers": 4,
-        "deadline_miss_share": pytest.approx(0.3),
-        "policy_lag_versions": 5,
-        "log_fails": 1,
-    }
 
 
 def test_the_diagnosis_counts_the_batches_of_all(monkeypatch):

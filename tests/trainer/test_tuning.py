@@ -233,7 +233,9 @@ def test_ranks_change_the_same_at_the_same_step_and_only_rank_0_asks():
         to = training(agent_scheduler=ask, **fields)
         return to
 
-    one, two = epochs_of(ThreadRanks.of(2), networks, asked, rounds=2, update_buffer_interval=5)
+    one, two = epochs_of(
+        ThreadRanks.of(2), networks, make=asked, rounds=2, update_buffer_interval=5
+    )
     assert one.total_updates == two.total_updates == 10
     assert one.agent.seen == two.agent.seen
     assert one.agent.lr == two.agent.lr == 0.125

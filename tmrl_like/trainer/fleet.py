@@ -175,10 +175,8 @@ def together(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, 
         pair = one[name], other[name]
         if name == "deadline_miss_share":
             both[name] = fmean(pair, [max(1, rank["workers"]) for rank in (one, other)])
-        elif name in _OF_THE_WORST:
-            both[name] = max(pair)
         else:
-            both[name] = sum(pair)
+            both[name] = max(pair) if name in _OF_THE_WORST else sum(pair)
     return both
 
 

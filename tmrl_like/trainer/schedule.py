@@ -528,8 +528,8 @@ class TrainingOffline(Schedule):
     # -- end and state
 
     def is_over(self, should_stop: StopAsked = _never) -> bool:
-        """Whether time is up or a stop was requested, on any rank. The caller counts the epochs."""
-        return self._vote(should_stop()).stop
+        """Whether all epochs are done, or on any rank time is up or a stop was requested."""
+        return self.epoch >= self.epochs or self._vote(should_stop()).stop
 
     def clock(self) -> float:
         """Return seconds of a clock that never goes back."""

@@ -35,9 +35,6 @@ class ThreadRanks(Alone):
     def gather(self, data):
         return self._exchange(data)
 
-    def broadcast(self, data):
-        return self._exchange(data)[0]
-
 
 class LateRanks(ThreadRanks):
     """Ranks whose votes are sent with the next training step, as those of `Ranks` are."""

@@ -79,14 +79,19 @@ def names_in(folder):
 # -- what is restored ------------------------------------------------------------------------------
 
 
-def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path):
+def test_agent_counters_and_returns_are_restored_and_the_memory_stays_as_it_is(tmp_path):
     one = training()
     take(one)
     train(one)
     one.epoch, one.round, one.pacer.recorded_samples, one.pacer.unpaced_steps = 3, 2, 5, 1
     one.elapsed_s, one.kept.version = 600.0, 3
+    one.diagnosis.add(episode(return_=float(k)) for k in range(20))
+    one.diagnosis.returns.begin(50_000)
+    assert one.diagnosis.returns.have_risen()
+    returns = copy.deepcopy(vars(one.diagnosis.returns))
     snapshot = take_snapshot(one, "run", unstored_samples=3)
     train(one)  # does not change the snapshot
+    one.diagnosis.add([episode()])
     snapshot.write(tmp_path)
     two = training()
     take(two, 4)
@@ -96,20 +101,9 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path)
     assert (steps_of(two), two.total_samples, two.kept.version) == ((1, 1), 7, 3)
     assert (two.epoch, two.round) == (3, 2)
     assert two.pacer.state_dict() == one.pacer.state_dict()
+    assert vars(two.diagnosis.returns) == returns
     assert two.elapsed_s == pytest.approx(600.0, abs=60.0)
     assert len(two.memory.data) == 4
-
-
-def test_returns_go_on(tmp_path):
-    one = training()
-    one.diagnosis.add(episode(return_=float(k)) for k in range(20))
-    one.diagnosis.returns.begin(50_000)
-    assert one.diagnosis.returns.have_risen()
-    returns = copy.deepcopy(vars(one.diagnosis.returns))
-    snapshot = take_snapshot(one)
-    one.diagnosis.add([episode()])
-    snapshot.write(tmp_path)
-    assert vars(loaded(tmp_path).diagnosis.returns) == returns
 
 
 def test_all_random_generators_go_on_where_they_stood(tmp_path):

@@ -35,9 +35,6 @@ class ThreadRanks(Alone):
     def gather(self, data):
         return self._exchange(data)
 
-    def broadcast(self, data):
-        return self._exchange(data)[0]
-
 
 class LateRanks(ThreadRanks):
     """Ranks whose votes are sent with the next training step, as those of `Ranks` are."""
@@ -76,15 +73,15 @@ def all_at_once(ranks, call):
     return results
 
 
-def epochs_of(ranks, networks, make=training, **options):
-    """Train each rank for an epoch on samples of its own network; return the trainings, with their
-    `records`.
+def epochs_of(ranks, networks, should_stop=lambda one: False, make=training, **options):
+    """Train each rank for an epoch on samples of its own network, or until `should_stop(training)`;
+    return the trainings, with their `records`.
     """
 
     def train(rank):
         one, heard = make(**options), Hears()
         one.join(rank)
-        one.run_epoch(networks[rank.rank], [heard])
+        one.run_epoch(networks[rank.rank], [heard], lambda: should_stop(one))
         one.records = heard.records
         return one
 

@@ -123,7 +123,6 @@ def main():
     torch.manual_seed(ranks.rank)
     said["differing"] = refusal(SACAgent(space, space), ranks, STEPS)
     said["gathered"] = [text.decode() for text in ranks.gather(b"zero" if ranks.rank == 0 else b"")]
-    said["broadcast"] = ranks.broadcast(b"of rank %d" % ranks.rank).decode()
     said["votes"] = votes(ranks)
     said["sum"] = ranks.sum(1, ranks.rank, 10**15)
     if ranks.rank == 0:

@@ -3,7 +3,7 @@
 import pytest
 from kit.clocks import Clock
 
-from tmrl_like.trainer.fleet import Fleet
+from tmrl_like.trainer.fleet import Fleet, together
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
 
@@ -94,3 +94,16 @@ def test_a_worker_that_is_too_many_versions_behind_is_named_once_and_so_is_its_r
         fleet.on_beat(beat(6), 7)
     assert caplog.text.count("worker w drives version 6: no longer too far behind") == 1
     assert fleet.metrics(7)["workers_with_alarm"] == 0
+
+
+def test_shares_and_the_furthest_behind_are_those_of_the_fleets_of_both_ranks():
+    of_zero = {"workers": 3, "deadline_miss_share": 0.2, "policy_lag_versions": 3, "log_fails": 1}
+    of_one = {"workers": 1, "deadline_miss_share": 0.6, "policy_lag_versions": 5, "log_fails": 1}
+    assert together(of_zero, of_one) == {
+        "workers": 4,
+        "deadline_miss_share": pytest.approx(0.3),
+        "policy_lag_versions": 5,
+        "log_fails": 1,
+    }
+    del of_zero["deadline_miss_share"]  # none of its workers has driven
+    assert together(of_zero, of_one)["deadline_miss_share"] == 0.6

@@ -27,11 +27,11 @@ from tmrl_like.wire.packet import PacketWriter
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (3,)), Box(-2.0, 2.0, (2,))
 
 
-def samples(count, moves=True, stream="a/1/1/0"):
+def samples(count, moves=True, stream="a/1/1/0", rew=0.0):
     writer = PacketWriter()
     for k in range(count):
         obs = np.full(3, k if moves else 0, np.float32)
-        writer.append((np.zeros(2, np.float32), obs, 0.0, False, False, {}), TIMING)
+        writer.append((np.zeros(2, np.float32), obs, rew, False, False, {}), TIMING)
     return Buffer(blocks=[writer.block()], stream=stream)
 
 
@@ -129,36 +129,6 @@ def test_of_the_critics_it_is_seen_whether_training_changes_what_they_say_and_lo
     assert figures.figures(one, batch())["critic_change"] > 1e-5
 
 
-class NormedActor(SquashedGaussianActor):
-    """A user's own actor, with batch normalisation."""
-
-    def __init__(self, *both_spaces):
-        super().__init__(*both_spaces)
-        self.norm = torch.nn.BatchNorm1d(3)
-
-    def forward(self, obs):
-        return super().forward(self.norm(obs))
-
-
-class NormedCritic(EnsembleCritic):
-    """User's own critics, with batch normalisation."""
-
-    def __init__(self, *both_spaces, **options):
-        super().__init__(*both_spaces, **options)
-        self.norm = torch.nn.BatchNorm1d(3)
-
-    def forward(self, obs, act):
-        return super().forward(self.norm(obs), act)
-
-
-def test_looking_changes_no_statistics_of_networks_of_ones_own():
-    one = SACAgent(OBSERVATIONS, ACTIONS, actor_cls=NormedActor, critic_cls=NormedCritic)
-    figures = ActorFigures().figures(one, batch())
-    assert figures.keys() >= {"critic_spread", "action_spread"}
-    for network in (one.actor, one.critic):
-        assert network.norm.num_batches_tracked == network.norm.running_mean.abs().sum() == 0
-
-
 class Centred(torch.nn.Module):
     """A user's own normalisation, which assigns its statistics."""
 
@@ -171,20 +141,35 @@ class Centred(torch.nn.Module):
         return x - self.mean
 
 
-def test_statistics_that_are_assigned_are_restored_as_well_after_an_error_too():
-    norm = torch.nn.Sequential(Centred(), torch.nn.BatchNorm1d(3))
-    mean = norm[0].mean
-    with pytest.raises(ZeroDivisionError), same_noise("cpu", norm):
-        norm(torch.ones(4, 3))
-        1 / 0  # noqa: B018 - of a user's network
-    assert norm[0].mean is mean
-    assert mean == norm[1].num_batches_tracked == 0
+def norm():
+    return torch.nn.Sequential(Centred(), torch.nn.BatchNorm1d(3))
 
 
-class CentredCritic(NormedCritic):
+class NormedActor(SquashedGaussianActor):
+    """A user's own actor, with statistics of batches."""
+
+    def __init__(self, *both_spaces):
+        super().__init__(*both_spaces)
+        self.norm = norm()
+
+    def forward(self, obs):
+        return super().forward(self.norm(obs))
+
+
+class NormedCritic(EnsembleCritic):
+    """User's own critics, with statistics of batches."""
+
     def __init__(self, *both_spaces, **options):
         super().__init__(*both_spaces, **options)
-        self.norm = Centred()
+        self.norm = norm()
+
+    def forward(self, obs, act):
+        return super().forward(self.norm(obs), act)
+
+
+def statistics_of(one):
+    networks = one.actor, one.critic, one.critic_frozen
+    return [buffer.tolist() for network in networks for buffer in network.norm.buffers()]
 
 
 class WithHeldOut(ReplayMemory):
@@ -192,14 +177,26 @@ class WithHeldOut(ReplayMemory):
         return batch()
 
 
-def test_what_is_held_out_changes_no_statistics_by_which_the_actor_is_trained():
-    one = agent(critic_cls=CentredCritic)
+def test_looking_and_what_is_held_out_change_no_statistics_of_networks_of_ones_own():
+    one = SACAgent(OBSERVATIONS, ACTIONS, actor_cls=NormedActor, critic_cls=NormedCritic)
     one.train(batch())
-    before = one.critic_frozen.norm.mean.clone()
-    record = {"training_steps_total": 1, "env_steps_total": 1}
-    LearningWatch(one, WithHeldOut(), Diagnosis(), RecentRewards(100)).on_round(record)
-    assert "loss_actor_held_out" in record
-    assert one.critic_frozen.norm.mean == before
+    before = statistics_of(one)
+    watch = LearningWatch(one, WithHeldOut(), Diagnosis(), RecentRewards(100))
+    watch.on_step(batch(), {})
+    record = {"training_steps_total": 1000, "env_steps_total": 1}
+    watch.on_round(record)
+    assert record.keys() >= {"critic_spread", "action_spread", "loss_actor_held_out"}
+    assert statistics_of(one) == before
+
+
+def test_statistics_are_restored_after_an_error_too():
+    networks = norm()
+    mean = networks[0].mean
+    with pytest.raises(ZeroDivisionError), same_noise("cpu", networks):
+        networks(torch.ones(4, 3))
+        1 / 0  # noqa: B018 - of a user's network
+    assert networks[0].mean is mean
+    assert mean == networks[1].num_batches_tracked == 0
 
 
 def test_of_sums_over_several_steps_the_returns_are_known_and_no_rewards():
@@ -214,11 +211,8 @@ def test_the_lowest_and_highest_reward_are_those_of_single_steps(gamma):
     memory = ReplayMemory(memory_size=500, batch_size=64, n_steps=3, gamma=gamma)
     rewards, diagnosis = RecentRewards(100), Diagnosis()
     watch = LearningWatch(agent(gamma=gamma), memory, diagnosis, rewards)
-    writer = PacketWriter()
-    for k in range(200):
-        obs = np.full(3, k / 200, np.float32)
-        writer.append((np.zeros(2, np.float32), obs, -1.0, False, k % 10 == 9, {}), TIMING)
-    memory.append(buffer := Buffer(blocks=[writer.block()], stream="a/1/1/0"))
+    buffer = samples(200, rew=-1.0)
+    memory.append(buffer)
     rewards.on_samples(Delivery(buffer))
     for k in range(1, 4):
         watch.on_step(memory.sample(), {})

@@ -97,13 +97,6 @@ def test_only_the_time_that_a_trainer_runs_counts(recorded, offline):
         assert trainer.training.total_updates == 200
 
 
-def test_what_a_run_in_lockstep_has_recorded_is_trained_on_without_limit(recorded):
-    to = training(recorded)()
-    to.pacer.enter_lockstep(0)
-    expect_no_worker(to)
-    assert to.pacer.may_train(10**6, to.total_samples)
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -137,10 +130,13 @@ def test_without_samples_it_does_not_begin(recorded, offline):
         offline(recorded, start_training=18)
 
 
-def test_what_each_of_several_ranks_has_read_counts_once(recorded):
+def test_what_ranks_have_read_counts_once_and_is_trained_on_without_limit_after_lockstep_too(
+    recorded,
+):
     def prepare(rank):
         to = training(recorded)()
         to.join(rank)
+        to.pacer.enter_lockstep(0)
         expect_no_worker(to)
         return to.total_samples, to.pacer.may_train(10**6, to.total_samples)
 

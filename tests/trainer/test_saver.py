@@ -1,8 +1,11 @@
 """Saving published policies to disk."""
 
+import errno
+
 import pytest
 from house import linear_actor
 from kit.executors import AtOnce, Beside
+from kit.failing import failing
 
 from tmrl_like.policies.policy_file import describe, read_card
 from tmrl_like.policies.policy_store import PolicyStore
@@ -89,12 +92,9 @@ def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_ou
 
 
 def test_a_policy_that_cannot_be_written_is_logged_once(kept, monkeypatch, caplog):
-    def full(*arguments):
-        raise OSError("No space left on device")
-
     one = kept()
-    monkeypatch.setattr(one.store, "add", full)
+    monkeypatch.setattr(one.store, "add", failing(errno.ENOSPC))
     one.save(1)
     one.save(2)
     (said,) = caplog.messages
-    assert said.endswith("policies: No space left on device; training goes on")
+    assert said.endswith("policies: [Errno 28] No space left on device; training goes on")

@@ -79,14 +79,19 @@ def names_in(folder):
 # -- what is restored ------------------------------------------------------------------------------
 
 
-def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path):
+def test_agent_counters_and_returns_are_restored_and_the_memory_stays_as_it_is(tmp_path):
     one = training()
     take(one)
     train(one)
     one.epoch, one.round, one.pacer.recorded_samples, one.pacer.unpaced_steps = 3, 2, 5, 1
     one.elapsed_s, one.kept.version = 600.0, 3
+    one.diagnosis.add(episode(return_=float(k)) for k in range(20))
+    one.diagnosis.returns.begin(50_000)
+    assert one.diagnosis.returns.have_risen()
+    returns = copy.deepcopy(vars(one.diagnosis.returns))
     snapshot = take_snapshot(one, "run", unstored_samples=3)
     train(one)  # does not change the snapshot
+    one.diagnosis.add([episode()])
     snapshot.write(tmp_path)
     two = training()
     take(two, 4)
@@ -96,20 +101,9 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path)
     assert (steps_of(two), two.total_samples, two.kept.version) == ((1, 1), 7, 3)
     assert (two.epoch, two.round) == (3, 2)
     assert two.pacer.state_dict() == one.pacer.state_dict()
+    assert vars(two.diagnosis.returns) == returns
     assert two.elapsed_s == pytest.approx(600.0, abs=60.0)
     assert len(two.memory.data) == 4
-
-
-def test_returns_go_on(tmp_path):
-    one = training()
-    one.diagnosis.add(episode(return_=float(k)) for k in range(20))
-    one.diagnosis.returns.begin(50_000)
-    assert one.diagnosis.returns.have_risen()
-    returns = copy.deepcopy(vars(one.diagnosis.returns))
-    snapshot = take_snapshot(one)
-    one.diagnosis.add([episode()])
-    snapshot.write(tmp_path)
-    assert vars(loaded(tmp_path).diagnosis.returns) == returns
 
 
 def test_all_random_generators_go_on_where_they_stood(tmp_path):
@@ -146,6 +140,22 @@ class Mean(NamedTuple):
     count: int
 
 
+FIRST = {
+    "gamma": np.float64(0.98),
+    "phase": Phase.FIRST,
+    "kind": Kind.WARM,
+    "rates": {Phase.LAST: np.float32(0.5)},
+    "device_name": np.str_("arm"),
+}
+LAST = {
+    "gamma": np.float64(0.5),
+    "phase": Phase.LAST,
+    "kind": Kind.COLD,
+    "rates": {Phase.FIRST: np.float32(0.25)},
+    "device_name": np.str_("leg"),
+}
+
+
 class Scheduled(CountingAgent):
     """An agent with values of classes that derive from those of plain values."""
 
@@ -153,21 +163,11 @@ class Scheduled(CountingAgent):
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.gamma, self.phase, self.kind = np.float64(0.98), Phase.FIRST, Kind.WARM
-        self.rates, self.device_name = {Phase.LAST: np.float32(0.5)}, np.str_("arm")
+        vars(self).update(FIRST)
         self.optimizer = torch.optim.SGD(self.actor.parameters(), lr=np.float64(0.25))
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: np.interp(step, [0, 10], [1.0, 0.0])
         )
-
-    def state(self):
-        return self.phase, self.kind, self.rates, self.device_name, self.gamma
-
-    def change(self):
-        self.gamma, self.phase, self.kind = np.float64(0.5), Phase.LAST, Kind.COLD
-        self.rates, self.device_name = {Phase.FIRST: np.float32(0.25)}, np.str_("leg")
-        self.optimizer.param_groups[0]["lr"] = np.float64(0.125)
-        self.scheduler.mean = Mean(np.float64(0.5), np.int64(3))
 
 
 class SecondOfTwo(Alone):
@@ -182,15 +182,17 @@ class SecondOfTwo(Alone):
 def test_values_of_derived_classes_are_restored_from_checkpoints_and_from_the_first_rank(tmp_path):
     make = partial(training, agent_cls=Scheduled, max_training_steps_per_env_step=np.float64(2.0))
     one, two = make(), make()
-    one.agent.change()
+    vars(one.agent).update(LAST)
+    one.agent.optimizer.param_groups[0]["lr"] = np.float64(0.125)
+    one.agent.scheduler.mean = Mean(np.float64(0.5), np.int64(3))
     take_snapshot(one).write(tmp_path)
     load_checkpoint(two, tmp_path)
-    assert two.agent.state() == one.agent.state()
+    assert vars(two.agent).items() >= LAST.items()
     assert (two.agent.phase.name, two.agent.kind.name) == ("LAST", "COLD")
     assert two.agent.optimizer.param_groups[0]["lr"] == 0.125
     assert two.agent.scheduler.mean == (0.5, 3)
     share(two, SecondOfTwo())
-    assert two.agent.state() == one.agent.state()
+    assert vars(two.agent).items() >= LAST.items()
 
 
 class Part:
@@ -264,36 +266,30 @@ def restored(saved, current):
 @pytest.mark.parametrize(
     ("saved", "current", "expected"),
     [
-        ([torch.tensor(1.0)] * 2, [], [1.0, 1.0]),
-        ((1.0,), (3.0, 2.0, 1.0), (1.0,)),
         ([1.0, (2.0,)], None, [1.0, [2.0]]),
-        ([0.5], [None], [0.5]),
+        *(
+            (saved, current, saved)
+            for saved, current in (
+                ([torch.tensor(1.0)] * 2, []),
+                ((1.0,), (3.0, 2.0, 1.0)),
+                ([0.5], [None]),
+                (Mean(0.5, 3), Mean(0.0, 0)),
+                ([Mean(0.5, 3)], [Mean(0.0, 0)]),
+                (defaultdict(int, a=2), defaultdict(int)),
+                (OrderedDict(b=1.0, a=2.0), OrderedDict(a=0.0, b=0.0)),
+                ([np.float64(0.5)], [0.0]),
+                ([0.5], [np.int64(0)]),
+                (np.array(0.5), np.array(0.0)),
+            )
+        ),
     ],
-    ids=["grows", "shrinks", "is made", "was empty"],
+    ids=str,
 )
-def test_lists_that_changed_in_training_are_restored_and_arguments_are_the_new_script_s(
+def test_values_are_restored_with_their_types_and_arguments_are_the_new_script_s(
     saved, current, expected
 ):
     holder = restored(saved, current)
-    assert (holder.gamma, holder.learnt) == (0.5, expected)
-
-
-@pytest.mark.parametrize(
-    ("saved", "current"),
-    [
-        (Mean(0.5, 3), Mean(0.0, 0)),
-        ([Mean(0.5, 3)], [Mean(0.0, 0)]),
-        (defaultdict(int, a=2), defaultdict(int)),
-        (OrderedDict(b=1.0, a=2.0), OrderedDict(a=0.0, b=0.0)),
-        ([np.float64(0.5)], [0.0]),
-        ([0.5], [np.int64(0)]),
-        (np.array(0.5), np.array(0.0)),
-    ],
-    ids=["named", "list of named", "default", "ordered", "scalar", "number", "array"],
-)
-def test_values_keep_their_type(saved, current):
-    learnt = restored(saved, current).learnt
-    assert (type(learnt), repr(learnt)) == (type(saved), repr(saved))
+    assert (holder.gamma, repr(holder.learnt)) == (0.5, repr(expected))
 
 
 class Recent(list):
@@ -308,15 +304,17 @@ def test_a_list_of_a_class_of_its_own_is_filled():
     assert (current, current.limit) == ([1, 2], 5)
 
 
-def test_a_tuple_with_other_fields_is_refused():
-    with pytest.raises(TypeError, match="2 arguments"):
-        restored((1.0, 2.0, 3.0), Mean(0.0, 0))
-
-
-def test_a_module_that_the_new_agent_does_not_have_is_refused():
-    modules = [torch.nn.Linear(1, 1) for _ in range(2)]
-    with pytest.raises(ValueError, match="make it in __init__"):
-        restored(modules, modules[:1])
+@pytest.mark.parametrize(
+    ("saved", "current", "match"),
+    [
+        ((1.0, 2.0, 3.0), Mean(0.0, 0), "2 arguments"),
+        ([torch.nn.Linear(1, 1)] * 2, [torch.nn.Linear(1, 1)], "make it in __init__"),
+    ],
+    ids=["other fields", "one module less"],
+)
+def test_what_the_new_agent_has_no_place_for_is_refused(saved, current, match):
+    with pytest.raises((TypeError, ValueError), match=match):
+        restored(saved, current)
 
 
 class WithoutSteps(CountingAgent):

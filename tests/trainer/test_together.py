@@ -2,12 +2,10 @@
 their size: tests/simulation.
 """
 
-from functools import partial
-
 import pytest
 import torch
 from in_threads import LateRanks, ThreadRanks, all_at_once, epochs_of
-from kit.trainings import FREE, Network, Run, Ticking, coming, delivery, message, taken, training
+from kit.trainings import FREE, Network, Run, Ticking, coming, delivery, message, taken
 
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, ConfigError
@@ -30,28 +28,23 @@ def test_all_train_as_many_steps_as_the_samples_of_all_allow(kind):
 def test_no_rank_trains_before_all_have_samples_and_the_one_without_says_so(caplog):
     networks = [coming("v", range(1, 100)), Network()]
     networks[1].who_is_missing = lambda: "the workers of rank 1"
-
-    def train(rank):
-        one = training(cls=Ticking, max_training_steps_per_env_step=9.0)
-        one.join(rank)
-        one.run_epoch(networks[rank.rank], should_stop=lambda: one.now > 60.0)
-        return one.total_updates, one.total_samples > 30
-
-    assert all_at_once(ThreadRanks.of(2), train) == [(0, True)] * 2
+    options = {"cls": Ticking, "max_training_steps_per_env_step": 9.0}
+    trainings = epochs_of(ThreadRanks.of(2), networks, lambda one: one.now > 60.0, **options)
+    assert [(one.total_updates, one.total_samples > 30) for one in trainings] == [(0, True)] * 2
     assert {line.partition(": ")[2] for line in caplog.messages} == {"the workers of rank 1"}
 
 
 @RANKS
 @pytest.mark.parametrize("which", [0, 1])
 def test_when_one_is_to_stop_all_do_after_the_same_step(which, kind):
-    def train(rank):
-        one = training(max_training_steps_per_env_step=1000.0, steps=1000)
-        one.join(rank)
-        network = Network(delivery(f"worker of {rank.rank}", 1))
-        one.run_epoch(network, should_stop=lambda: rank.rank == which and one.total_updates >= 57)
-        return one.total_updates
+    def should_stop(one):
+        return one.ranks.rank == which and one.total_updates >= 57
 
-    assert all_at_once(kind.of(2), train) == [57 if kind is ThreadRanks else 58] * 2
+    trainings = epochs_of(
+        kind.of(2), [coming("v", [1]), coming("w", [1])], should_stop, steps=1000, **FREE
+    )
+    expected = 57 if kind is ThreadRanks else 58
+    assert [one.total_updates for one in trainings] == [expected] * 2
 
 
 def test_rank_0_shows_the_rounds_and_episodes_of_all():
@@ -63,24 +56,6 @@ def test_rank_0_shows_the_rounds_and_episodes_of_all():
     assert repr(record["memory_transitions"]) == repr(5 + 2)
 
 
-def test_shares_and_the_furthest_behind_are_those_of_the_whole_fleet():
-    networks = [coming("v", [1]), coming("w", [1])]
-    fleets = (
-        {"workers": 3, "deadline_miss_share": 0.2, "policy_lag_versions": 3, "log_fails": 1},
-        {"workers": 1, "deadline_miss_share": 0.6, "policy_lag_versions": 5, "log_fails": 1},
-    )
-    for network, fleet in zip(networks, fleets, strict=True):
-        network.fleet = partial(dict, fleet)
-    zero, _ = epochs_of(ThreadRanks.of(2), networks, rounds=1, steps=5, **FREE)
-    (record,) = [r for r in zero.records if r["kind"] == "round"]
-    assert {name: record[name] for name in fleets[0]} == {
-        "workers": 4,
-        "deadline_miss_share": pytest.approx(0.3),
-        "policy_lag_versions": 5,
-        "log_fails": 1,
-    }
-
-
 def test_the_diagnosis_counts_the_batches_of_all(monkeypatch):
     judged = []
     monkeypatch.setattr(Diagnosis, "judge", lambda self, record: judged.append(record))
@@ -89,24 +64,26 @@ def test_the_diagnosis_counts_the_batches_of_all(monkeypatch):
     assert [record["batch_size"] for record in judged] == [2 * 4, 2 * 4]
 
 
+def packets(worker, *numbers, awaits=True):
+    """Return the deliveries of packets of ten samples."""
+    receiver = Receiver()
+    messages = [message(number, worker, awaits=awaits) for number in numbers]
+    return [one for data in messages for one in taken(receiver, data)]
+
+
+def are_idle(networks):
+    return lambda one: all(network.is_idle for network in networks)
+
+
 @RANKS
 def test_in_lockstep_the_tasks_of_all_are_done_by_all(kind):
-    networks = []
-    for rank in range(2):
-        receiver = Receiver()
-        messages = [message(number, f"w{rank}", awaits=rank == 0) for number in (1, 2, 3)]
-        deliveries = [one for data in messages for one in taken(receiver, data)]
-        networks.append(Network(*deliveries, one_by_one=True))
-
-    def train(rank):
-        one = training(max_training_steps_per_env_step=1.0, steps=1000)
-        one.join(rank)
-        one.run_epoch(
-            networks[rank.rank], should_stop=lambda: all(network.is_idle for network in networks)
-        )
-        return one.total_updates, one.pacer.tasked_steps
-
-    (steps, tasks), others = all_at_once(kind.of(2), train)
+    networks = [
+        Network(*packets("v", 1, 2, 3), one_by_one=True),
+        Network(*packets("w", 1, 2, 3, awaits=False), one_by_one=True),
+    ]
+    options = {"max_training_steps_per_env_step": 1.0, "steps": 1000}
+    trainings = epochs_of(kind.of(2), networks, are_idle(networks), **options)
+    (steps, tasks), others = [(one.total_updates, one.pacer.tasked_steps) for one in trainings]
     assert (steps, tasks) == others
     assert steps == tasks >= 40
     assert [network.trained for network in networks] == [[10, 20, 30], []]
@@ -115,23 +92,19 @@ def test_in_lockstep_the_tasks_of_all_are_done_by_all(kind):
 @RANKS
 def test_all_enter_lockstep_after_the_same_step_if_its_worker_comes_during_training(kind):
     networks = [coming(f"free{rank}", [1, 2]) for rank in range(2)]
-    late = taken(Receiver(), message(1, "sync", awaits=True))
+    late = packets("sync", 1)
 
-    def train(rank):
-        def should_stop():
-            if rank.rank == 0 and one.total_updates >= 7:
-                networks[0].deliveries += late
-                late.clear()
-            return all(network.is_idle for network in networks)
+    def should_stop(one):
+        if one.ranks.rank == 0 and one.total_updates >= 7:
+            networks[0].deliveries += late
+            late.clear()
+        return are_idle(networks)(one)
 
-        one = training(max_training_steps_per_env_step=1.0, steps=1000, update_buffer_interval=1)
-        one.join(rank)
-        one.run_epoch(networks[rank.rank], should_stop=should_stop)
-        return one.total_updates, one.pacer.tasked_steps, one.pacer.untasked_training
-
-    one, other = all_at_once(kind.of(2), train)
-    assert one == other
-    assert one[1] > 0
+    options = {"max_training_steps_per_env_step": 1.0, "steps": 1000, "update_buffer_interval": 1}
+    one, other = epochs_of(kind.of(2), networks, should_stop, **options)
+    assert one.total_updates == other.total_updates
+    assert one.pacer.state_dict() == other.pacer.state_dict()
+    assert one.pacer.tasked_steps > 0
     assert networks[0].trained == [10]
 
 
@@ -142,13 +115,9 @@ def test_trainers_without_samples_do_not_spin(size, waits_s):
             waits.append(timeout_s)
             return super().retrieve(timeout_s)
 
-    def train(rank):
-        one = training(sleep_between_buffer_retrieval_attempts=0.1)
-        one.join(rank)
-        one.run_epoch(Noted(), should_stop=lambda: len(waits) > 5)
-
     waits = []
-    all_at_once(ThreadRanks.of(size), train)
+    networks = [Noted() for _ in range(size)]
+    epochs_of(ThreadRanks.of(size), networks, lambda one: len(waits) > 5)
     assert set(waits) == {waits_s}
 
 

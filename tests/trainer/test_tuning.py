@@ -8,7 +8,7 @@ from collections import deque
 from types import NoneType
 
 import pytest
-from in_threads import ThreadRanks, all_at_once, epochs_of
+from in_threads import ThreadRanks, epochs_of
 from kit.fakes import CountingAgent, ListMemory
 from kit.trainings import FREE, Network, coming, delivery, feed, resumed
 from kit.trainings import training as plain
@@ -225,12 +225,17 @@ def test_ranks_change_the_same_at_the_same_step_and_only_rank_0_asks():
     networks = [coming("v", range(1, 6)), coming("w", [1])]
 
     def asked(**fields):
-        to = training(**fields)
-        to.asked = [to.tune({"trainer.steps": 5, "agent.lr": lr}) for lr in (0.25, -1.0)]
-        to.asked += [to.tune({"agent.lr": 0.125})]
+        def ask(agent, epoch):
+            to.asked = [to.tune({"trainer.steps": 5, "agent.lr": lr}) for lr in (0.25, -1.0)]
+            number = 2 if to.ranks.rank else 1
+            to.asked += [to.tune({"agent.lr": 0.125}) for _ in range(number)]
+
+        to = training(agent_scheduler=ask, **fields)
         return to
 
-    one, two = epochs_of(ThreadRanks.of(2), networks, asked, rounds=2, update_buffer_interval=5)
+    one, two = epochs_of(
+        ThreadRanks.of(2), networks, make=asked, rounds=2, update_buffer_interval=5
+    )
     assert one.total_updates == two.total_updates == 10
     assert one.agent.seen == two.agent.seen
     assert one.agent.lr == two.agent.lr == 0.125
@@ -239,16 +244,3 @@ def test_ranks_change_the_same_at_the_same_step_and_only_rank_0_asks():
     for waits in two.asked:
         with pytest.raises(ConfigError, match="only rank 0 changes values"):
             waits.result(0.0)
-
-
-def test_a_request_of_another_rank_ends_where_rank_0_has_none():
-    def train(rank):
-        to = training()
-        to.join(rank)
-        asked = to.tune({"agent.lr": 0.25}) if rank.rank else None
-        to.tuning.begin_round(rank)
-        return to.agent.lr, asked and asked.exception(0.0)
-
-    (lr, _), (other_lr, error) = all_at_once(ThreadRanks.of(2), train)
-    assert lr == other_lr == 0.5
-    assert "only rank 0 changes values" in str(error)

@@ -6,7 +6,9 @@ import logging
 import math
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -21,6 +23,7 @@ _GONE_AFTER_S = 5.0
 _WORKERS_KEPT = 10_000
 _GROWING = [field for field, figure in FIGURES.items() if figure.is_summed and figure.grows]
 _CURRENT = [field for field, figure in FIGURES.items() if figure.is_summed and not figure.grows]
+_OF_THE_WORST = ("policy_lag_versions", "log_fails")  # metrics of which the largest counts
 _DESCRIBED = 5
 _LINES = 20  # log lines about one worker, at first; …
 _LINES_PER_S = 0.1  # … and later
@@ -163,6 +166,18 @@ class Fleet:
         if driven["env_steps"]:
             metrics["deadline_miss_share"] = driven["overruns"] / driven["env_steps"]
         return metrics
+
+
+def together(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of two ranks as those of both."""
+    both = {**one, **other}
+    for name in one.keys() & other.keys():
+        pair = one[name], other[name]
+        if name == "deadline_miss_share":
+            both[name] = fmean(pair, [max(1, rank["workers"]) for rank in (one, other)])
+        else:
+            both[name] = max(pair) if name in _OF_THE_WORST else sum(pair)
+    return both
 
 
 def _lag(condition: Condition, newest: int) -> int:

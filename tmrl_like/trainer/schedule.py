@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from statistics import fmean
 from typing import Any, TypeVar
 
 import gymnasium
@@ -38,6 +37,7 @@ from tmrl_like.policies.weight_file import Weights
 from tmrl_like.replay.contract import MemoryDataloading, MemoryFactory
 from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.diagnosis import Diagnosis
+from tmrl_like.trainer.fleet import together
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.learning import LearningWatch
 from tmrl_like.trainer.options import LIVE, Schedule
@@ -511,7 +511,7 @@ class TrainingOffline(Schedule):
             if rank != self.ranks.rank:
                 episodes, others = msgspec.msgpack.decode(said, type=kind)
                 self._tell(Delivery(Buffer(), episodes))
-                numbers |= {name: _of_both(name, numbers, others) for name in others}
+                numbers = together(numbers, others)
         record: Record = {
             "kind": "round",
             "time_s": self.elapsed_s,
@@ -528,8 +528,8 @@ class TrainingOffline(Schedule):
     # -- end and state
 
     def is_over(self, should_stop: StopAsked = _never) -> bool:
-        """Whether time is up or a stop was requested, on any rank. The caller counts the epochs."""
-        return self._vote(should_stop()).stop
+        """Whether all epochs are done, or on any rank time is up or a stop was requested."""
+        return self.epoch >= self.epochs or self._vote(should_stop()).stop
 
     def clock(self) -> float:
         """Return seconds of a clock that never goes back."""
@@ -577,16 +577,6 @@ class TrainingOffline(Schedule):
             self.pacer.leave_lockstep()
         self._follow_values()
         vars(self.diagnosis.returns).update(state["returns"])
-
-
-def _of_both(name: str, one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """Return a number of the fleets of two ranks together."""
-    pair = one.get(name, other[name]), other[name]
-    if name == "deadline_miss_share":
-        return fmean(pair, [max(1, fleet["workers"]) for fleet in (one, other)])
-    if name in ("policy_lag_versions", "log_fails"):
-        return max(pair)
-    return one.get(name, 0) + other[name]
 
 
 def _factory(name: str, given: _FactoryT | None) -> _FactoryT:

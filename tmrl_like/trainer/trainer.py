@@ -320,12 +320,8 @@ class Trainer:
     def _run_epochs(self, listeners: Sequence[Listener]) -> None:
         training = self.training
         link = self.link
-
-        def is_over() -> bool:
-            return training.epoch >= training.epochs or training.is_over(self._stop.is_set)
-
         training.publish(link)
-        while not is_over():
+        while not training.is_over(self._stop.is_set):
             training.run_epoch(link, listeners, self._stop.is_set)
             training.publish(link)
             self._checkpoints.save(training)

@@ -114,6 +114,7 @@ def test_an_actor_of_the_users_is_loaded_where_its_package_is_allowed(tmp_path):
     path = written(tmp_path / "p", Own(OBS, ACT, hidden_sizes=(8, 1 << 20)))
     policy, obs = load_policy(path, allow=HERE), OBS.sample()
     assert isinstance(policy.actor, Own)
+    assert not policy.actor.training  # so that dropout does nothing
     assert not np.array_equal(policy.act(obs, test=False), policy.act(obs, test=False))
     with pytest.raises(
         PolicyError,
@@ -122,20 +123,6 @@ def test_an_actor_of_the_users_is_loaded_where_its_package_is_allowed(tmp_path):
         load_policy(path)
     with pytest.raises(ConfigError, match=r"allow is 'my_arm'; expected a list of packages"):
         load_policy(path, allow="my_arm")
-
-
-class Forgetful(LinearActor):
-    """An actor that loses all of its observation in training."""
-
-    def act(self, obs, test=False):
-        return self.layer(torch.nn.functional.dropout(obs, 1.0, self.training)).numpy()
-
-
-def test_an_actor_that_was_trained_with_dropout_acts_without_it(tmp_path):
-    made, obs = Forgetful(OBS, box(9, 1)), np.ones(3, np.float32)
-    torch.nn.init.ones_(made.layer.weight)
-    assert made.act_(obs) == 0.0
-    assert load_policy(written(tmp_path / "p", made), allow=HERE).act(obs) == 3.0
 
 
 def test_what_the_file_could_not_say_may_be_given(tmp_path):

@@ -37,7 +37,7 @@ def test_a_policy_that_one_side_publishes_the_other_takes_and_its_input_the_firs
     fill(link, slot, 7)
     word = link.publish(slot, 3, 1e9, 12.5)
     assert (loop.ready[0], loop.has_new()) == (word, True)
-    assert loop.take() == (word, 3, 1e9, 12.5, slot)
+    assert loop.take() == (word, 3, 12.5, slot)
     assert not link.has_new()
     parameters = loop.slots[slot].arrays()
     assert parameters["layer.weight"].tolist() == [[7, 7, 7]] * 2

@@ -19,9 +19,8 @@ from tmrl_like.worker.retests import Retests
 @pytest.mark.parametrize(
     ("returns", "repeated"),
     [
-        ([5.0, 6.0], [False, True]),  # the first one is never repeated, whatever it returns
-        (  # repeated up to three times, and falls short
-            [0.0, 5.0, 6.0, 5.0, 9.0, 5.0, 5.5, 5.5, 6.0],
+        (  # the first one is never repeated; others are, up to three times, until one falls short
+            [1.0, 5.0, 6.0, 5.0, 9.0, 5.0, 5.5, 5.5, 6.0],
             [False, True, True, False, True, False, True, True, False],
         ),
         ([0.0, 5.0, -np.inf, 5.0], [False, True, False, True]),

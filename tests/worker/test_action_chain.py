@@ -216,7 +216,6 @@ def test_each_episode_begins_at_rest():
         ),
         (lambda: chain_of(RateLimit([[1.0], [2.0]])), "per_s is [[1.0], [2.0]]; expected one"),
         (lambda: chain_of(RateLimit([[1.0], 2.0])), "per_s is [[1.0], 2.0]; expected one"),
-        (lambda: chain_of(RateLimit([1.0])), "per_s is [1.0]; expected one number, or 2"),
         (lambda: chain_of(RateLimit("2")), "per_s is '2'; expected one number, or 2"),
         (lambda: chain_of(DeadZone(None)), "width is None; expected one number, or 2"),
         (lambda: chain_of(AccelerationLimit(0.0)), "per_s2 is 0.0; expected more than 0"),

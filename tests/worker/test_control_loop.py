@@ -30,6 +30,7 @@ STEP_S = 0.05
 
 
 def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_reset():
+    """Each episode is cut after its first step."""
     with alone() as worker:
         appended = appended_by(worker)
         worker.run_episode(3, train=False)
@@ -37,6 +38,8 @@ def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_r
             worker.collect_train_episode(1)
     marks = [arguments[6] for arguments in appended]
     assert marks == [mark for n in (*range(100), 0) for mark in (RESET + n, n)]
+    ends = [(terminated, truncated) for (*_, terminated, truncated, _), *_ in appended]
+    assert ends == [(False, False), (False, True)] * 101
 
 
 def test_the_actor_hears_of_each_episode_before_the_environment_is_reset():
@@ -111,17 +114,6 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
     rewards = [sample[2] for sample, *timing in appended if timing[5] >= RESET]
     assert rewards == [0.0, 0.0]
     assert [type(rew) for rew in rewards] == [float, of_reset]
-
-
-def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last():
-    with alone() as worker:
-        appended = appended_by(worker)
-        obs = worker.loop.reset(collect_samples=False)
-        worker.loop.step(obs, test=False, collect_samples=False)
-        assert not appended
-        truncated = worker.loop.step(obs, test=False, collect_samples=True, last_step=True)[3]
-    ((sample, *_),) = appended
-    assert (truncated, sample[4]) == (True, True)
 
 
 def test_an_observation_of_another_dtype_than_its_space_is_reported_once(caplog):

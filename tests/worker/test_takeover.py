@@ -17,7 +17,7 @@ from kit.refusals import one_line
 
 from tmrl_like.types import ActionSource
 
-POLICY, HUMAN = ActionSource.POLICY, ActionSource.HUMAN
+POLICY = ActionSource.POLICY
 
 
 class Hand:
@@ -100,27 +100,26 @@ def wants(hand):
     return wants
 
 
-def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(hand, make, wants, caplog):
+@pytest.mark.parametrize("source", [ActionSource.HUMAN, ActionSource.PROGRAM])
+def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(
+    hand, make, wants, source, caplog
+):
+    """A program says that it is one."""
     caplog.set_level(logging.INFO)
-    worker = make({3: wants([0.5]), 5: wants([-0.25]), 7: wants(None)})
+    hand.is_program, said, who = source is ActionSource.PROGRAM, [], source.name.lower()
+    script = {3: wants([0.5]), 5: wants([-0.25]), 7: wants(None)}
+    worker = make({6: lambda: said.append(worker.condition().driver)} | script)
     _, samples = collect(worker)
     assert worker.env.sent == [0, 0, 0, 0.5, 0.5, -0.25, -0.25, 0, 0, 0]
     assert [s.act.tolist()[0] for s in samples] == worker.env.sent
-    assert [s.info.timing.source for s in samples] == [POLICY] * 3 + [HUMAN] * 4 + [POLICY] * 3
+    assert [s.info.timing.source for s in samples] == [POLICY] * 3 + [source] * 4 + [POLICY] * 3
     assert [bool(s.info["greedy"]) for s in samples] == [True] * 3 + [False] * 4 + [True] * 3
-    assert "takeover: human gives back after 4 steps" in caplog.text
+    assert said == [who]
+    assert f"takeover: {who} gives back after 4 steps" in caplog.text
     assert hand.made_with == {
         "action_space": worker.env.action_space,
         "default_action": np.zeros(1),
     }
-
-
-def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(hand, make, wants):
-    hand.is_program, said = True, []
-    worker = make({2: wants([0.5]), 5: lambda: said.append(worker.condition().driver)})
-    _, samples = collect(worker)
-    assert said == ["program"]
-    assert {s.info.timing.source for s in samples} == {POLICY, ActionSource.PROGRAM}
 
 
 @pytest.mark.parametrize(

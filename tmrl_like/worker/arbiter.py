@@ -77,7 +77,6 @@ class Arbiter:
         self.steps_of_others = 0
         self._waiting: tuple[Weights, int] | None = None  # until the policy is no longer held
         self._is_finite = finite_check(self.env.env.action_space)
-        self._published_at_s = 0.0
         self._safe_at = 0.0  # of the newest step that the safe action drove
         self._safe_steps_before = 0  # before the incident
 
@@ -158,13 +157,7 @@ class Arbiter:
         if self._keeps_policy() or not self.intake.has_new:
             return False
         policy, self.actor = self.intake.take(self.actor)
-        is_repeated = (policy.version, policy.published_at_s) == (
-            self.counts.policy_version,
-            self._published_at_s,
-        )
-        self._published_at_s = policy.published_at_s
-        # a server sends its policy again to peers that reconnect
-        self._renew(policy.version, self.received_at if is_repeated else policy.received_at)
+        self._renew(policy.version, policy.received_at)
         return True
 
     def use_weights(self, weights: Weights, version: int) -> None:

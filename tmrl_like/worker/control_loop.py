@@ -7,6 +7,7 @@ in functions that it rarely calls.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import time
@@ -49,10 +50,8 @@ class _Episode:
 
     test: bool
     started_at: float  # time.monotonic()
-    steps_before: int
-    overruns_before: int
-    others_before: int
-    version_before: int  # of the policy
+    before: Condition
+    others_before: int  # steps of others
     return_: float = 0.0
     rollout: deque[Step] | None = None  # None: nobody asked for it
 
@@ -96,7 +95,7 @@ class ControlLoop:
         }
         self._action: Action = None  # the newest
         self._source = ActionSource.POLICY  # what chose it
-        self._episode = _Episode(False, 0.0, 0, 0, 0, 0)
+        self._episode = _Episode(False, 0.0, Condition(), 0)
         # number of the newest episode whose samples are collected; sent with them
         self._number = -1
         self._reward = 0.0  # the newest
@@ -159,9 +158,8 @@ class ControlLoop:
     def begin_episode(self, test: bool, collect_samples: bool) -> Observation:
         """Reset, and return the observation. Raises as `step` does."""
         self.check()
-        counts, others = self.counts, self.driver.steps_of_others
-        before = counts.env_steps, counts.overruns, others, counts.policy_version
-        self._episode = _Episode(test, time.monotonic(), *before)
+        before, others = copy.copy(self.counts), self.driver.steps_of_others
+        self._episode = _Episode(test, time.monotonic(), before, others)
         obs = self.reset(collect_samples)
         if self.rollouts is not None:
             self._episode.rollout = self.rollouts.begin(obs, self.times[3])
@@ -320,10 +318,10 @@ class ControlLoop:
         break follows.
         """
         self.release()
-        episode, counts = self._episode, self.counts
+        episode, counts, before = self._episode, self.counts, self._episode.before
         drove_alone = (self.driver.steps_of_others, counts.policy_version) == (
             episode.others_before,
-            episode.version_before,
+            before.policy_version,
         )
         # a pinned policy may be another training's, with a number that the trainer gave as well
         counts_for_it = drove_alone and not self.driver.is_pinned
@@ -331,13 +329,13 @@ class ControlLoop:
             worker=self.worker,
             test=episode.test,
             return_=episode.return_,
-            steps=counts.env_steps - episode.steps_before,
+            steps=counts.env_steps - before.env_steps,
             terminated=terminated,
             truncated=truncated,
             finished_at_s=time.time(),
             policy_version=counts.policy_version if counts_for_it or not episode.test else 0,
             duration_s=time.monotonic() - episode.started_at,
-            overruns=counts.overruns - episode.overruns_before,
+            overruns=counts.overruns - before.overruns,
             fault=fault or "",
         )
         if fault is None:

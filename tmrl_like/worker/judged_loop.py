@@ -123,7 +123,7 @@ class JudgedLoop(ControlLoop):
         place = next(place for place, step in enumerate(held) if step.observed >= seen_at)
         while ends and len(held) > place + 1:
             episode.return_ -= float(held.pop().made[2])
-            episode.steps_before += 1
+            episode.before.env_steps += 1
             if episode.rollout is not None:
                 episode.rollout.pop()
         made = held[place].made

@@ -26,7 +26,7 @@ from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, DamagedPolicyError, expect
-from tmrl_like.policies.acting import Actor
+from tmrl_like.policies.acting import Actor, NetworkActor
 from tmrl_like.policies.network import input_size
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Rollouts
@@ -204,13 +204,12 @@ class Parts:
                 f"cannot keep policies in this machine's shared memory, {folder.parent}: "
                 f"{error.strerror}; make room"
             ) from None
-        networks = [network for actor in actors if (network := actor.in_numpy()) is not None]
-        if networks:
-            return [
-                NumpyIntake(slots, self._probe, actor, self._make_actor, i)
-                for i, actor in enumerate(networks)
-            ]
-        return [TorchIntake(slots, self._probe, self._make_actor, i) for i in range(len(actors))]
+        return [
+            NumpyIntake(slots, self._probe, actor, self._make_actor, lane)
+            if isinstance(actor, NetworkActor)
+            else TorchIntake(slots, self._probe, self._make_actor, lane)
+            for lane, actor in enumerate(actors)
+        ]
 
     def _start_link(self) -> LinkProcess | LinkThread:
         needs_thread = self._keywords.get("transport") == "inproc"

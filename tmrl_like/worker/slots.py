@@ -34,8 +34,8 @@ class PolicyInSlot(NamedTuple):
 
     word: int  # names it among all policies that were ever ready
     version: int  # the trainer's number
-    published_at_s: float  # Unix time, by the trainer's clock
-    # when its last frame arrived: `time.perf_counter()`, which all processes of a machine share
+    # when its last frame first arrived: `time.perf_counter()`, which all processes of a machine
+    # share
     received_at: float
     slot: int
 
@@ -86,9 +86,15 @@ class PolicySlots:
         return next(slot for slot in range(self._count) if slot not in in_use)
 
     def publish(self, slot: int, version: int, published_at_s: float, received_at: float) -> int:
-        """Make the policy in a slot the newest one; return the word that names it."""
+        """Make the policy in a slot the newest one; return the word that names it.
+
+        A server sends its policy again to peers that reconnect: it was received when it first came.
+        """
         ready = self._words[_READY]
         word = (ready // self._count + 1) * self._count + slot
+        *newest, newest_received_at = self._known[ready % self._count].tolist()
+        if newest == [version, published_at_s]:
+            received_at = newest_received_at
         self._known[slot] = version, published_at_s, received_at
         self._words[_BEFORE] = ready
         self._order()
@@ -116,8 +122,8 @@ class PolicySlots:
             # otherwise, the link may have chosen the slot before the word was visible
             if self._words[_READY] == word:
                 slot = word % self._count
-                version, published_at_s, received_at = self._known[slot].tolist()
-                return PolicyInSlot(word, int(version), published_at_s, received_at, slot)
+                version, _, received_at = self._known[slot].tolist()
+                return PolicyInSlot(word, int(version), received_at, slot)
 
     def _order(self) -> None:
         """Make earlier stores visible to other processors before later ones."""

@@ -57,7 +57,6 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
         ("export tiny@3 /dev/null/p.safetensors", "cannot write the policy to "),
         ("export tiny@3 p.onnx --onnx --allow tiny", "give it a method best_actions(obs)"),
         ("export tiny@3 p.safetensors --allow tiny", "--allow is ['tiny']; expected --onnx"),
-        ("list tiny@2", "tiny@2: `policies list` takes no version of a policy; leave out the @"),
     ],
 )
 @pytest.mark.usefixtures("store")

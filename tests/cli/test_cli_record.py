@@ -14,7 +14,6 @@ from tmrl_like.cli.arguments import to_type
 from tmrl_like.envs.trajectory import load_trajectory
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set
-from tmrl_like.replay.labels import labels_beside, write_labels
 from tmrl_like.types import ActionSource
 
 
@@ -48,28 +47,35 @@ def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(tmp_
     assert {sample.info.timing.source for sample in samples} == {ActionSource.EXPERT}
 
 
-@pytest.mark.parametrize("in_the_way", ["data/0000000001.log", "data"])
-def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_step(
-    tmp_path, refused, monkeypatch, in_the_way
+LAP = "--lap script --env"
+
+
+@pytest.mark.parametrize(
+    ("in_the_way", "given", "said"),
+    [
+        ("data/0000000001.log", "--random --out data", "data"),
+        ("data", "--random --out data", "data"),
+        # of a data set that was deleted
+        ("data.labels.csv", "--random --out data", "data.labels.csv holds labels"),
+        (
+            "way.npz",
+            f"{LAP} filmed.Circle --out way.npz",
+            "way.npz: expected the name of a new file",
+        ),
+        ("other", f"{LAP} filmed.Nowhere --out x.npz", "Nowhere does not report where it is"),
+    ],
+)
+def test_what_cannot_be_recorded_or_written_is_refused_before_the_first_step(
+    in_the_way, given, said, tmp_path, refused, monkeypatch
 ):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tiny.TinyEnv.step", lambda *_: pytest.fail("it moves"))
     file = tmp_path / in_the_way
     file.parent.mkdir(exist_ok=True)
-    file.write_bytes(b"samples of yesterday")
-    assert str(tmp_path / "data") in refused("record TINY --random --out", tmp_path / "data")
-    assert file.read_bytes() == b"samples of yesterday"
-
-
-def test_a_folder_beside_which_labels_lie_is_refused_before_the_first_step(
-    tmp_path, refused, monkeypatch
-):
-    """They are those of a data set that was deleted."""
-    monkeypatch.setattr("tiny.TinyEnv.step", lambda *_: pytest.fail("it moves"))
-    data = tmp_path / "data"
-    write_labels(labels_beside(data), {0: True})
-    error = refused("record TINY --random --out", data)
-    assert f"{labels_beside(data)} holds labels" in error
-    assert not data.exists()
+    file.write_bytes(b"of yesterday")
+    assert said in refused("record TINY", given)
+    assert file.read_bytes() == b"of yesterday"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
 
 
 def test_a_disk_that_gets_full_keeps_the_episodes_before(tmp_path, refused, monkeypatch):
@@ -158,20 +164,3 @@ def test_a_lap_whose_file_cannot_be_written_is_kept_elsewhere(tmp_path, refused,
     (kept,) = tmp_path.glob("*/*.npz")
     assert f"cannot be written to {tmp_path / 'full/way.npz'}: " in said
     assert said.endswith(f"kept in {kept}: {len(load_trajectory(kept))} points")
-
-
-def test_nobody_drives_a_lap_in_an_environment_that_does_not_report_where_it_is(
-    tmp_path, refused, monkeypatch
-):
-    monkeypatch.setattr("filmed.Circle.step", lambda *_: pytest.fail("it moves"))
-    how = "record TINY --env filmed.Nowhere --lap script --out"
-    assert "Nowhere does not report where it is" in refused(how, tmp_path / "way.npz")
-
-
-def test_a_lap_that_was_recorded_before_is_kept(tmp_path, refused, monkeypatch):
-    monkeypatch.setattr("filmed.Circle.step", lambda *_: pytest.fail("it moves"))
-    file = tmp_path / "way.npz"
-    file.write_bytes(b"a lap of yesterday")
-    error = refused("record TINY --env filmed.Circle --lap script --out", file)
-    assert f"--out {file}: expected the name of a new file" in error
-    assert file.read_bytes() == b"a lap of yesterday"

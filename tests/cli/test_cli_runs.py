@@ -163,6 +163,10 @@ def test_the_confidence_interval_is_that_of_a_mean():
         ("test tiny@3 --policy best", "--policy best and tiny@3 name two policies"),
         ("trainer tiny@3", "tiny@3: `trainer` takes no version of a policy"),
         ("runs tiny@3", "tiny@3: `runs` takes no version of a policy"),
+        ("policies list tiny@3", "`policies list` takes no version of a policy; leave out the @"),
+        ("test tiny@3 --untrained", "`test --untrained` takes no version of a policy"),
+        ("record tiny@3 --random --out data", "`record --random` takes no version of a policy"),
+        ("worker tiny@3 --expert", "`worker --expert` takes no version of a policy"),
         ("runs tiny --plot --out /dev/null/x.png", "--out /dev/null/x.png"),
     ],
 )

@@ -88,21 +88,6 @@ def test_what_parts_of_a_run_know_from_each_other_follows_a_change_of_the_other_
     assert known == {"gamma": 0.5, "act_buf_len": 7}
 
 
-@pytest.mark.usefixtures("run_folder")
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [
-        ("test", "--untrained"),
-        ("record", "--random"),
-        ("worker", "--expert"),
-    ],
-)
-def test_a_version_is_refused_where_no_policy_drives(command, option):
-    out = ["--out", "data"] if command == "record" else []
-    with pytest.raises(ConfigError, match=f"`{command} {option}` takes no version of a policy"):
-        _ = parse([command, "arm@3", option, *out]).experiment
-
-
 @pytest.mark.parametrize(
     ("typed", "near"),
     [

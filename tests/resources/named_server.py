@@ -8,7 +8,8 @@ import logging
 import sys
 from pathlib import Path
 
-from chaos.chaos_rig import Place, wait_until
+from chaos.chaos_rig import Place
+from kit.waiting import until
 from running import drives_on, driving
 
 HOSTS, NAME = Path("/etc/hosts"), "server.tmrl.test"
@@ -26,7 +27,7 @@ def main(folder, transport):
     with driving(folder, transport) as (rig, server, trainer, worker):
         HOSTS.write_text("127.0.0.1 localhost\n")
         server.close()
-        wait_until(lambda: not worker.link.connected.is_set(), 60.0, "the worker is on its own")
+        until(lambda: not worker.link.connected.is_set(), "the worker is on its own")
         server = rig.server()
         drives_on(rig, 500)
         assert not server.workers(), "the name was not needed"

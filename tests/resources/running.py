@@ -3,7 +3,8 @@
 import contextlib
 from contextlib import ExitStack
 
-from chaos.chaos_rig import Rig, wait_until
+from chaos.chaos_rig import Rig
+from kit.waiting import until
 
 
 @contextlib.contextmanager
@@ -21,13 +22,13 @@ def assert_settled(rig, trainer):
 def drives_on(rig, steps):
     """Wait until the workers have produced more than `steps` further samples."""
     made = sum(rig.produced().values())
-    wait_until(lambda: sum(rig.produced().values()) > made + steps, 60.0, "the worker drives on")
+    until(lambda: sum(rig.produced().values()) > made + steps, "the worker drives on")
 
 
 def trains_on(trainer, updates):
     """Wait until the trainer has made more than `updates` further updates."""
     wanted = trainer.training.total_updates + updates
-    wait_until(lambda: trainer.training.total_updates > wanted, 60.0, "training goes on")
+    until(lambda: trainer.training.total_updates > wanted, "training goes on")
 
 
 def limit_memory(pid, size_bytes):
@@ -39,7 +40,7 @@ def limit_memory(pid, size_bytes):
 
 
 def all_is_stored(worker):
-    wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+    until(lambda: not worker.link.status.unacknowledged_samples, "all is stored")
 
 
 @contextlib.contextmanager
@@ -62,7 +63,7 @@ def wait_for_more(rig, samples=100):
     samples.
     """
     wanted = sum(rig.appended().values()) + samples
-    wait_until(lambda: sum(rig.appended().values()) > wanted, 60.0, "the worker appends")
+    until(lambda: sum(rig.appended().values()) > wanted, "the worker appends")
 
 
 def run_in_processes(code, folder, monkeypatch):

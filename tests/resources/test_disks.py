@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from chaos.chaos_rig import SMALL, wait_for_checkpoint, wait_until
+from chaos.chaos_rig import SMALL, wait_for_checkpoint
 from kit.failing import failing
+from kit.waiting import until
 from running import all_is_stored, assert_settled, drives_on, rig_in, trains_on
 
 from tmrl_like.base.files import Disk, disk
@@ -44,7 +45,7 @@ def assert_that_what_is_lost_is_counted(rig, trainer, worker):
             rig.produced().values()
         )
 
-    wait_until(is_settled, 60.0, "all has arrived, or is counted as lost")
+    until(is_settled, "all has arrived, or is counted as lost")
     found = rig.settle(trainer, within_s=0.0)
     assert len(found.lost) == worker.link.status.lost_samples, str(found)
     assert found.doubled == found.out_of_order == [], str(found)
@@ -65,9 +66,7 @@ def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(
         worker = rig.worker(1, env={"period_s": 0.002})
         wait_for_checkpoint(rig.place)
         with failing_disk(monkeypatch):
-            wait_until(
-                lambda: len(errors(caplog)) >= 3, 60.0, "log, policies and checkpoints say so"
-            )
+            until(lambda: len(errors(caplog)) >= 3, "log, policies and checkpoints say so")
             trains_on(trainer, 20)
         wait_for_checkpoint(rig.place)
         worker.stop()
@@ -114,16 +113,15 @@ def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(
         rig.wait_for_samples(trainer)
         assert not alarms(worker)
         ballast = full_disk()
-        wait_until(lambda: alarms(worker), 60.0, "the worker says so")
-        wait_until(
+        until(lambda: alarms(worker), "the worker says so")
+        until(
             lambda: len(errors(caplog)) >= 3,
-            60.0,
             "the trainer says so: log, checkpoint, and of the worker",
         )
         trains_on(trainer, 10)
         drives_on(rig, 100)
         ballast.unlink()
-        wait_until(lambda: not alarms(worker), 20.0, "the alarm is over")
+        until(lambda: not alarms(worker), "the alarm is over", 20.0)
         worker.stop()
         all_is_stored(worker)
         assert_that_what_is_lost_is_counted(rig, trainer, worker)
@@ -163,7 +161,7 @@ def test_on_a_slow_disk_acknowledgements_wait_and_nothing_else(tmp_path, monkeyp
             assert waiting.acquire(timeout=60.0)
         trains_on(trainer, 50)
         drives_on(rig, 500)
-        wait_until(lambda: "is slow: it takes more than" in caplog.text, 60.0, "one line says so")
+        until(lambda: "is slow: it takes more than" in caplog.text, "one line says so")
         rig.wait_for_samples(trainer, 100, within_s=60.0)
         is_fast.set()
         worker.stop()

@@ -6,13 +6,7 @@ import sys
 
 import psutil
 import pytest
-from chaos.chaos_rig import (
-    LedgerMemory,
-    checkpoint_of,
-    link_of,
-    wait_for_checkpoint,
-    wait_until,
-)
+from chaos.chaos_rig import LedgerMemory, checkpoint_of, link_of, wait_for_checkpoint
 from kit.waiting import until
 from running import (
     assert_settled,
@@ -59,7 +53,7 @@ def test_what_finds_no_memory_comes_again(tmp_path, monkeypatch, caplog, owner, 
     with driving(tmp_path) as (rig, server, trainer, _):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, short)
-            wait_until(lambda: len(times) > 60, 60.0, "memory runs short twenty times")
+            until(lambda: len(times) > 60, "memory runs short twenty times")
         assert server.workers() == ["w1"]
         assert rig.trains(trainer)
     assert caplog.text.count(line) == 1
@@ -77,7 +71,7 @@ def test_samples_wait_for_a_link_that_has_no_memory(tmp_path, caplog):
     with driving(tmp_path, env={"ballast_bytes": 20_000}) as (rig, _, trainer, _):
         link = until(lambda: link_of(psutil.Process())).pid
         limit_memory(link, 1 << 20)
-        wait_until(lambda: "cannot read the samples" in caplog.text, 60.0, "a line says so")
+        until(lambda: "cannot read the samples" in caplog.text, "a line says so")
         drives_on(rig, 50)
         limit_memory(link, None)
         rig.wait_for_samples(trainer, 100, within_s=60.0)
@@ -111,7 +105,7 @@ def test_a_link_that_ends_for_want_of_memory_is_followed_by_another(tmp_path, mo
     with driving(tmp_path) as (rig, _, trainer, worker):
         first = worker.link.process
         flag.touch()
-        wait_until(lambda: worker.link.process is not first, 60.0, "another link")
+        until(lambda: worker.link.process is not first, "another link")
         rig.wait_for_samples(trainer, within_s=60.0)
     assert caplog.text.count("the link failed: MemoryError()") == 1
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from chaos.chaos_rig import wait_for_checkpoint, wait_until
+from chaos.chaos_rig import wait_for_checkpoint
+from kit.environments import calling
 from kit.fakes import CountingEnv
+from kit.waiting import until
 from running import assert_settled, rig_in
 
 from tmrl_like.cli import work
@@ -78,7 +80,7 @@ def test_a_part_has_all_its_threads_or_does_not_start(tmp_path, threads, part, m
             with contextlib.suppress(ShortageError):
                 started = make(rig, part)
                 break
-            wait_until(lambda: set(threading.enumerate()) <= before, 20.0, "its threads have ended")
+            until(lambda: set(threading.enumerate()) <= before, "its threads have ended", 20.0)
             assert set(psutil.Process().children()) <= children
         threads.left = math.inf
         started.close()
@@ -138,21 +140,13 @@ def test_an_environment_that_hangs_is_made_again_when_there_is_a_thread(
     assert caplog.text.count("the thread tmrl-control cannot be started") == 1
 
 
-class NoThreadEnv(CountingEnv):
-    """An environment that starts threads."""
-
-    def step(self, action):
-        threading.Thread(target=int).start()
-        return super().step(action)
-
-
 @pytest.mark.fault(
     "resources",
     "an environment cannot start a thread",
     "one line without a traceback; it is made again for as long as it takes",
 )
 def test_an_environment_without_a_thread_is_away_and_not_broken(threads, monkeypatch, caplog):
-    env = SupervisedEnv(NoThreadEnv)
+    env = SupervisedEnv(calling(lambda env: threading.Thread(target=int).start()))
     monkeypatch.setattr(env.stopping, "wait", lambda backoff_s: False)
     env.run(env.reset)
     threads.left = 0

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from chaos.chaos_rig import link_of, wait_for_checkpoint, wait_until
+from chaos.chaos_rig import link_of, wait_for_checkpoint
+from kit.waiting import until
 from running import assert_all_arrives_once, rig_in, said, wait_for_more
 
 if sys.platform != "linux":
@@ -105,7 +106,7 @@ def test_parts_that_are_short_of_something_go_on_and_recover(tmp_path, transport
             wait_for_checkpoint(rig.place)  # the trainer is still served
         with none_left(trainer.pid):
             if of_trainer:
-                wait_until(lambda: said(rig, "train", of_trainer), 60.0, "the trainer says so")
+                until(lambda: said(rig, "train", of_trainer), "the trainer says so")
             else:
                 wait_for_checkpoint(rig.place)
             wait_for_more(rig)
@@ -113,9 +114,9 @@ def test_parts_that_are_short_of_something_go_on_and_recover(tmp_path, transport
         with none_left(worker.pid):
             first = link_of(worker)
             first.kill()
-            wait_until(lambda: said(rig, "work", of_worker), 60.0, "the worker says so")
+            until(lambda: said(rig, "work", of_worker), "the worker says so")
             wait_for_more(rig, 300)
-        wait_until(lambda: link_of(worker) not in (None, first), 60.0, "another link")
+        until(lambda: link_of(worker) not in (None, first), "another link")
         wait_for_more(rig)
         assert said(rig, "work", of_worker) == 1
         assert not of_trainer or said(rig, "train", of_trainer) == 1

@@ -409,33 +409,24 @@ def test_tests_of_a_pinned_policy_do_not_count_for_the_trainers_version_of_its_n
         assert worker.run_episode().policy_version == 7
 
 
-def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(
+def test_the_first_policy_is_stored_at_the_start_and_later_trainings_of_a_run_continue_the_numbers(
     inproc_house, tmp_path
 ):
     store = PolicyStore(tmp_path / "drone" / "policies")
     paths = {"policies_path": store.folder, "checkpoint_path": tmp_path / "checkpoint"}
-    for versions in ([1], [1, 2]):
-        trainer = inproc_house.trainer(**paths)
-        trainer.stop()
-        run_briefly(trainer)
-        assert store.versions() == versions
-    assert {card.run for _, card in store.cards()} == {"drone"}
-    # from a process killed before its next checkpoint
-    link_atomically(store.path(1), store.path(30))
-    assert inproc_house.trainer(**paths).link.newest_version == 30
-
-
-def test_a_training_that_starts_over_knows_which_policies_of_its_run_are_not_its_own(
-    inproc_house, tmp_path
-):
-    paths = {"policies_path": tmp_path / "policies", "checkpoint_path": tmp_path / "checkpoint"}
-    for resume, earlier in (("all", 0), ("all", 0), ("none", 2), ("all", 2)):
+    starts = (("all", 0), ("all", 0), ("none", 2), ("all", 2))
+    for number, (resume, earlier) in enumerate(starts, start=1):
         trainer = inproc_house.trainer(**paths, options=TrainerOptions(resume=resume))
-        assert trainer.training.kept.earlier == earlier
+        assert trainer.training.kept.earlier == earlier  # versions of a training that was given up
         with trainer:
             trainer.stop()
             trainer.run()
             trainer.save_checkpoint()
+        assert store.versions() == [*range(1, number + 1)]
+    assert {card.run for _, card in store.cards()} == {"drone"}
+    # from a process killed before its next checkpoint
+    link_atomically(store.path(1), store.path(30))
+    assert inproc_house.trainer(**paths).link.newest_version == 30
 
 
 def test_the_policy_with_the_best_test_episodes_is_tagged(inproc_house, tmp_path, until):

@@ -176,7 +176,7 @@ class ProofSection(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Options):
     """The plain values of an experiment: everything that is known without importing the code that
     it names.
 
@@ -192,21 +192,20 @@ class Settings:
 
     run_name: str = "default_run"
     crc_debug: bool = False
-    seed: int | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
     server: ServerSection = field(default_factory=ServerSection)
     worker: WorkerSection = field(default_factory=WorkerSection)
     trainer: TrainerSection = field(default_factory=TrainerSection)
     proof: ProofSection = field(default_factory=ProofSection)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         fine = bool(NAME_OF_RUN.fullmatch(self.run_name))
         expected = (
             "letters, digits, '.', '_' and '-', at most 100, no '.' at the end, and no name that "
             "Windows reserves, such as CON"
         )
         expect(fine, "run_name", self.run_name, expected)
-        is_seed = self.seed is None or 0 <= self.seed < 2**32
-        expect(is_seed, "seed", self.seed, f"0 to {2**32 - 1}")
         ratio = self.trainer.max_training_steps_per_env_step
         is_bounded = self.trainer.sample_uses is not None
         if self.worker.synchronous and ratio == math.inf and not is_bounded:

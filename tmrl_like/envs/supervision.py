@@ -29,6 +29,7 @@ from tmrl_like.envs.attributes import attribute_of, parts_of
 from tmrl_like.envs.brake import Brake
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
+from tmrl_like.envs.float32 import closed_by_errors
 from tmrl_like.envs.game_processes import EnvProcesses
 from tmrl_like.envs.sensor import Sensor, sensors_of
 from tmrl_like.errors import (
@@ -127,11 +128,8 @@ class SupervisedEnv:
         self._processes: EnvProcesses | None = None
         self.brake = Brake(None, self._guard, self.stopping)
         started = time.monotonic()
-        try:
+        with closed_by_errors(self):
             self._make(math.inf)
-        except BaseException:
-            self.close()
-            raise
         self._make_within_s = max(hang_timeout_s, 3 * (time.monotonic() - started))
 
     def _adopt(self, env: Any) -> None:

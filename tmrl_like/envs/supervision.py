@@ -25,7 +25,7 @@ from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage
 from tmrl_like.envs.actions import default_action
-from tmrl_like.envs.attributes import attribute_of, parts_of
+from tmrl_like.envs.attributes import attribute_of, values_of
 from tmrl_like.envs.brake import Brake
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
@@ -172,7 +172,7 @@ class SupervisedEnv:
     @property
     def moves_hardware(self) -> bool:
         """Whether the environment or its interface has a true attribute `moves_hardware`."""
-        return any(getattr(part, "moves_hardware", False) for part in parts_of(self.env))
+        return any(values_of(self.env, "moves_hardware"))
 
     @property
     def thread_id(self) -> int:

@@ -232,9 +232,6 @@ class SupervisedEnv:
                 raise StoppedError from error
             if isinstance(error, EnvironmentFaultError | ConfigError | MissingExtraError):
                 raise
-            # raised by a signal handler in the main thread
-            if isinstance(error, SystemExit) and not self._thread.is_current:
-                raise
             line = f"the environment raised in {name}: {one_line(error)}{place_of(error)}"
             if is_shortage(error):
                 raise EnvironmentAwayError(line) from None

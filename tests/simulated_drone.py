@@ -10,12 +10,12 @@ agents can be developed and tested on it.
 import math
 import random
 from collections import deque
+from functools import partial
 from unittest import mock
 
-import gymnasium
+from simulated_time import Simulated
 
-from tmrl_like.envs.drone import drone_env
-from tmrl_like.envs.real_time import ClockedGym
+from tmrl_like.envs.drone import DroneEnv, drone_env
 
 TIME_STEP_S = 0.05
 TICK_S = 0.01
@@ -64,7 +64,7 @@ class SimulatedDrone:
         self._observations = Link(rng)
         # the drone's loop is not in step with the environment's
         self._next_tick_s = rng.uniform(0.0, TICK_S)
-        self.now_s = 0.0
+        self._now_s = 0.0
 
     def send_control(self, vel_x, vel_y):
         """Send a velocity; its norm is limited to MAX_VELOCITY."""
@@ -72,18 +72,18 @@ class SimulatedDrone:
         norm = math.hypot(vel_x, vel_y)
         if norm > MAX_VELOCITY:
             vel_x, vel_y = vel_x * MAX_VELOCITY / norm, vel_y * MAX_VELOCITY / norm
-        self._commands.send(self.now_s, vel_x, vel_y)
+        self._commands.send(self._now_s, vel_x, vel_y)
 
     def get_observation(self):
         """Return the newest position that has arrived."""
-        return self._observations.read(self.now_s)
+        return self._observations.read(self._now_s)
 
-    def now(self):
-        return self.now_s
+    def monotonic(self):
+        return self._now_s
 
-    def wait_until(self, deadline):
-        self.now_s = max(self.now_s, deadline)
-        while self._next_tick_s <= self.now_s:
+    def sleep(self, duration_s):
+        self._now_s += duration_s
+        while self._next_tick_s <= self._now_s:
             self._tick(self._next_tick_s)
             self._next_tick_s += TICK_S
 
@@ -94,7 +94,7 @@ class SimulatedDrone:
         self.position = (_clip(x + vel_x * TICK_S), _clip(y + vel_y * TICK_S))
 
 
-class SimulatedDroneEnv(gymnasium.Env):
+class SimulatedDroneEnv(Simulated):
     """Fly a delayed drone to a random target, as `DroneEnv`; one step is 50 ms.
 
     The drone and the delays continue across episodes, and the action of an episode's last step is
@@ -103,24 +103,14 @@ class SimulatedDroneEnv(gymnasium.Env):
 
     def __init__(self, seed=None, ep_max_length=100, act_buf_len=4):
         """`seed` fixes targets and delays; None draws one."""
-        self.act_buf_len = act_buf_len
-        self._config = {
-            "interface": drone_env.DroneInterface,
-            "time_step_duration": TIME_STEP_S,
-            "start_obs_capture": TIME_STEP_S,
-            "ep_max_length": ep_max_length,
-            "act_buf_len": act_buf_len,
-            "reset_act_buf": False,
-        }
+        self._make = partial(DroneEnv, TIME_STEP_S, ep_max_length, act_buf_len)
         self._restart(seed)
-        self.default_action, self.action_space = self._env.default_action, self._env.action_space
-        self.observation_space = self._env.observation_space
 
     def _restart(self, seed):
         self._seed, self.drone = seed, SimulatedDrone(seed)
-        self._env = ClockedGym(self._config, self.drone)
+        super().__init__(self._make, self.drone)
         with mock.patch.object(drone_env, "DummyRCDrone", return_value=self.drone):
-            self._env.interface.begin()
+            self._env.unwrapped.interface.begin()
 
     def reset(self, *, seed=None, options=None):
         """Start an episode at the drone's present position. With a seed, restart everything from
@@ -129,11 +119,7 @@ class SimulatedDroneEnv(gymnasium.Env):
         if seed is not None:
             self._restart(seed)
         seed, self._seed = self._seed, None
-        return self._env.reset(seed=seed)
-
-    def step(self, action):
-        """Return the result of the current time-step; `action` is applied in the next one."""
-        return self._env.step(action)
+        return super().reset(seed=seed)
 
 
 def _clip(value):

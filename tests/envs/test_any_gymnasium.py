@@ -21,7 +21,6 @@ from tmrl_like.agents import (
 )
 from tmrl_like.base import tree
 from tmrl_like.cli.check import traffic_of_episodes
-from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.float32 import Float32Env
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.networking import RolloutWorker
@@ -68,15 +67,6 @@ def drive(worker, memory):
     for item in range(len(memory)):
         memory[item]
     assert memory.crc_checked - checked == len(memory) > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "shape"),
-    [("Blackjack-v1", torch.int64, (8,)), ("Pendulum-v1", torch.float32, (8, 1))],
-)
-def test_a_registered_environment_goes_through_everything(name, dtype, shape):
-    batch = through_everything(partial(GenericGymEnv, name))
-    assert (batch.act.dtype, batch.act.shape) == (dtype, shape)
 
 
 class Fake(gymnasium.Env):
@@ -164,4 +154,4 @@ def test_choices_stand_in_the_action_buffer_of_a_real_time_environment():
     lamp = type("Lamp", (Interface,), how)
     env_cls = partial(RealTimeEnv, lamp, 0.005, ep_max_length=10, act_buf_len=2)
     batch = through_everything(env_cls, act_buf_len=2)
-    assert [leaf.dtype for leaf in batch.obs] == [torch.float32, torch.int64, torch.int64]
+    assert [leaf.dtype for leaf in (*batch.obs, batch.act)] == [torch.float32, *3 * [torch.int64]]

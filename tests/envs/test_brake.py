@@ -236,37 +236,39 @@ class Stoppable(gymnasium.Wrapper):
 
     moves_hardware = True
 
-    def __init__(self, env, name, stopped):
+    def __init__(self, env, name):
         super().__init__(env)
-        self.stop = partial(stopped.append, name)
-
-
-def test_of_all_layers_of_an_environment_the_outermost_that_can_is_stopped_once():
-    stopped = []
-
-    def layers():
-        inner = Stoppable(CountingEnv(), "inner", stopped)
-        return TimeLimit(Stoppable(TimeLimit(inner, 10), "outer", stopped), 10)
-
-    with contextlib.closing(SupervisedEnv(layers)) as env:
-        assert env.moves_hardware
-        env.run(env.reset)
-    assert stopped == ["outer"]
+        self.stop = partial(env.unwrapped.said.append, name)
 
 
 class Labelled(gymnasium.Wrapper):
+    """A layer with a flag of that name, which stops nothing."""
+
     stop = False
 
 
-def test_a_flag_of_a_layer_in_between_keeps_nobody_from_stopping_what_moves():
-    stopped = []
+@pytest.mark.parametrize(
+    ("layers", "stopped"),
+    [
+        ((partial(Stoppable, name="inner"), partial(Stoppable, name="outer")), ["outer"]),
+        ((partial(Stoppable, name="inner"), Labelled), ["inner"]),
+        ((Labelled,), []),
+    ],
+)
+def test_of_all_layers_of_an_environment_the_outermost_that_can_is_stopped_once(layers, stopped):
+    said = []
 
-    def layers():
-        return TimeLimit(Labelled(Stoppable(CountingEnv(), "inner", stopped)), 10)
+    def make():
+        env = CountingEnv()
+        env.said = said
+        for layer in layers:
+            env = TimeLimit(layer(env), 10)
+        return env
 
-    with contextlib.closing(SupervisedEnv(layers)) as env:
+    with contextlib.closing(SupervisedEnv(make)) as env:
+        assert env.moves_hardware == env.brake.exists == bool(stopped)
         env.run(env.reset)
-    assert stopped == ["inner"]
+    assert said == stopped
 
 
 def test_what_was_stopped_takes_no_step_before_the_next_reset(diary):
@@ -352,11 +354,6 @@ def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more(a
 def test_what_cannot_be_stopped_does_not_start(attributes, said):
     with one_line(said):
         SupervisedEnv(type("Unstoppable", (CountingEnv,), attributes))
-
-
-def test_a_flag_of_that_name_stops_nothing():
-    with contextlib.closing(SupervisedEnv(type("Flagged", (CountingEnv,), {"stop": False}))) as env:
-        assert not env.brake.exists
 
 
 @pytest.mark.parametrize("failure", [None, ConnectionError("no answer"), SystemExit("no answer")])

@@ -15,16 +15,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
-import gymnasium
 import numpy as np
 
 from tmrl_like.base.factories import said_to_memory
-from tmrl_like.envs import real_time
 from tmrl_like.envs.carla import CarlaSyncEnv
-from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.doom import VizDoomEnv
 from tmrl_like.envs.doom.doom_env import TIC_S
 from tmrl_like.envs.racing import RacingEnv
@@ -39,41 +35,9 @@ from tmrl_like.metrics.curves import averaged, curve_of, new_figure
 
 sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import TIME_STEP_S, SimulatedDroneEnv
+from simulated_time import Simulated
 
 ROOT = Path(__file__).parents[2]
-
-
-class SteppedClock(Clock):
-    """The clock of a simulated `world`, whose time advances only in its `sleep`."""
-
-    def __init__(self, world):
-        super().__init__(0.0, world.monotonic)
-        self.world = world
-
-    def wait_until(self, deadline):
-        self.world.sleep(max(0.0, deadline - self.now()))
-
-
-class Simulated(gymnasium.Env[Any, Any]):
-    """Runs the real-time environment that `make` returns on the simulated time of a `world`
-    (`monotonic`, `sleep`).
-    """
-
-    def __init__(self, make, world):
-        with mock.patch.object(real_time, "Clock", return_value=SteppedClock(world)):
-            self._env = env = make()
-        inner = env.unwrapped
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.default_action, self.act_buf_len = env.default_action, inner.act_buf_len
-
-    def reset(self, *, seed=None, options=None):
-        return self._env.reset(seed=seed)
-
-    def step(self, action):
-        return self._env.step(action)
-
-    def close(self):
-        self._env.close()
 
 
 class Drone(SimulatedDroneEnv):

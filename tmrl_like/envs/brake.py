@@ -10,7 +10,7 @@ from typing import Any
 
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
-from tmrl_like.envs.attributes import attribute_of, parts_of
+from tmrl_like.envs.attributes import attribute_of, values_of
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.errors import ConfigError, expect
 
@@ -44,7 +44,7 @@ class Brake:
             ConfigError: its `stop` is no method, or it has a `stop_from_outside` but no `stop`.
         """
         # False is a flag of the environment's own
-        found = [stop for part in parts_of(env) if (stop := getattr(part, "stop", None))]
+        found = [stop for stop in values_of(env, "stop") if stop]
         stop = next(filter(callable, found), None)
         expect(
             stop is not None or not found, "the environment's stop", found and found[0], "a method"

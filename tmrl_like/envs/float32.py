@@ -83,15 +83,15 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @contextlib.contextmanager
-def closed_by_errors(env: Any) -> Iterator[None]:
-    """Close an environment if the block raises, so that its device is free for the next one. What
-    `close` raises is left out, as the block's error came first.
+def closed_by_errors(opened: Any) -> Iterator[None]:
+    """Close an environment, or a part of one, if the block raises, so that its device is free for
+    the next one. What `close` raises is left out, as the block's error came first.
     """
     try:
         yield
     except BaseException:
         with contextlib.suppress(Exception, SystemExit):
-            env.close()
+            opened.close()
         raise
 
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from tmrl_like.base.options import AboveZero, in_ranges
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
-from tmrl_like.envs.attributes import parts_of
+from tmrl_like.envs.attributes import values_of
 from tmrl_like.errors import EnvironmentFaultError
 
 Value = TypeVar("Value")
@@ -132,8 +132,7 @@ def sensors_of(env: Any) -> Sequence[Sensor[Any]]:
     """Return the sensors that an environment or its interface lists in an attribute `sensors`;
     anything else in such an attribute does not count.
     """
-    for part in parts_of(env):
-        listed = getattr(part, "sensors", ())
+    for listed in values_of(env, "sensors"):
         items = listed if isinstance(listed, Iterable) else ()
         if sensors := tuple(item for item in items if isinstance(item, Sensor)):
             return sensors

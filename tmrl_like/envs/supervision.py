@@ -25,10 +25,11 @@ from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage
 from tmrl_like.envs.actions import default_action
-from tmrl_like.envs.attributes import attribute_of, parts_of
+from tmrl_like.envs.attributes import attribute_of, values_of
 from tmrl_like.envs.brake import Brake
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
+from tmrl_like.envs.float32 import closed_by_errors
 from tmrl_like.envs.game_processes import EnvProcesses
 from tmrl_like.envs.sensor import Sensor, sensors_of
 from tmrl_like.errors import (
@@ -127,11 +128,8 @@ class SupervisedEnv:
         self._processes: EnvProcesses | None = None
         self.brake = Brake(None, self._guard, self.stopping)
         started = time.monotonic()
-        try:
+        with closed_by_errors(self):
             self._make(math.inf)
-        except BaseException:
-            self.close()
-            raise
         self._make_within_s = max(hang_timeout_s, 3 * (time.monotonic() - started))
 
     def _adopt(self, env: Any) -> None:
@@ -174,7 +172,7 @@ class SupervisedEnv:
     @property
     def moves_hardware(self) -> bool:
         """Whether the environment or its interface has a true attribute `moves_hardware`."""
-        return any(getattr(part, "moves_hardware", False) for part in parts_of(self.env))
+        return any(values_of(self.env, "moves_hardware"))
 
     @property
     def thread_id(self) -> int:
@@ -233,9 +231,6 @@ class SupervisedEnv:
             if self.brake.is_on and self.stopping.is_set():
                 raise StoppedError from error
             if isinstance(error, EnvironmentFaultError | ConfigError | MissingExtraError):
-                raise
-            # raised by a signal handler in the main thread
-            if isinstance(error, SystemExit) and not self._thread.is_current:
                 raise
             line = f"the environment raised in {name}: {one_line(error)}{place_of(error)}"
             if is_shortage(error):

@@ -16,6 +16,7 @@ import pytest
 carla = pytest.importorskip("carla", reason="there is no wheel of carla for this Python")
 
 import carla_stand_in as stand_in  # noqa: E402
+from driving import drive_to_end  # noqa: E402
 from kit.ports import free_port  # noqa: E402
 from kit.refusals import one_line  # noqa: E402
 
@@ -122,28 +123,20 @@ def test_a_policy_goes_from_one_environment_to_the_other(env, sync_env):
 # -- how an episode ends ---------------------------------------------------------------------------
 
 
-def drive(env, steering=0.0):
-    """Drive at full speed until the episode ends; return the rewards, the last observation, and
-    what ended it.
-    """
-    env.reset()
-    rewards, ended = [], False
-    while not ended:
-        obs, reward, ended, _, info = env.step(np.array([0.8, steering], np.float32))
-        rewards.append(float(reward))
-    return rewards, obs, info["ended_by"]
-
-
 def test_driving_straight_on_earns_metres_until_the_route_ends(make):
-    rewards, obs, ended_by = drive(make(route=RouteOptions(length_m=40)))
-    assert ended_by == "end of route"
+    env = make(route=RouteOptions(length_m=40))
+    env.reset()
+    rewards, obs, info = drive_to_end(env, GAS)
+    assert info["ended_by"] == "end of route"
     assert sum(rewards) == pytest.approx(38, abs=1.5)
     assert obs[0][0] > 5.0
 
 
 def test_steering_away_crosses_a_line_and_leaves_the_route(make):
-    rewards, _, ended_by = drive(make(route=RouteOptions(lane_penalty=5.0)), steering=0.4)
-    assert ended_by == "off route"
+    env = make(route=RouteOptions(lane_penalty=5.0))
+    env.reset()
+    rewards, _, info = drive_to_end(env, np.array([0.8, 0.4], np.float32))
+    assert info["ended_by"] == "off route"
     assert sum(reward < -4 for reward in rewards) == 1
 
 
@@ -159,8 +152,8 @@ def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(sync_env):
     obs, _ = sync_env.reset()
     assert obs[3].argmin() == 0  # straight ahead
     assert obs[3][0] == pytest.approx(8.0, abs=0.1)
-    rewards, _, ended_by = drive(sync_env)
-    assert (ended_by, len(rewards) > 5) == ("collision", True)
+    rewards, _, info = drive_to_end(sync_env, GAS)
+    assert (info["ended_by"], len(rewards) > 5) == ("collision", True)
     assert rewards[-1] < -15
     assert "ended_by" not in sync_env.reset()[1]
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from kit.clocks import LoopTime
 from kit.waiting import until
 
 from tmrl_like.envs.desktop.telemetry import Telemetry
@@ -99,8 +100,7 @@ def test_a_record_that_came_before_a_suspension_is_followed_by_a_new_one(game, m
 def test_a_game_that_sends_nothing_for_four_seconds_while_it_loads_a_level_is_not_away(
     game, monkeypatch
 ):
-    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
-    monkeypatch.setattr("tmrl_like.envs.sensor.time", clock)
+    monkeypatch.setattr("tmrl_like.envs.sensor.time", clock := LoopTime(0.0))
     with receiving(game, record(1)) as (telemetry, _):
         clock.now = 3.9
         assert number_of(telemetry) == 1.0

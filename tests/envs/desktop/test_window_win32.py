@@ -15,15 +15,11 @@ BORDER, TITLE_BAR = 8, 31
 class User32:
     """A desktop with a minimised game, another window that has the focus, and a hidden one."""
 
-    class GetForegroundWindow:
-        def __new__(cls):
-            return User32.focus
-
     def __init__(self):
         self.names = {GAME: "Mein Spiel é", OTHER: "Editor", HIDDEN: "hidden"}
         self.outer = [100, 200, 100 + 640 + 2 * BORDER, 200 + 480 + TITLE_BAR + BORDER]
-        self.iconic = True
-        User32.focus = OTHER
+        self.iconic, self.focus = True, OTHER
+        self.GetForegroundWindow = lambda: self.focus  # may be given a `restype`
 
     def EnumWindows(self, callback, _):
         return all(callback(handle, None) for handle in self.names)
@@ -47,7 +43,7 @@ class User32:
         self.iconic = how != 9  # SW_RESTORE
 
     def SetForegroundWindow(self, window):
-        User32.focus = window.value
+        self.focus = window.value
 
     def GetWindowRect(self, window, rect):
         rect._obj.left, rect._obj.top, rect._obj.right, rect._obj.bottom = self.outer

@@ -13,6 +13,7 @@ from unittest.mock import Mock, call
 import gymnasium
 import numpy as np
 import pytest
+from driving import drive_to_end
 from kit.ports import free_port
 from kit.refusals import one_line
 from playing import GAMES
@@ -64,16 +65,6 @@ def playing(port, **options):
     return contextlib.closing(env)
 
 
-def drive(env, action):
-    """Drive until the episode ends; return its return, the last observation and its info."""
-    total, terminated = 0.0, False
-    while not terminated:
-        obs, reward, terminated, truncated, info = env.step(action)
-        total += reward
-        assert not truncated
-    return total, obs, info
-
-
 def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, running_game):
     with playing(running_game, trajectory=track) as env:
         obs, _ = env.reset()
@@ -85,9 +76,11 @@ def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, runnin
             assert not truncated
         assert left == pytest.approx(-right, abs=1)
         env.reset()
-        total, obs, _ = drive(env, THROTTLE)
+        rewards, obs, _ = drive_to_end(env, THROTTLE)
         assert obs[0] == 20.0
-        assert total == pytest.approx(100.0 + 100 * 0.01, abs=0.02)  # the finish, and 100 points
+        assert sum(rewards) == pytest.approx(
+            100.0 + 100 * 0.01, abs=0.02
+        )  # the finish, and 100 points
         env.reset()
         assert not env.step(THROTTLE)[2]
 
@@ -103,7 +96,7 @@ def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, ru
         assert obs[3].shape == (1, 32, 64)
         assert obs[3][0, 16, [1, 32]].tolist() == [0, 120]
         assert info["position"].tolist() == [0.0, 1.0, 0.0]
-        _, obs, info = drive(env, np.int64(0))  # up
+        _, obs, info = drive_to_end(env, np.int64(0))  # up
         assert obs[4:] == (0, 0)
         assert (info["progress"], info["distance"]) == (1.0, pytest.approx(10.0, abs=1e-4))
 
@@ -199,7 +192,7 @@ def test_a_lap_is_driven_by_you_to_the_finish(screen, running_game):
             *_, info = env.step(THROTTLE)
         assert info["position"].tolist() == [0.0, 1.0, 0.0]
         fingers.hold(["up"])
-        *_, info = drive(env, THROTTLE)
+        *_, info = drive_to_end(env, THROTTLE)
     assert info["position"][2] >= 10.0
 
 

@@ -39,6 +39,7 @@ from tmrl_like.envs.desktop.desktop_game import FrozenWatch, GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region, Screen
 from tmrl_like.envs.desktop.game_window import Window, find_window, focus, windows_now
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
+from tmrl_like.envs.float32 import closed_by_errors
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.vision import Frame, History, Shrink
@@ -264,16 +265,13 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         """Close everything if the block raises, so that no key stays down and the next reset starts
         afresh. If the game has ended, raise that fault instead of the one that followed from it.
         """
-        try:
-            yield
-        except EnvironmentFaultError:
-            with contextlib.closing(self):
+        with closed_by_errors(self):
+            try:
+                yield
+            except EnvironmentFaultError:
                 self.let_go()
                 self._check_alive(_ENDS_WITHIN_S)
                 raise
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self) -> None:
         """Start the game if there is a `command`, and open its window and controls. If that is done

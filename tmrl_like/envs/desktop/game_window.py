@@ -10,6 +10,7 @@ from collections.abc import Callable, Set
 from tmrl_like.envs.desktop.desktop_screen import Region
 from tmrl_like.envs.desktop.window_win32 import Win32Window
 from tmrl_like.envs.desktop.window_x11 import X11Window
+from tmrl_like.envs.float32 import closed_by_errors
 from tmrl_like.errors import ConfigError, EnvironmentAwayError
 
 _LOOK_S = 0.05
@@ -47,7 +48,7 @@ def find_window(
     """
     windows = _open_windows()
     until = time.monotonic() + within_s
-    try:
+    with closed_by_errors(windows):
         while True:
             check()
             titles = windows.titles()
@@ -64,9 +65,6 @@ def find_window(
                     f"Open windows: {names}{was_there}"
                 )
             time.sleep(_LOOK_S)
-    except BaseException:
-        windows.close()
-        raise
 
 
 def focus(window: Window, place: Region | None = None) -> None:

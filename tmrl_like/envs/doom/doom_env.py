@@ -179,9 +179,6 @@ class VizDoomInterface(TaskInterface[Picture]):
         """Return the newest frame that the agent saw, uint8 [120, 160, 3] RGB."""
         return self._newest[0]
 
-    def wait(self) -> None:
-        """Do nothing: the game goes on by itself between two episodes."""
-
     def close(self) -> None:
         self.game.close()
 

@@ -39,6 +39,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 from numpy.typing import NDArray
 
+from tmrl_like.envs.float32 import closed_by_errors
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.robot.driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
 from tmrl_like.envs.task import TaskInterface
@@ -106,11 +107,8 @@ class RobotInterface(TaskInterface[RobotState]):
     def begin(self) -> RobotState:
         self._is_stopped = False
         self._is_connected = True  # it may move before the driver has come back, or raised
-        try:
+        with closed_by_errors(self):
             self._driver.connect()
-        except Exception:
-            self.close()
-            raise
         state = self._go_home()
         self.target_m = tip_m(self.random.uniform(*np.transpose(TARGETS_RAD)))
         return state

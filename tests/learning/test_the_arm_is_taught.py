@@ -106,7 +106,7 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, arm):
         for number in range(500, 520)
     ]
     steps = shown_steps(demonstrations, arm.memory_cls, *spaces)
-    observations, actions, episodes = zip(*steps, strict=True)
+    observations, actions, episodes, _ = zip(*steps, strict=True)
     data = Shown(
         stack(observations, "cpu"),
         stack(actions, "cpu"),

@@ -15,8 +15,8 @@ from unittest import mock
 import numpy as np
 import torch
 from gymnasium import spaces
+from kit.simulated import simulated
 
-from tmrl_like import load_experiment
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.policies.network import LOG_STD_MAX, LOG_STD_MIN
@@ -62,13 +62,10 @@ class Blind(SquashedGaussianActor):
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
 
-WITHOUT_CLOCK = {  # the overrides of each experiment
-    "drone": "env.class_path=curves.Drone worker.test_episode_interval=1 "
-    "trainer.start_training=60 trainer.max_training_steps_per_env_step=3",
-    "robot": "env.class_path=curves.Robot trainer.start_training=100 "
+OVERRIDES = {
+    "drone": "worker.test_episode_interval=1 trainer.start_training=60 "
     "trainer.max_training_steps_per_env_step=3",
-    "racing_lidar": "env.class_path=curves.Racing",
-    "pendulum": "",
+    "robot": "trainer.start_training=100 trainer.max_training_steps_per_env_step=3",
 }
 
 
@@ -77,7 +74,7 @@ class Case:
     """A training with or without a fault.
 
     Attributes:
-        experiment: a name in `WITHOUT_CLOCK`.
+        experiment: the name of one that ships.
         named: signs, one of which must be named; empty if there is no fault.
         env: arguments of `Faulty`.
         keys: overrides of the experiment.
@@ -163,11 +160,8 @@ def train(case):
     """Train; return the doctor's line of each round."""
     torch.set_num_threads(1)
     usual = f"trainer.epochs=1 trainer.rounds={case.rounds} trainer.max_minutes=.inf"
-    words = f"{usual} seed={case.seed} {WITHOUT_CLOCK[case.experiment]} {case.keys}".split()
-    keys = dict(word.split("=") for word in words)
-    experiment = load_experiment(
-        case.experiment, [(tuple(key.split(".")), value) for key, value in keys.items()]
-    )
+    overrides = f"{usual} seed={case.seed} {OVERRIDES.get(case.experiment, '')} {case.keys}"
+    experiment = simulated(case.experiment, overrides)
     env = Faulty(experiment.env(), **case.env)
     both = env.observation_space, env.action_space
     experiment = dataclasses.replace(experiment, spaces=lambda: both)

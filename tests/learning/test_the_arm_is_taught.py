@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from curves import Robot
+from kit.simulated import Robot
 from solo import drive, practise
 
 from tmrl_like import load_experiment

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from curves import Robot
+from kit.simulated import Robot
 from simulated_drone import SimulatedDroneEnv
 from solo import drive, practise
 

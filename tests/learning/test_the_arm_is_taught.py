@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from kit.simulated import Robot
-from solo import drive, practise
+from kit.solo import drive, learn
 
 from tmrl_like import load_experiment
 from tmrl_like.agents.cloning import Shown, clone
@@ -70,7 +70,7 @@ class Scripted(ActorModule):
 
 def share_reached(actor, envs):
     """Return the share of targets reached, with one episode in each environment."""
-    return float(np.mean([drive(env, actor, True, VIEW)[2] for env in envs]))
+    return float(np.mean([drive(env, actor, view=VIEW)[-1].terminated for env in envs]))
 
 
 def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed, arm):
@@ -85,9 +85,7 @@ def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed, arm):
     before = reached(Scripted(*spaces, script=lambda obs: (0.0, 0.0)))
     agent, memory = arm.agent_cls(*spaces, "cpu"), arm.memory_cls(sample_preprocessor=None)
     memory.seed(seed)
-    actor = agent.get_actor()
-    practise(env, actor, agent, memory, 1200, first_steps=100, ratio=20, view=VIEW)
-    after = reached(actor)
+    after = reached(learn(env, agent, memory, 1200, first_steps=100, ratio=20, view=VIEW))
     print(f"seed {seed}: the controller reaches {before:.0%}, corrected {after:.0%}")
     assert before < 0.7
     assert after >= 0.97
@@ -102,7 +100,10 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, arm):
 
     demonstrator = Scripted(*spaces, script=controller)
     demonstrations = [
-        Buffer(drive(Robot(seed=number), demonstrator, True)[0], f"shown {number}")
+        Buffer(
+            [arm.compressor(*sample) for sample in drive(Robot(seed=number), demonstrator)],
+            f"shown {number}",
+        )
         for number in range(500, 520)
     ]
     steps = shown_steps(demonstrations, arm.memory_cls, *spaces)
@@ -125,9 +126,7 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, arm):
         memory.demonstrations.append(buffer)
     memory.flush()
     memory.seed(seed)
-    actor = agent.get_actor()
-    practise(env, actor, agent, memory, 600, first_steps=100, ratio=20, view=VIEW)
-    after = reached(actor)
+    after = reached(learn(env, agent, memory, 600, first_steps=100, ratio=20, view=VIEW))
     print(f"seed {seed}: cloned {before:.0%}, after 30 s of practice {after:.0%}")
     assert before > 0.5
     assert after >= 0.95

@@ -87,7 +87,7 @@ def measure(options):
 
 if __name__ == "__main__":
     small = {"steps": 60, "every": 60, "tests": 1, "change": "trainer.start_training=50"}
-    quick = {"tasks": ["racing_lidar", "racing_iqn"], "seeds": [0], "autogroup": 0, **small}
+    quick = {"seeds": [0], "autogroup": 0, **small}
     benchmark(
         __doc__,
         measure,

@@ -94,9 +94,10 @@ def measure(options):
 if __name__ == "__main__":
     quick = {
         "tasks": ["Hopper-v5"],
-        "variants": ["as it ships"],
+        "variants": ["as it ships", "crossq"],
         "seeds": [0],
-        "steps": 1200,
+        "steps": 1020,
+        "every": 1020,
         "autogroup": 0,
     }
     benchmark(__doc__, measure, tasks=list(STEPS), variants=list(VARIANTS), **OPTIONS, quick=quick)

@@ -187,7 +187,6 @@ def carla(figure: Any) -> None:
     axes.set(xlabel="m to the right", ylabel="m forward", aspect="equal")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     env.close()
-    simulator.close()
 
 
 def pendulum(figure: Any) -> None:

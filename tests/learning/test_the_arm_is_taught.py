@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from kit.simulated import Robot
-from kit.solo import drive, learn
+from kit.solo import drive, episode, learn
 
 from tmrl_like import load_experiment
 from tmrl_like.agents.cloning import Shown, clone
@@ -138,14 +138,13 @@ def labelled_play(seed, minutes):
     """
     random, env, camera = np.random.default_rng(seed), Robot(seed=seed), Shrink(grey=False)
     episodes = []
-    while sum(len(episode.pictures) for episode in episodes) * TIME_STEP_S < 60 * minutes:
+    while sum(len(judged.pictures) for judged in episodes) * TIME_STEP_S < 60 * minutes:
         miss_rad = random.choice((-1, 1)) * random.uniform(0.1, 0.5) if len(episodes) % 2 else 0.0
-        obs, _ = env.reset()
-        pictures, terminated, truncated = [], False, False
-        while not (terminated or truncated):
-            obs, _, terminated, truncated, _ = env.step(controller(obs, miss_rad))
-            pictures.append(camera(env.render()))
-        episodes.append(JudgedEpisode(np.stack(pictures), terminated))
+        pictures = []
+        for sample in episode(env, partial(controller, wrong_rad=miss_rad)):
+            if not sample.info.is_reset:
+                pictures.append(camera(env.render()))
+        episodes.append(JudgedEpisode(np.stack(pictures), sample.terminated))
     return episodes
 
 

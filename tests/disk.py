@@ -83,7 +83,6 @@ class State:
     def __init__(self, tree):
         """Begin with all of `tree` on the disk: content by path, None for a folder."""
         self.root = Folder()
-        self.files = {}
         self._pending = []
         for path, content in tree.items():
             folder = self._folder(Path(path).parent)
@@ -107,15 +106,10 @@ class State:
             folder = folder.names[part]
         return folder
 
-    def open(self, path, number):
-        self.files[number] = File()
-        self._put(path, self.files[number])
-
-    def write(self, number, at, data):
-        self.files[number].pending.append((at, data))
-
-    def sync(self, number):
-        self.files[number].sync()
+    def open(self, path):
+        """Return the new file at a path."""
+        self._put(path, file := File())
+        return file
 
     def make_folder(self, path):
         self._put(path, Folder())
@@ -222,8 +216,7 @@ class PowerDisk:
     once.
 
     Attributes:
-        operations: all operations so far, in order: the kind, then its targets; paths are relative
-            to the root, files are numbered.
+        operations: the names of all operations so far, in order.
         state: the present `State` of the disk.
         before: called before each operation with its number, from 0; if it raises, the operation
             does not happen.
@@ -235,8 +228,7 @@ class PowerDisk:
         self.operations = []
         self.before = lambda number: None
         self.is_off = False
-        self._numbers = weakref.WeakKeyDictionary()  # of open files
-        self._opened = 0
+        self._files = weakref.WeakKeyDictionary()  # the `File` of each open one
         self._lock = threading.RLock()
         self.begin()
 
@@ -257,7 +249,7 @@ class PowerDisk:
             elif path not in tree:
                 shutil.rmtree(target, ignore_errors=True)
         write_tree(tree, self.root)
-        self._numbers.clear()
+        self._files.clear()
         self.begin()
 
     def __enter__(self):
@@ -277,71 +269,71 @@ class PowerDisk:
     def _path(self, path):
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else None
 
-    def _do(self, operation, call, *arguments):
-        """Make a call, and record it as an operation; None: it is not one below the root."""
-        if operation is None:
-            return call(*arguments)
+    def _do(self, name, call, note=lambda returned: None):
+        """Make a call as an operation, and pass what it returns to `note`."""
         with self._lock:
             if self.is_off:
                 return None
             self.before(len(self.operations))
-            result = call(*arguments)
-            self._note(operation)
-            return result
-
-    def _note(self, operation):
-        self.operations.append(operation)
-        name, *targets = operation
-        getattr(self.state, name)(*targets)
+            returned = call()
+            self.operations.append(name)
+            note(returned)
+            return returned
 
     def _open(self, path, private=False):
-        ours = self._path(path)
-        with self._lock:
-            self._opened += 1
-            number = self._opened
-            operation = None if ours is None else ("open", ours, number)
-            file = self._do(operation, self._before_us["open"], path, private)
-            if file is None:
-                raise OSError(f"the power is off: {path}")
-            if ours is not None:
-                self._numbers[file] = number
-            return file
+        call = partial(self._before_us["open"], path, private)
+        if (ours := self._path(path)) is None:
+            return call()
+
+        def note(file):
+            self._files[file] = self.state.open(ours)
+
+        file = self._do("open", call, note)
+        if file is None:
+            raise OSError(f"the power is off: {path}")
+        return file
 
     def _write(self, file, data):
-        number = self._numbers.get(file)
         with self._lock:
             if self.is_off:
                 return
-            if number is not None:
-                self.before(len(self.operations))
+            if file not in self._files:
+                self._before_us["write"](file, data)
+                return
+            self.before(len(self.operations))
             at = file.tell()
             try:
                 self._before_us["write"](file, data)
             finally:  # a failed write may have written a part
-                if number is not None:
-                    self._note(("write", number, at, bytes(data[: file.tell() - at])))
+                self.operations.append("write")
+                self._files[file].pending.append((at, bytes(data[: file.tell() - at])))
 
     def _sync(self, file):
-        number = self._numbers.get(file)
-        if number is None:
+        if file not in self._files:
             self._before_us["sync"](file)
         else:  # it is only recorded, which takes no time
-            self._do(("sync", number), lambda: None)
+            self._do("sync", self._files[file].sync)
 
     def _on_paths(self, name, *paths):
         ours = [self._path(path) for path in paths]
-        operation = None if None in ours else (name, *ours)
-        is_recorded_only = name == "sync_folder" and operation is not None
-        call = (lambda path: None) if is_recorded_only else self._before_us[name]
-        self._do(operation, call, *paths)
+        call = partial(self._before_us[name], *paths)
+        record = partial(getattr(self.state, name), *ours)
+        if None in ours:
+            call()
+        elif name == "sync_folder":  # it is only recorded
+            self._do(name, record)
+        else:
+            self._do(name, call, lambda _: record())
 
     def _make_folder(self, path, mode=0o777):
         """Make a folder as `disk.make_folder` does, and record each of its operations."""
         if not path.is_dir():
             self._make_folder(path.parent)
-            ours = self._path(path)
-            operation = None if ours is None else ("make_folder", ours)
-            self._do(operation, partial(path.mkdir, mode, exist_ok=True))
+            make, ours = partial(path.mkdir, mode, exist_ok=True), self._path(path)
+            if ours is None:
+                make()
+            else:
+                self._do("make_folder", make, lambda _: self.state.make_folder(ours))
             self._on_paths("sync_folder", path.parent)
 
 

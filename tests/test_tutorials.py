@@ -17,6 +17,7 @@ import pytest
 import torch
 from kit.clocks import LoopTime
 from kit.pythons import python
+from kit.solo import episode, return_of
 
 from tmrl_like import load_policy
 from tmrl_like.agents import SquashedGaussianActor
@@ -112,11 +113,7 @@ def test_a_policy_drives_the_pendulum_as_onnx_without_tmrl_like(own_home, tmp_pa
     write_onnx(policy := load_policy("pendulum"), tmp_path / "p.onnx")
     script = TUTORIAL.with_name("pendulum_with_onnx.py")
     shown, _ = python("-W", "error", "-c", _ALONE, script, tmp_path / "p.onnx")
-    obs, _ = env.reset(seed=0)
-    total, truncated = 0.0, False
-    while not truncated:
-        obs, reward, _, truncated, _ = env.step(policy.act(obs))
-        total += float(reward)
+    total = return_of(episode(env, policy.act, seed=0))
     assert float(shown.split()[1]) == pytest.approx(total, abs=0.5)
 
 

@@ -4,7 +4,7 @@
 
 It trains the experiments that ship, `robot` and `racing_lidar`, and then lets policies of the
 beginning, the middle and the end drive. The environments are what ships, with their delays, noise
-and rewards, but in simulated time, as for the environments' pages (tests/learning/curves.py). With
+and rewards, but in simulated time, as for the environments' pages (tests/kit/simulated.py). With
 `--runs` the runs are kept there, and one that is there is drawn without training. Needs the extras
 `mujoco`, `box2d` and `plot`.
 """
@@ -12,7 +12,6 @@ and rewards, but in simulated time, as for the environments' pages (tests/learni
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import os
@@ -26,14 +25,13 @@ from unittest import mock
 import numpy as np
 import torch
 
-from tmrl_like import Experiment, load_experiment, load_policy
-from tmrl_like.envs.racing.racing_game import TICK_S
+from tmrl_like import Experiment, load_policy
 from tmrl_like.metrics.curves import averaged, new_figure
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.policies.policy_store import PolicyStore
 
-sys.path.append(str(Path(__file__).parents[2] / "tests" / "learning"))
-import curves
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+from kit.simulated import Racing, Robot, Simulated, SteppedRace, simulated
 
 SEED = 0
 FRAME_S = 0.06
@@ -41,20 +39,19 @@ STAGES_S = (4.0, 5.0, 9.0)  # how long each policy is seen
 COLOURS = 255
 
 
-class DrawnRace(curves.SteppedRace):
+class DrawnRace(SteppedRace):
     """The racing game, of which few pictures are drawn, and these as large as it has them."""
 
-    def sleep(self, duration_s: float) -> None:
+    def advance(self, ticks: int) -> None:
         """Of these pictures only the last one is drawn: nobody sees the others, and drawing is what
         takes time.
         """
-        for left in reversed(range(round(duration_s / TICK_S))):
-            unseen = mock.patch.object(
-                self._game._env, "_render", return_value=self._game.state["frame"]
-            )
-            with unseen if left else contextlib.nullcontext():
-                self._game.tick(*self._controls)
-            self._ticks += 1
+        unseen = mock.patch.object(
+            self._game._env, "_render", return_value=self._game.state["frame"]
+        )
+        with unseen:
+            super().advance(ticks - 1)
+        super().advance(min(ticks, 1))
 
     def picture(self) -> Any:
         """What the game draws before it makes a small picture of it, without its instruments, uint8
@@ -65,14 +62,7 @@ class DrawnRace(curves.SteppedRace):
         return pygame.surfarray.array3d(self._game._env.surf).transpose(1, 0, 2)[:700, 150:850]
 
 
-class Arm(curves.Robot):
-    """`RobotEnv` in simulated time."""
-
-    def render(self) -> Any:
-        return self._env.render()
-
-
-class Car(curves.Racing):
+class Car(Racing):
     """`RacingEnv` in simulated time."""
 
     game_cls = DrawnRace
@@ -98,7 +88,7 @@ class Learner:
 
     title: str
     name: str
-    env_cls: type[curves.Simulated]
+    env_cls: type[Simulated]
     epochs: int
     halfway_s: float
 
@@ -115,12 +105,8 @@ class Learner:
             "trainer.max_minutes": ".inf",
         }
         keys |= {"seed": SEED, "trainer.checkpoint": "false"}
-        experiment = load_experiment(
-            self.name, [(tuple(key.split(".")), str(value)) for key, value in keys.items()]
-        )
-        return dataclasses.replace(
-            experiment, env=functools.partial(self.env_cls, **experiment.env.keywords)
-        )
+        overrides = " ".join(f"{key}={value}" for key, value in keys.items())
+        return simulated(self.name, overrides, self.env_cls)
 
     @property
     def step_s(self) -> float:
@@ -255,7 +241,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="where runs are kept; left out: nowhere")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    arm = Learner("A robot arm reaches for targets", "robot", Arm, 12, 25.0)
+    arm = Learner("A robot arm reaches for targets", "robot", Robot, 12, 25.0)
     car = Learner("A racing car, seen by range finders", "racing_lidar", Car, 10, 60.0)
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["TMRL_LIKE_HOME"] = str(arguments.runs or scratch)

@@ -21,8 +21,10 @@ import yaml
 from tmrl_like import GenericGymEnv
 from tmrl_like.metrics.curves import new_figure
 
-sys.path.append(str(Path(__file__).parents[2] / "tests" / "learning"))
-import curves
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+from kit import simulated
+
+ROOT = Path(__file__).parents[2]
 
 
 def show(axes: Any, picture: Any, title: str) -> None:
@@ -32,7 +34,7 @@ def show(axes: Any, picture: Any, title: str) -> None:
 
 
 def arguments_of(experiment: str) -> dict[str, Any]:
-    text = (curves.ROOT / "config" / f"{experiment}.yaml").read_text(encoding="utf-8")
+    text = (ROOT / "config" / f"{experiment}.yaml").read_text(encoding="utf-8")
     return yaml.safe_load(text)["env"]["init_args"]
 
 
@@ -45,7 +47,7 @@ def drone(figure: Any) -> None:
         place = int(200 * position[0]) + 200, int(200 * position[1]) + 200
         cv2.circle(image, place, radius, colour, thickness)
 
-    env = curves.SimulatedDroneEnv(seed=2)
+    env = simulated.SimulatedDroneEnv(seed=2)
     obs, _ = env.reset(seed=2)
     image = np.full((400, 400, 3), 255, np.uint8)
     draw(np.concatenate(obs[2:4]), 5, (255, 0, 0), -1)
@@ -58,7 +60,7 @@ def drone(figure: Any) -> None:
 
 
 def robot(figure: Any) -> None:
-    env = curves.Robot()
+    env = simulated.Robot()
     env.reset(seed=1)
     for _ in range(8):
         env.step(np.array((0.8, -0.6), np.float32))
@@ -88,7 +90,7 @@ def racing(figure: Any) -> None:
 
 
 def doom(figure: Any) -> None:
-    env = curves.Doom(**arguments_of("vizdoom"))
+    env = simulated.Doom(**arguments_of("vizdoom"))
     obs, _ = env.reset(seed=3)
     for action in (0, 1, 1, 0):
         obs, *_ = env.step(np.int64(action))
@@ -106,7 +108,7 @@ def desktop(figure: Any) -> None:
 
     from tmrl_like.envs.desktop import DesktopGameEnv
 
-    page = (curves.ROOT / "docs" / "environments" / "desktop.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "environments" / "desktop.md").read_text(encoding="utf-8")
     fences = dict(re.findall(r"^```(python|yaml)\n(.*?)^```", page, re.M | re.S)[:2])
     names: dict[str, Any] = {}
     exec(fences["python"], names)
@@ -185,7 +187,6 @@ def carla(figure: Any) -> None:
     axes.set(xlabel="m to the right", ylabel="m forward", aspect="equal")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     env.close()
-    simulator.close()
 
 
 def pendulum(figure: Any) -> None:
@@ -213,9 +214,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", default=list(by_name))
-    parser.add_argument(
-        "--folder", type=Path, default=curves.ROOT / "docs" / "environments" / "figures"
-    )
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "environments" / "figures")
     arguments = parser.parse_args()
     for name in arguments.names:
         figure = new_figure(*SIZES[by_name[name]])

@@ -20,13 +20,11 @@ from pathlib import Path
 
 import numpy as np
 from _harness import SPAWN, text
+from kit.solo import drive, return_of
 
 from tmrl_like.agents.process import tune_process
-from tmrl_like.envs.actions import default_action
-from tmrl_like.types import Buffer, Info
 
 KEYS = "task", "variant", "seed", "steps", "seconds", "return"
-EPISODES = 10  # of a test
 OPTIONS = {
     "file": "",  # holds the lines
     "seeds": [0, 1, 2, 3, 4],
@@ -38,72 +36,10 @@ OPTIONS = {
 }
 
 
-def practise(
-    env,
-    memory,
-    choose,
-    train,
-    steps,
-    every,
-    test,
-    *,
-    seed=None,
-    extras=dict,
-    compress=lambda *sample: sample,
-    tests_in_env=False,
-):
-    """Act and train in a plain loop, with regular tests. Yield the steps so far, the CPU seconds of
-    the loop without the tests, and the test's result.
-
-    Args:
-        env: the environment.
-        memory: gets all samples.
-        choose: returns the action, given the number of the step and an observation.
-        train: called after each step, with its number.
-        steps: number of environment steps.
-        every: steps between two tests; 0: a tenth of `steps`.
-        test: makes a test and returns its result.
-        seed: of the first reset; None: none.
-        extras: returns what else `info` gets, after a step.
-        compress: the sample compressor.
-        tests_in_env: whether the tests use `env`, so that a new episode begins after each.
-    """
-    spent_s, over = 0.0, True
-    resets = {} if seed is None else {"seed": seed}
-    for step in range(1, steps + 1):
-        began_s = time.process_time()
-        if over:
-            obs, info = env.reset(**resets)
-            resets = {}
-            reset = default_action(env), obs, 0.0, False, False, Info(info, is_reset=True)
-            memory.append(Buffer([compress(*reset)], "worker"))
-        action = choose(step, obs)
-        obs, rew, terminated, truncated, info = env.step(action)
-        over = terminated or truncated
-        info = Info(info | extras())
-        memory.append(Buffer([compress(action, obs, rew, terminated, truncated, info)], "worker"))
-        train(step)
-        spent_s += time.process_time() - began_s
-        if step % (every or max(1, steps // 10)) == 0:
-            yield step, spent_s, test()
-            over |= tests_in_env
-
-
-def drive(env, actor, seed=None):
-    """Run an episode without exploration; return its return and its last info."""
-    total, over = 0.0, False
-    obs, _ = env.reset(seed=seed)
-    while not over:
-        obs, rew, terminated, truncated, info = env.step(actor.act_(obs, test=True))
-        total += float(rew)
-        over = terminated or truncated
-    return total, info
-
-
-def mean_return(env, actor, seed):
+def mean_return(env, actor, seed, episodes=10):
     """Return the mean return of the test episodes of a run with this seed."""
-    seeds = range(1000 * seed, 1000 * seed + EPISODES)
-    return float(np.mean([drive(env, actor, each)[0] for each in seeds]))
+    seeds = range(1000 * seed, 1000 * seed + episodes)
+    return float(np.mean([return_of(drive(env, actor, each)) for each in seeds]))
 
 
 def learned(options, learn, steps_of, beside=None):
@@ -112,12 +48,13 @@ def learned(options, learn, steps_of, beside=None):
 
     Args:
         options: `OPTIONS`, `tasks`, and `variants`.
-        learn: makes a run of a given number of steps.
+        learn: makes a run of a given number of steps; after each it yields the number of the step
+            and a function that makes a test and returns its result.
         steps_of: number of steps by task.
         beside: more columns for a task's rows.
     """
     steps = {task: options.steps or steps_of[task] for task in options.tasks}
-    file = Path(options.file or "runs.jsonl")
+    file = file_of(options)
     whole = {run for run, curve in read(file).items() if curve[-1][0] >= steps.get(run[0], 0)}
     wanted = [
         (task, variant, seed)
@@ -148,16 +85,25 @@ def learned(options, learn, steps_of, beside=None):
         }
 
 
+def file_of(options):
+    return Path(options.file or "runs.jsonl")
+
+
 def make(options, learn, run, steps, file):
     """Make a run, in a process of its own, and append its lines to the file."""
     give_way(options.autogroup)
-    for step, spent_s, value in learn(options, run, steps):
-        line = json.dumps(
-            dict(zip(KEYS, (*run, step, round(spent_s, 1), round(value, 3)), strict=True))
-        )
-        print(line, flush=True)
-        with file.open("a") as lines:
-            lines.write(line + "\n")
+    every = options.every or max(1, steps // 10)
+    for step, test in learn(options, run, steps):
+        if step == 1:  # everything is set up and compiled
+            began_s = time.process_time()
+        if step % every == 0:
+            spent_s = time.process_time() - began_s
+            values = *run, step, round(spent_s, 1), round(test(), 3)
+            began_s = time.process_time() - spent_s
+            line = json.dumps(dict(zip(KEYS, values, strict=True)))
+            print(line, flush=True)
+            with file.open("a") as lines:
+                lines.write(line + "\n")
 
 
 def read(file):

@@ -8,7 +8,6 @@ Resuming is what a trainer does at its start: it loads the checkpoint, and reads
 memory holds.
 """
 
-import contextlib
 import tempfile
 import threading
 import time
@@ -17,14 +16,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from _harness import benchmark, in_turns, timed
-from kit.packets import head_of, packet_of
+from kit.packets import packet_of, write
 from relay import drone_samples
 from simulated_drone import SimulatedDroneEnv
 
 from tmrl_like.agents import SACAgent
-from tmrl_like.base.files import lock_folder
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
@@ -47,14 +44,10 @@ def drone_training(size):
 
 def log_of(folder, size):
     """Write the sample store of a trainer that has received `size` samples."""
-    lock = lock_folder(folder / "log")
     samples = drone_samples(PACKET)  # of each packet
-    with contextlib.closing(SampleStore(folder / "log", lock)) as store:
-        for begin in range(0, size // PACKET, PACKETS_OF_A_FILE):
-            numbers = range(begin, min(begin + PACKETS_OF_A_FILE, size // PACKET))
-            group = [packet_of(PACKET * number + 1, *samples) for number in numbers]
-            store.write(head_of(*group, before=PACKET * numbers[0]), group, 0.0)
-            assert store.is_settled(0.0), store.alarm
+    packets = [packet_of(first, *samples) for first in range(1, size, PACKET)]
+    files = range(0, len(packets), PACKETS_OF_A_FILE)
+    write(folder / "log", *(packets[at : at + PACKETS_OF_A_FILE] for at in files))
 
 
 def save_beside_training(one, folder):

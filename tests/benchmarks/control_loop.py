@@ -102,8 +102,10 @@ def run_trainer(case, keys, port, pipe):
         link.confirm(link.retrieve())
 
 
-def run_worker(case, keys, port, priority, file, turns, pipe):
-    """Step until a message over `pipe`; with `turns`, a pipe to the bare loop, in slices."""
+def run_worker(case, keys, port, priority, turns, pipe):
+    """Step until a message over `pipe`, and send the times. With `turns`, a pipe to the bare loop,
+    step in slices.
+    """
     be_quiet()
     from tmrl_like.networking import RolloutWorker
     from tmrl_like.worker.options import WorkerOptions
@@ -118,8 +120,7 @@ def run_worker(case, keys, port, priority, file, turns, pipe):
         pipe.send("ready")
         threading.Thread(target=_stop_when_told, args=(pipe, worker.stop), daemon=True).start()
         worker.run(verbose=False)
-        RECORD.save(file)
-        pipe.send("saved")
+        pipe.send(RECORD.times())
 
 
 def _take_turns(bare, begun):
@@ -137,8 +138,9 @@ def _stop_when_told(pipe, stop):
     stop()
 
 
-def run_bare(make_env, priority, file, turns, pipe):
-    """Step the environment alone, scheduled like the worker, until a message over `pipe`.
+def run_bare(make_env, priority, turns, pipe):
+    """Step the environment alone, scheduled like the worker, until a message over `pipe`, and send
+    the times.
 
     The pipe `turns` gives the number of steps to make, and gets an answer after them. Without
     `turns`, the loop never waits.
@@ -161,8 +163,7 @@ def run_bare(make_env, priority, file, turns, pipe):
                 ended = terminated or truncated
             if turns is not None:
                 turns.send("done")
-    RECORD.save(file)
-    pipe.send("saved")
+    pipe.send(RECORD.times())
 
 
 def link_of(worker):
@@ -244,18 +245,15 @@ def in_slices(case, seconds, priority):
     """Let worker and bare loop step in turns, for `seconds` each; yield the rows."""
     turns, turns_of_bare = SPAWN.Pipe()
     with Parts() as parts:
-        keys, file, bare_file = parts.keys, parts.folder / "worker.npz", parts.folder / "bare.npz"
         _, port = parts.serve()
-        trainer = parts.start(run_trainer, case, keys, port)
-        bare = parts.start(run_bare, case.bare, priority, bare_file, turns_of_bare)
-        worker = parts.start(run_worker, case, keys, port, priority, file, turns)
+        trainer = parts.start(run_trainer, case, parts.keys, port)
+        bare = parts.start(run_bare, case.bare, priority, turns_of_bare)
+        worker = parts.start(run_worker, case, parts.keys, port, priority, turns)
         for part in (trainer, bare, worker):
             part.hear()
         trainer.tell("publish")
         time.sleep(max(2 * seconds, 2.5 * SLICE_S))  # at least a turn for each
-        for part in (worker, bare):
-            part.ask("stop")
-        own, alone = dict(np.load(file)), dict(np.load(bare_file))
+        own, alone = worker.ask("stop"), bare.ask("stop")
     yield from costs(case.name, own)
     if case is not FLAT:
         yield deadlines(case.name, own, alone, case.hz)
@@ -275,12 +273,11 @@ def disturb(seconds, cut_s, stop_s, priority):
         phases[name] = started, time.perf_counter()
 
     with Parts() as parts:
-        keys, file, bare_file = parts.keys, parts.folder / "worker.npz", parts.folder / "bare.npz"
         server, port = parts.serve()
         proxy = parts.enter_context(LinkProxy("127.0.0.1", port))
-        trainer = parts.start(run_trainer, IMAGES, keys, port)
-        worker = parts.start(run_worker, IMAGES, keys, proxy.port, priority, file, None)
-        bare = parts.start(run_bare, IMAGES.bare, priority, bare_file, None)
+        trainer = parts.start(run_trainer, IMAGES, parts.keys, port)
+        worker = parts.start(run_worker, IMAGES, parts.keys, proxy.port, priority, None)
+        bare = parts.start(run_bare, IMAGES.bare, priority, None)
         for part in (trainer, worker, bare):
             part.hear()
         time.sleep(0.4 * stop_s)
@@ -306,9 +303,7 @@ def disturb(seconds, cut_s, stop_s, priority):
         trainer.tell("publish")
         with phase("10 MB of weights a second"):
             time.sleep(seconds)
-        for part in (worker, bare):
-            part.ask("stop")
-        return phases, dict(np.load(file)), dict(np.load(bare_file))
+        return phases, worker.ask("stop"), bare.ask("stop")
 
 
 def disturbed(seconds, cut_s, stop_s, priority):

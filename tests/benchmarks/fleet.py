@@ -280,7 +280,7 @@ def measure(options):
 
 
 if __name__ == "__main__":
-    quick = {"workers": [8], "nodes": [0, 1], "hz": 10.0, "minutes": 0.03}
+    quick = {"workers": [8], "servers": 2, "nodes": [0, 1], "hz": 10.0, "minutes": 0.03}
     benchmark(
         __doc__,
         measure,

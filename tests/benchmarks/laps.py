@@ -13,84 +13,71 @@ waits are 3 ms late on average, so that episodes differ. `--variant` names the e
 overrides of `--change`: `agent.picture_encoder=FILE` begins with an encoder trained beforehand.
 """
 
+import random
+
 import numpy as np
 import torch
-from _harness import TESTS, benchmark
-from _runs import OPTIONS, drive, learned, practise
+from _harness import benchmark
+from _runs import OPTIONS, learned
+from kit.simulated import Racing, SteppedRace, simulated
+from kit.solo import drive, practise
 
-from tmrl_like import load_experiment
-from tmrl_like.envs import real_time
-from tmrl_like.envs.clock import Clock
-from tmrl_like.envs.racing import racing_env
-from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
+from tmrl_like.envs.racing.racing_game import TICK_S
 
 STEPS = {"racing_lidar": 5000, "racing_image": 10_000, "racing_iqn": 10_000}
 LATE_S = 0.003
 
 
-class SimulatedGame(Simulation):
-    """The game on a clock of its own, which advances only in `sleep`."""
+class LateRace(SteppedRace):
+    """The game, in which an episode begins at a random time between two ticks, and of which the
+    loop sees what is there a little later than it asked.
+    """
 
-    def __init__(self, track, seed):
-        self.now_s, self._random = 0.0, np.random.default_rng(seed)
-        self.drive(0.0, 0.0, 0.0)
+    def __init__(self, track):
         super().__init__(track)
+        self.restart()
 
     def restart(self):
         super().restart()
-        self._started_s, self._ticks_since = self.now_s - self._random.uniform(0.0, TICK_S), 0
+        self._started_s, self._ticks = self._now_s - random.uniform(0.0, TICK_S), 0
 
-    def drive(self, *controls):
-        self._controls = controls
+    def sleep(self, duration_s):
+        self._now_s += duration_s
+        seen_s = self._now_s + random.expovariate(1 / LATE_S)
+        due = max(self._ticks, int((seen_s - self._started_s) / TICK_S))
+        self.advance(due - self._ticks)
+        self._ticks = due
 
-    def look(self):
-        return self.state
 
-    def close(self): ...
-
-    def sleep(self, seconds):
-        self.now_s += seconds
-        seen_s = self.now_s + self._random.exponential(LATE_S)
-        for _ in range(self._ticks_since, int((seen_s - self._started_s) / TICK_S)):
-            self.tick(*self._controls)
-            self._ticks_since += 1
+class LateRacing(Racing):
+    game_cls = LateRace
 
 
 def learn(options, run, steps):
     task, _, seed = run
     torch.manual_seed(seed)
     np.random.seed(seed)
-    game = SimulatedGame(1, seed)
-    racing_env.RacingGame = lambda track: game
-    real_time.Clock = lambda spin_s: Clock(0.0, lambda: game.now_s, game.sleep)
-    changes = [change.split("=", 1) for change in options.change.split()]
-    overrides = [(tuple(key.split(".")), text) for key, text in changes]
-    experiment = load_experiment(TESTS.parent / "config" / f"{task}.yaml", overrides)
-    env, training = experiment.env(), experiment.training(device="cpu")
+    random.seed(seed)
+    experiment = simulated(task, options.change, LateRacing)
+    env, tests, training = experiment.env(), experiment.env(), experiment.training(device="cpu")
     agent, memory = training.agent, training.memory
     env.action_space.seed(seed)
     memory.seed(seed)
     actor = agent.get_actor()
     actor = getattr(actor, "in_numpy", lambda: None)() or actor
-    compress = experiment.compressor or (lambda *sample: sample)
     steps_per_epoch, trained = training.steps * training.rounds, 0
 
-    def train(step):
-        nonlocal trained
+    def test():
+        drives = [drive(tests, actor) for _ in range(options.tests)]
+        return float(np.mean([samples[-1].info["progress"] for samples in drives]))
+
+    for step in practise(env, actor, memory, steps, compress=experiment.compressor):
         while trained < (step - training.start_training) * training.max_training_steps_per_env_step:
             if training.agent_scheduler is not None and trained % steps_per_epoch == 0:
                 training.agent_scheduler(agent, trained // steps_per_epoch)
             agent.train(memory.sample())
             trained += 1
-
-    def test():
-        ends = [drive(env, actor)[1] for _ in range(options.tests)]
-        return float(np.mean([info["progress"] for info in ends]))
-
-    how = {"extras": lambda: actor.extras, "compress": compress, "tests_in_env": True}
-    return practise(
-        env, memory, lambda step, obs: actor.act_(obs), train, steps, options.every, test, **how
-    )
+        yield step, test
 
 
 def measure(options):
@@ -100,7 +87,7 @@ def measure(options):
 
 if __name__ == "__main__":
     small = {"steps": 60, "every": 60, "tests": 1, "change": "trainer.start_training=50"}
-    quick = {"tasks": ["racing_lidar", "racing_iqn"], "seeds": [0], "autogroup": 0, **small}
+    quick = {"seeds": [0], "autogroup": 0, **small}
     benchmark(
         __doc__,
         measure,

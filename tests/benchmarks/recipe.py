@@ -13,7 +13,8 @@ authors (arXiv:2502.15280; its repository, results/baseline).
 import numpy as np
 import torch
 from _harness import benchmark
-from _runs import OPTIONS, learned, mean_return, practise
+from _runs import OPTIONS, learned, mean_return
+from kit.solo import practise
 
 from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
@@ -77,17 +78,13 @@ def learn(options, run, steps):
     memory.seed(seed)
     actor = agent.get_actor().in_numpy()
 
-    def choose(step, obs):
-        return env.action_space.sample() if step <= FIRST_STEPS else actor.act_(obs)
-
-    def train(step):
-        for _ in range(variant["updates"] if step > FIRST_STEPS else 0):
-            agent.train(memory.sample())
-
     def test():
         return mean_return(tests, actor, seed)
 
-    return practise(env, memory, choose, train, steps, options.every, test, seed=seed)
+    for step in practise(env, actor, memory, steps, random_steps=FIRST_STEPS, seed=seed):
+        for _ in range(variant["updates"] if step > FIRST_STEPS else 0):
+            agent.train(memory.sample())
+        yield step, test
 
 
 def measure(options):
@@ -97,9 +94,10 @@ def measure(options):
 if __name__ == "__main__":
     quick = {
         "tasks": ["Hopper-v5"],
-        "variants": ["as it ships"],
+        "variants": ["as it ships", "crossq"],
         "seeds": [0],
-        "steps": 1200,
+        "steps": 1020,
+        "every": 1020,
         "autogroup": 0,
     }
     benchmark(__doc__, measure, tasks=list(STEPS), variants=list(VARIANTS), **OPTIONS, quick=quick)

@@ -1,12 +1,11 @@
 """Each script of this folder runs to its end with `--quick`."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from _harness import in_turns, keep, summary, text
+from kit.pythons import python
 
 SCRIPTS = sorted(
     p for p in Path(__file__).parent.glob("*.py") if not p.name.startswith(("_", "test_"))
@@ -17,12 +16,8 @@ SCRIPTS = sorted(
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_every_benchmark_says_in_a_minute_what_it_measured_where_and_when(script, tmp_path):
-    command = [sys.executable, str(script), "--quick"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=75, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    said = json.loads(done.stdout.splitlines()[-1])
+    shown, _ = python(script, "--quick", cwd=tmp_path, within_s=75)
+    said = json.loads(shown.splitlines()[-1])
     assert set(said) == {"command", "machine", "load", "commit", "date", "rows"}
     assert all("what" in row for row in said["rows"])
 

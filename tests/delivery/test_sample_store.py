@@ -201,7 +201,7 @@ def test_groups_are_due_one_interval_after_the_other_and_synced_or_not(opened, p
         put_each(store, 1, now=10.0)
         assert not store.is_due(10.0 + shortest_s / 2)
         assert store.is_due(10.0 + EVERY_S)
-        assert any(operation[0] == "sync" for operation in power.operations) == bool(every_s)
+        assert ("sync" in power.operations) == bool(every_s)
         store.close()
 
 

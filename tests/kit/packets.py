@@ -104,10 +104,12 @@ def write(folder, *groups):
     """Store each of these groups of messages as a file."""
     lock = lock_folder(folder)
     assert lock is not None
-    store = SampleStore(folder, lock)
+    store, samples = SampleStore(folder, lock), 0
     for messages in groups:
-        store.write(head_of(*messages), messages, 0.0)
-        assert store.is_settled(0.0)
+        head = head_of(*messages, before=samples)
+        store.write(head, messages, 0.0)
+        assert store.is_settled(0.0), store.alarm
+        samples = head.samples
     store.close()
 
 

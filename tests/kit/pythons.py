@@ -9,17 +9,17 @@ ROOT = Path(__file__).parents[2]
 PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
 
 
-def python(*arguments, code=0, cwd=ROOT, **environment):
+def python(*arguments, code=0, cwd=ROOT, within_s=250, **environment):
     """Run Python with this package and this kit until it ends, and assert that its exit code is
     `code`; return its stdout and stderr.
     """
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH} | environment,
+        env=os.environ | {"PYTHONPATH": PYTHONPATH} | environment,
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=within_s,
     )
     assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout, done.stderr

@@ -7,51 +7,28 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit, TransformAction, TransformObservation, TransformReward
+from kit.simulated import simulated
 
-from tmrl_like import load_experiment
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.policies.network import LOG_STD_MAX, LOG_STD_MIN
 from tmrl_like.trainer.diagnosis import NOT_LEARNING, SIGNS
 
 
-class Faulty:
-    """An environment with a fault: `step` changes its action and its results."""
-
-    def __init__(self, env, **changes):
-        """`changes` may hold the functions `act`, `observe` and `reward`; `limit`, the steps after
-        which an episode is truncated, or terminated if `limit_terminates` is given; and another
-        `observation_space`.
-        """
-        self._env, self._changes = env, changes
-        self.observation_space = changes.get("observation_space", env.observation_space)
-
-    def __getattr__(self, name):
-        return getattr(self._env, name)
-
-    def reset(self, **options):
-        self._num_steps = 0
-        obs, info = self._env.reset(**options)
-        return self._changed("observe", obs), info
+class LimitTerminates(TimeLimit):
+    """A time limit that says that it terminates."""
 
     def step(self, action):
-        obs, rew, terminated, truncated, info = self._env.step(self._changed("act", action))
-        self._num_steps += 1
-        if self._num_steps >= self._changes.get("limit", np.inf):
-            truncated = not (terminated := terminated or "limit_terminates" in self._changes)
-        rew = np.float32(self._changed("reward", rew))
-        return self._changed("observe", obs), rew, terminated, truncated, info
-
-    def _changed(self, name, value):
-        return self._changes[name](value) if name in self._changes else value
+        obs, rew, terminated, truncated, info = super().step(action)
+        return obs, rew, terminated or truncated, False, info
 
 
 class Blind(SquashedGaussianActor):
@@ -62,13 +39,10 @@ class Blind(SquashedGaussianActor):
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
 
-WITHOUT_CLOCK = {  # the overrides of each experiment
-    "drone": "env.class_path=curves.Drone worker.test_episode_interval=1 "
-    "trainer.start_training=60 trainer.max_training_steps_per_env_step=3",
-    "robot": "env.class_path=curves.Robot trainer.start_training=100 "
+OVERRIDES = {
+    "drone": "worker.test_episode_interval=1 trainer.start_training=60 "
     "trainer.max_training_steps_per_env_step=3",
-    "racing_lidar": "env.class_path=curves.Racing",
-    "pendulum": "",
+    "robot": "trainer.start_training=100 trainer.max_training_steps_per_env_step=3",
 }
 
 
@@ -77,45 +51,53 @@ class Case:
     """A training with or without a fault.
 
     Attributes:
-        experiment: a name in `WITHOUT_CLOCK`.
+        experiment: the name of one that ships.
         named: signs, one of which must be named; empty if there is no fault.
-        env: arguments of `Faulty`.
+        wrap: puts the fault around the environment.
         keys: overrides of the experiment.
         rounds: duration, in rounds of 200 training steps.
     """
 
     experiment: str
     named: tuple[str, ...] = ()
-    env: Mapping[str, Any] = field(default_factory=dict)
+    wrap: Callable[[Any], Any] = lambda env: env
     keys: str = ""
     rounds: int = 18
     seed: int = 0
 
 
+def rewarded(change):
+    return lambda env: TransformReward(env, change)
+
+
+def observed(change, space=None):
+    return lambda env: TransformObservation(env, change, space)
+
+
 _WIDE_DRONE = spaces.Tuple([spaces.Box(-1e3, 1e3, (size,)) for size in (1, 1, 1, 1, 2, 2, 2, 2)])
 _NOT_AUGMENTED = "memory.sample_preprocessor=null"
 FAULTS = {
-    "reward is always 0": Case("drone", ("reward",), {"reward": lambda rew: 0.0}),
+    "reward is always 0": Case("drone", ("reward",), rewarded(lambda rew: 0.0)),
     "reward is the same in each step": Case(
-        "robot", ("reward",), {"reward": lambda rew: -1.0}, _NOT_AUGMENTED
+        "robot", ("reward",), rewarded(lambda rew: -1.0), _NOT_AUGMENTED
     ),
     "rewards of a millionth": Case(
-        "drone", ("reward too small",), {"reward": lambda rew: 1e-6 * rew}, _NOT_AUGMENTED
+        "drone", ("reward too small",), rewarded(lambda rew: 1e-6 * rew), _NOT_AUGMENTED
     ),
     "rewards of ten thousand": Case(
-        "robot", ("reward too large",), {"reward": lambda rew: 1e4 * rew}, _NOT_AUGMENTED
+        "robot", ("reward too large",), rewarded(lambda rew: 1e4 * rew), _NOT_AUGMENTED
     ),
     "sensor is dead": Case(
-        "drone", ("still",), {"observe": lambda obs: (*(0 * o for o in obs[:4]), *obs[4:])}
+        "drone", ("still",), observed(lambda obs: (*(0 * o for o in obs[:4]), *obs[4:]))
     ),
     "millimetres, bounds in metres": Case(
         "robot",
         ("observation too large",),
-        {"observe": lambda obs: (*(1000 * o for o in obs[:4]), *obs[4:])},
+        observed(lambda obs: (*(1000 * o for o in obs[:4]), *obs[4:])),
         f"obs_preprocessor=null {_NOT_AUGMENTED}",
     ),
     "bounds far too wide": Case(
-        "drone", ("observation too small",), {"observation_space": _WIDE_DRONE}
+        "drone", ("observation too small",), observed(lambda obs: obs, _WIDE_DRONE)
     ),
     "actor learns too fast": Case("drone", ("ignores",), keys="agent.lr_actor=0.3"),
     "entropy coefficient far too large": Case(
@@ -124,12 +106,19 @@ FAULTS = {
         keys="agent.entropy_coef=20 agent.learn_entropy_coef=false",
         rounds=27,
     ),
-    "actions do nothing": Case("robot", ("flat",), {"act": lambda action: 0.0 * action}, rounds=54),
+    "actions do nothing": Case(
+        "robot",
+        ("flat",),
+        lambda env: TransformAction(env, lambda action: 0.0 * action, env.action_space),
+        rounds=54,
+    ),
     "critics learn too fast": Case("robot", ("values", "critics"), keys="agent.lr_critic=0.3"),
     "critics do not learn": Case("robot", ("critics stay",), keys="agent.lr_critic=0"),
-    "episodes are cut after three steps": Case("robot", ("short episodes",), {"limit": 3}),
+    "episodes are cut after three steps": Case(
+        "robot", ("short episodes",), lambda env: TimeLimit(env, 3)
+    ),
     "time limit is said to terminate": Case(
-        "robot", ("time limit",), {"limit": 12, "limit_terminates": True}, _NOT_AUGMENTED
+        "robot", ("time limit",), lambda env: LimitTerminates(env, 12), _NOT_AUGMENTED
     ),
     "memory of 40 samples": Case("robot", ("memory", "held out"), keys="memory.memory_size=40"),
     "one training step in a hundred": Case(
@@ -163,12 +152,9 @@ def train(case):
     """Train; return the doctor's line of each round."""
     torch.set_num_threads(1)
     usual = f"trainer.epochs=1 trainer.rounds={case.rounds} trainer.max_minutes=.inf"
-    words = f"{usual} seed={case.seed} {WITHOUT_CLOCK[case.experiment]} {case.keys}".split()
-    keys = dict(word.split("=") for word in words)
-    experiment = load_experiment(
-        case.experiment, [(tuple(key.split(".")), value) for key, value in keys.items()]
-    )
-    env = Faulty(experiment.env(), **case.env)
+    overrides = f"{usual} seed={case.seed} {OVERRIDES.get(case.experiment, '')} {case.keys}"
+    experiment = simulated(case.experiment, overrides)
+    env = case.wrap(experiment.env())
     both = env.observation_space, env.action_space
     experiment = dataclasses.replace(experiment, spaces=lambda: both)
     with (

@@ -11,9 +11,7 @@ override keys of the experiments. Needs the extras `box2d` and `plot`.
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -23,11 +21,12 @@ from typing import NamedTuple
 import numpy as np
 import yaml
 
+sys.path.append(str(Path(__file__).parents[1]))
+from kit.pythons import python
+
 from tmrl_like.envs.racing import demonstration
 from tmrl_like.metrics.curves import new_figure
 from tmrl_like.metrics.reading import read_records
-
-ROOT = Path(__file__).parents[2]
 
 
 class Drive(NamedTuple):
@@ -122,16 +121,8 @@ def episodes_of(printed):
 
 def command_line(command, config, *options, home):
     """Run a command of `tmrl-like`; return its stdout."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tmrl_like", command, str(config), *options],
-        env={**os.environ, "TMRL_LIKE_HOME": str(home), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
-    return done.stdout
+    words = "-m", "tmrl_like", command, config, *options
+    return python(*words, within_s=None, TMRL_LIKE_HOME=str(home))[0]
 
 
 def draw(curves, file):

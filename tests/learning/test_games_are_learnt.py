@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from racing import ROOT, command_line, episodes_of, learn
+from kit.pythons import ROOT
+from racing import command_line, episodes_of, learn
 
 # share of the track; an untrained policy reaches 0.03
 SHARE = {"racing_lidar": 0.7, "racing_image": 0.5, "racing_iqn": 0.5}

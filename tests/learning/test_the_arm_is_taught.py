@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from curves import Robot
-from solo import drive, practise
+from kit.simulated import Robot
+from kit.solo import drive, episode, learn
 
 from tmrl_like import load_experiment
 from tmrl_like.agents.cloning import Shown, clone
@@ -70,7 +70,7 @@ class Scripted(ActorModule):
 
 def share_reached(actor, envs):
     """Return the share of targets reached, with one episode in each environment."""
-    return float(np.mean([drive(env, actor, True, VIEW)[2] for env in envs]))
+    return float(np.mean([drive(env, actor, view=VIEW)[-1].terminated for env in envs]))
 
 
 def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed, arm):
@@ -85,9 +85,7 @@ def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed, arm):
     before = reached(Scripted(*spaces, script=lambda obs: (0.0, 0.0)))
     agent, memory = arm.agent_cls(*spaces, "cpu"), arm.memory_cls(sample_preprocessor=None)
     memory.seed(seed)
-    actor = agent.get_actor()
-    practise(env, actor, agent, memory, 1200, first_steps=100, ratio=20, view=VIEW)
-    after = reached(actor)
+    after = reached(learn(env, agent, memory, 1200, first_steps=100, ratio=20, view=VIEW))
     print(f"seed {seed}: the controller reaches {before:.0%}, corrected {after:.0%}")
     assert before < 0.7
     assert after >= 0.97
@@ -102,11 +100,14 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, arm):
 
     demonstrator = Scripted(*spaces, script=controller)
     demonstrations = [
-        Buffer(drive(Robot(seed=number), demonstrator, True)[0], f"shown {number}")
+        Buffer(
+            [arm.compressor(*sample) for sample in drive(Robot(seed=number), demonstrator)],
+            f"shown {number}",
+        )
         for number in range(500, 520)
     ]
     steps = shown_steps(demonstrations, arm.memory_cls, *spaces)
-    observations, actions, episodes = zip(*steps, strict=True)
+    observations, actions, episodes, _ = zip(*steps, strict=True)
     data = Shown(
         stack(observations, "cpu"),
         stack(actions, "cpu"),
@@ -125,9 +126,7 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, arm):
         memory.demonstrations.append(buffer)
     memory.flush()
     memory.seed(seed)
-    actor = agent.get_actor()
-    practise(env, actor, agent, memory, 600, first_steps=100, ratio=20, view=VIEW)
-    after = reached(actor)
+    after = reached(learn(env, agent, memory, 600, first_steps=100, ratio=20, view=VIEW))
     print(f"seed {seed}: cloned {before:.0%}, after 30 s of practice {after:.0%}")
     assert before > 0.5
     assert after >= 0.95
@@ -139,14 +138,13 @@ def labelled_play(seed, minutes):
     """
     random, env, camera = np.random.default_rng(seed), Robot(seed=seed), Shrink(grey=False)
     episodes = []
-    while sum(len(episode.pictures) for episode in episodes) * TIME_STEP_S < 60 * minutes:
+    while sum(len(judged.pictures) for judged in episodes) * TIME_STEP_S < 60 * minutes:
         miss_rad = random.choice((-1, 1)) * random.uniform(0.1, 0.5) if len(episodes) % 2 else 0.0
-        obs, _ = env.reset()
-        pictures, terminated, truncated = [], False, False
-        while not (terminated or truncated):
-            obs, _, terminated, truncated, _ = env.step(controller(obs, miss_rad))
-            pictures.append(camera(env.render()))
-        episodes.append(JudgedEpisode(np.stack(pictures), terminated))
+        pictures = []
+        for sample in episode(env, partial(controller, wrong_rad=miss_rad)):
+            if not sample.info.is_reset:
+                pictures.append(camera(env.render()))
+        episodes.append(JudgedEpisode(np.stack(pictures), sample.terminated))
     return episodes
 
 

@@ -7,8 +7,7 @@ import torch
 pytest.importorskip("carla", reason="there is no wheel of carla for this Python")
 
 import carla_stand_in as stand_in
-from solo import drive, practise
-from tasks import FAST
+from kit.solo import drive, learn, return_of
 
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
@@ -36,14 +35,15 @@ def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_
         env.action_space,
         actor_cls=partial(SquashedGaussianActor, hidden_sizes=(64, 64)),
         polyak=0.99,
-        **FAST,
+        lr_actor=1e-3,
+        lr_critic=1e-3,
+        lr_entropy=1e-3,
     )
     memory = ReplayMemory(batch_size=128, act_buf_len=2, memory_size=20_000)
     memory.seed(seed)
     env.reset(seed=seed)
-    actor = agent.get_actor()
-    practise(env, actor, agent, memory, 4000, first_steps=500, ratio=2)
-    drives = [drive(env, actor, True) for _ in range(10)]
+    actor = learn(env, agent, memory, 4000, first_steps=500, ratio=2)
+    drives = [drive(env, actor) for _ in range(10)]
     env.close()
-    assert sum(info.get("ended_by") == "end of route" for *_, info in drives) >= 9
-    assert np.mean([total for _, total, *_ in drives]) > 130
+    assert sum(samples[-1].info.get("ended_by") == "end of route" for samples in drives) >= 9
+    assert np.mean([return_of(samples) for samples in drives]) > 130

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from curves import Robot
+from kit.simulated import Robot
+from kit.solo import drive, learn, return_of
 from simulated_drone import SimulatedDroneEnv
-from solo import drive, practise
 
 from tmrl_like import load_experiment
 from tmrl_like.envs.drone import MirroredFlights
@@ -50,10 +50,10 @@ def test_targets_are_reached_after_half_a_minute_of_flight_and_a_minute_of_the_a
     agent = experiment.agent_cls(env.observation_space, env.action_space, "cpu")
     memory = experiment.memory_cls(sample_preprocessor=goal.augment(seed))
     memory.seed(seed)
-    actor = agent.get_actor()
-    practise(env, actor, agent, memory, goal.steps, goal.first_steps, ratio=20, view=view)
-    tests = [drive(goal.env(1000 + number), actor, True, view) for number in range(40)]
-    reached, total = (np.mean([test[part] for test in tests]) for part in (2, 1))
+    actor = learn(env, agent, memory, goal.steps, goal.first_steps, ratio=20, view=view)
+    tests = [drive(goal.env(1000 + number), actor, view=view) for number in range(40)]
+    reached = np.mean([samples[-1].terminated for samples in tests])
+    total = np.mean([return_of(samples) for samples in tests])
     print(f"{name}, seed {seed}: return {total:.2f}, reached {reached:.0%}")
     assert reached >= 0.95
     assert total > goal.least_return

@@ -170,18 +170,6 @@ class UsersCritic(torch.nn.Module):
         return self.net(torch.cat((obs["speed"], act), 1)).T
 
 
-def test_a_user_s_critic_gets_whole_observations_and_the_actor_s_encoder_is_its_own():
-    actor = partial(SquashedGaussianActor, hidden_sizes=(16,))
-    few = {"n_critics": 3, "critics_in_target": 2}
-    agent = SACAgent(CAR, ACT, actor_cls=actor, critic_cls=UsersCritic, **few)
-    before = pictures_of(agent.actor)
-    (*_, metrics) = train(agent, 2)
-    assert np.isfinite(list(metrics.values())).all()
-    assert not any(map(torch.equal, before, pictures_of(agent.actor)))
-    with pytest.raises(ConfigError, match="with the networks that ship"):
-        encoder_of(agent)
-
-
 class ActorBySpeed(SquashedGaussianActor):
     """A user's actor that reads the speed from the observation."""
 
@@ -207,12 +195,19 @@ class CriticBySpeed(EnsembleCritic):
 
 @pytest.mark.parametrize(
     "own",
-    [{"actor_cls": ActorBySpeed}, {"actor_cls": DrawingBySpeed}, {"critic_cls": CriticBySpeed}],
+    [
+        {"actor_cls": ActorBySpeed},
+        {"actor_cls": DrawingBySpeed},
+        {"critic_cls": CriticBySpeed},
+        {"critic_cls": UsersCritic, "n_critics": 3, "critics_in_target": 2},
+    ],
 )
-def test_a_subclass_with_methods_of_its_own_gets_raw_observations_and_no_shared_encoder(own):
+def test_a_network_of_ones_own_gets_raw_observations_and_the_actor_s_encoder_is_its_own(own):
     agent = make_agent(**own)
-    (metrics,) = train(agent, 1)
+    before = pictures_of(agent.actor)
+    (*_, metrics) = train(agent, 2)
     assert np.isfinite(list(metrics.values())).all()
+    assert not any(map(torch.equal, before, pictures_of(agent.actor)))
     with pytest.raises(ConfigError, match="with the networks that ship"):
         encoder_of(agent)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from kit.boxes import box, picture
+from kit.boxes import MIXED, box, picture
 
 from tmrl_like import agents
 from tmrl_like.agents.in_numpy import NumpyCategoricalActor, NumpyGaussianActor
@@ -24,15 +24,8 @@ TWINS = pytest.mark.parametrize("name", [*IN_NUMPY])
 
 
 DRONE = spaces.Tuple([box(1, 1), box(1, 1), box(0.5, 1), box(0.5, 1), *[box(2, 2)] * 4])
-MIXED = spaces.Dict(
-    {
-        "gear": spaces.Discrete(3, start=-1),
-        "speed": spaces.Box(0.0, 10.0, (2, 2), np.float64),
-        "pair": spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[5, 0]), spaces.MultiBinary(2))),
-        "free": box(np.inf, 3),
-        "level": picture(2),
-    }
-)
+FREE = spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
+NESTED = spaces.Tuple((MIXED, FREE, picture(2)))
 PICTURES = spaces.Dict(
     {
         "first": picture(4, 64, 64),
@@ -69,9 +62,9 @@ def both(name, obs_space, act_space, **options):
     ("obs_space", "which", "options"),
     [
         (DRONE, 0, {"hidden_sizes": (64, 64)}),
-        (MIXED, 1, {"hidden_sizes": (32, 24, 16), "layer_norm": True}),
+        (NESTED, 1, {"hidden_sizes": (32, 24, 16), "layer_norm": True}),
         (spaces.MultiDiscrete([5, 1]), 0, {"hidden_sizes": ()}),
-        (MIXED, 1, {"hidden_sizes": (16,), "normalize_obs": False, "obs_range": 0.0}),
+        (NESTED, 1, {"hidden_sizes": (16,), "normalize_obs": False, "obs_range": 0.0}),
         (PICTURES, 0, {"hidden_sizes": (8,)}),
         (picture(2, 40, 50, 3), 0, {"hidden_sizes": (8,)}),
     ],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from kit.boxes import box, picture
+from kit.boxes import MIXED, box, picture
 from kit.learners import rows_of
 from torch.testing import assert_close
 
@@ -13,13 +13,6 @@ from tmrl_like.agents.observations import Encoder, RunningNorm
 from tmrl_like.policies.actor import to_batch_of_one
 
 ACT = box(2, 2)
-MIXED = spaces.Dict(
-    {
-        "gear": spaces.Discrete(3, start=-1),
-        "speed": spaces.Box(0.0, 10.0, (1,)),
-        "pair": spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[5, 0]), spaces.MultiBinary(2))),
-    }
-)
 
 
 def features(space, obs, obs_range=3.0):

@@ -14,5 +14,14 @@ def picture(*shape):
     return spaces.Box(0, 255, shape, np.uint8)
 
 
+# all that is not a picture
+MIXED = spaces.Dict(
+    {
+        "gear": spaces.Discrete(3, start=-1),
+        "speed": spaces.Box(0.0, 10.0, (1,)),
+        "pair": spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[5, 0]), spaces.MultiBinary(2))),
+    }
+)
+
 # what a car sees
 CAR = spaces.Dict({"camera": picture(16, 16, 3), "speed": spaces.Box(0.0, 10.0, (1,))})

@@ -12,6 +12,11 @@ from tmrl_like.types import Buffer
 COMPRESS = DropHistory(4)
 
 
+def identity_of(obs):
+    """Return (worker, step) of an observation of an `ActionBufferEnv`."""
+    return tuple(obs[0].tolist())
+
+
 def gather(memory, items):
     """Return the batch of these items."""
     size, memory.batch_size = memory.batch_size, len(items)

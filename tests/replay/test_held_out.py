@@ -3,7 +3,7 @@
 from functools import cache, partial
 
 import pytest
-from kit.memories import arriving, gather
+from kit.memories import arriving, gather, identity_of
 
 from tmrl_like.replay import DropHistory, ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
@@ -51,7 +51,7 @@ def test_which_episodes_are_held_out_is_a_matter_of_their_numbers(share, numbers
     whole, _ = trained_and_held_out(filled(packets, held_out=0.0))
     assert trained | held_out == whole
     episode_of = {
-        tuple(step.sample.obs[0].tolist()): step.episode for _, steps in packets for step in steps
+        identity_of(step.sample.obs): step.episode for _, steps in packets for step in steps
     }
     found = {episode_of[identity] for identity in held_out}
     assert {number for number in found if number < 20 or share < 0.1} == numbers

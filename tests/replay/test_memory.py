@@ -14,6 +14,7 @@ from kit.memories import (
     arriving,
     assert_a_batch_is_what_the_items_are,
     gather,
+    identity_of,
     steps_of_return,
 )
 from list_memory import ListMemory
@@ -66,14 +67,9 @@ def whole_transitions(kept, history, after_reset):
     for stream, step in kept:
         before = known.get(stream)
         if before is not None and before >= history and not step.is_reset:
-            begun.add(begin_of(step))
+            begun.add(identity_of(step.last_obs))
         known[stream] = max((before or 0) + 1, after_reset * step.is_reset)
     return begun
-
-
-def begin_of(step):
-    """Return the identity of the observation in which a step began."""
-    return tuple(step.last_obs[0].tolist())
 
 
 def n_step_returns(arrived, n_steps, greedy_only):
@@ -84,7 +80,9 @@ def n_step_returns(arrived, n_steps, greedy_only):
     for steps in of_streams.values():
         for row, step in enumerate(steps):
             if not step.is_reset:
-                expected[begin_of(step)] = steps_of_return(steps, row, n_steps, greedy_only)
+                expected[identity_of(step.last_obs)] = steps_of_return(
+                    steps, row, n_steps, greedy_only
+                )
     return expected
 
 
@@ -132,7 +130,7 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
     batch, found = assert_a_batch_is_what_the_items_are(memory), []
     for item in range(len(memory)):
         transition = memory.get_transition(item)
-        found.append(begin_of(transition))
+        found.append(identity_of(transition.last_obs))
         steps = expected[found[-1]]
         last_obs, act, rew = steps[0].original[:3]
         if options["n_steps"] > 1:
@@ -157,7 +155,7 @@ def test_changing_a_tensor_of_a_batch_in_place_changes_no_other():
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_batches_drawn_together_hold_what_is_drawn_one_by_one(n_steps):
     memory = filled(n_steps=n_steps, gamma=0.9)
-    items = {begin_of(memory.get_transition(item)): item for item in range(len(memory))}
+    items = {identity_of(memory.get_transition(item).last_obs): item for item in range(len(memory))}
     seen = set()
     for batch in [memory.sample() for _ in range(31)]:
         drawn = [items[tuple(identity)] for identity in batch.obs[0].tolist()]
@@ -320,6 +318,8 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ),
         ({"shaping": 1.0}, "there is no gamma"),
         ({"gamma": 0.9, "shaping": math.nan}, "shaping is nan; expected -1000000.0 to"),
+        ({"gamma": 1.0, "mini_races": 0.0}, "mini_races is 0"),
+        ({"gamma": 1.0, "mini_races": math.inf}, "mini_races is inf"),
         ({"mini_races": 7.0}, "mini-races the memory needs the agent's gamma"),
         ({"gamma": 1.0, "mini_races": 7.0}, "mini-races of 7 s need the environment's"),
         ({"held_out": 1.0}, "held_out is 1"),

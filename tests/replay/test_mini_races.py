@@ -2,13 +2,10 @@
 one by one.
 """
 
-import math
-
 import numpy as np
 import pytest
-from kit.memories import steps_of_return
+from kit.memories import identity_of, steps_of_return
 
-from tmrl_like.errors import ConfigError
 from tmrl_like.replay import DropHistory, ReplayMemory, ReplayOptions
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 
@@ -57,9 +54,9 @@ def test_batches_are_those_of_the_definition_bit_for_bit(n_steps, options):
     batch, rng = memory.sample(), np.random.default_rng(3)
     items = rng.integers(0, len(memory), memory.batch_size)
     draws = rng.integers(1, STEPS + 1, items.shape).tolist()
-    row_of = {tuple(step.sample.obs[0].tolist()): row for row, step in enumerate(steps)}
+    row_of = {identity_of(step.sample.obs): row for row, step in enumerate(steps)}
     for k, (item, left) in enumerate(zip(items.tolist(), draws, strict=True)):
-        before = row_of[tuple(memory.get_transition(item).last_obs[0].tolist())]
+        before = row_of[identity_of(memory.get_transition(item).last_obs)]
         left = left if "mini_races" in options else None
         taken = steps_of_return(steps, before + 1, min(n_steps, left or n_steps))
         potential = float(steps[before].sample.info.get("potential", 0.0))
@@ -76,6 +73,3 @@ def test_how_many_steps_a_race_has():
     for seconds, steps in ((7.0, 117), (0.01, 1)):
         options = ReplayOptions(mini_races=seconds, time_step_duration=0.06, gamma=1.0)
         assert options.race_steps == steps
-    for wrong in (0.0, math.inf):
-        with pytest.raises(ConfigError, match="mini_races is"):
-            ReplayOptions(mini_races=wrong, time_step_duration=0.06, gamma=1.0)

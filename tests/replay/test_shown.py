@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from kit.boxes import box
-from kit.memories import arriving, driven_by
+from kit.memories import arriving, driven_by, identity_of
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import DropHistory, ReplayMemory, WithDemonstrations
@@ -22,21 +22,16 @@ def shown(buffers, memory=MEMORY):
     return shown_steps(buffers, memory, box(1.0, 1), box(1.0, 1))
 
 
-def number_of(obs):
-    """Return (worker, number) of an observation."""
-    return tuple(obs[0].tolist())
-
-
 def begun(steps):
     """Return the numbers of the observations in which steps began."""
-    return {number_of(step.last_obs) for step in steps if not step.is_reset}
+    return {identity_of(step.last_obs) for step in steps if not step.is_reset}
 
 
 def test_each_step_is_rebuilt_with_its_episode_whatever_is_between_packets_and_streams():
     packets = list(arriving(2, (7, 30), seed=1))
     found = shown([packed(steps, f"w{worker}", DropHistory(4)) for worker, steps in packets])
     produced = {
-        number_of(step.last_obs): (worker, step)
+        identity_of(step.last_obs): (worker, step)
         for worker, steps in packets
         for step in steps
         if not step.is_reset
@@ -44,7 +39,7 @@ def test_each_step_is_rebuilt_with_its_episode_whatever_is_between_packets_and_s
     assert len(found) == len(produced)
     episodes = set()
     for one in found:
-        worker, step = produced[number_of(one.obs)]
+        worker, step = produced[identity_of(one.obs)]
         assert first_difference((one.obs, one.act), (step.last_obs, step.sample.act), "") is None
         episodes.add((one.episode, worker, step.episode))
     assert len(episodes) == len({number for number, _, _ in episodes})
@@ -76,13 +71,13 @@ class Ours(WithDemonstrations):
 def test_demonstrations_are_shown_alone_where_there_are_any(by_whom, memory, steps):
     own = driven_by({}, ActionBufferEnv(2).take(60), stream="own")
     found = shown([*driven_by(by_whom, STEPS), *own], memory)
-    assert {number_of(one.obs) for one in found} == begun(steps)
+    assert {identity_of(one.obs) for one in found} == begun(steps)
 
 
 def test_observations_are_those_that_the_actor_sees():
     memory = partial(MEMORY, obs_preprocessor=lambda obs: obs[:1])
     found = shown(driven_by({}, STEPS), memory)
-    assert {(len(one.obs), number_of(one.obs)) for one in found} == {
+    assert {(len(one.obs), identity_of(one.obs)) for one in found} == {
         (1, number) for number in begun(STEPS)
     }
 
@@ -111,7 +106,7 @@ def test_data_sets_of_the_memory_are_not_used_however_it_is_given():
         partial(WithDemonstrations, inside, 0.5, "nowhere"),
     ):
         found = shown(driven_by({}, STEPS), memory)
-        assert {number_of(one.obs) for one in found} == begun(STEPS)
+        assert {identity_of(one.obs) for one in found} == begun(STEPS)
 
 
 def test_no_step_is_an_error():

@@ -28,28 +28,6 @@ class TestReplayMemoryWhereResetsFillTheActionBuffer(ReplayContract):
     pass
 
 
-class TestReplayMemoryWhereTheActionBufferIsCarriedOver(ReplayContract):
-    reset_act_buf = False
-
-
-class TestReplayMemoryWhereTheLastActionStays(ReplayContract):
-    reset_act_buf = False
-    last_act_on_reset = True
-
-
-class TestReplayMemoryWithoutActionBuffer(ReplayContract):
-    act_buf_len = 0
-
-
-class TestReplayMemoryWithOneAction(ReplayContract):
-    act_buf_len = 1
-    reset_act_buf = False
-
-
-class TestReplayMemoryWithAStackOfFrames(ReplayContract):
-    frame_stack = 4
-
-
 class TestReplayMemoryWithAPaddedStackAndACarriedOverActionBuffer(ReplayContract):
     reset_act_buf = False
     act_buf_len = 2

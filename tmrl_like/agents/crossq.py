@@ -13,12 +13,11 @@ loss in both modules. Shape names: B batch, N critics, K bins, R rows of the joi
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, fold
@@ -26,12 +25,10 @@ from tmrl_like.agents.ensemble import MLP
 from tmrl_like.agents.models import CategoricalCritic, EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.sac import SACAgent, SACOptions, joint_obs
 from tmrl_like.agents.sharing import no_grad
-from tmrl_like.agents.shipped import Kept, made_by
-from tmrl_like.base.factories import completed
+from tmrl_like.agents.shipped import Kept
 from tmrl_like.base.functional import cached_property, partial
 from tmrl_like.base.options import NotNegative
 from tmrl_like.errors import PolicyError, expect
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
 
@@ -134,6 +131,7 @@ class CrossQAgent(SACAgent):
     tunable = tuple(name for name in SACAgent.tunable if name != "polyak")
 
     _default_critic = staticmethod(partial(EnsembleCritic, layer_norm=False))
+    _kinds = SquashedGaussianActor, EnsembleCritic
 
     critic_frozen = cached_property(lambda self: self.critic_target)
 
@@ -155,25 +153,18 @@ class CrossQAgent(SACAgent):
         """Return the plain network, whose parameters change with each step."""
         return self.plain_actor
 
-    def _build_networks(
-        self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]
-    ) -> None:
-        spaces = self.observation_space, self.action_space
-        actor: Any = made_by("actor_cls", actor_cls, SquashedGaussianActor, *spaces)
+    def _take_networks(self, actor: Any, critic: Any) -> None:
+        """Take the plain actor, and make all critics with the options of those given."""
         _expect_plain("actor_cls", actor, SquashedGaussianActor)
+        _expect_plain("critic_cls", critic, EnsembleCritic)
         expect(
             not actor.encoder.images,
             "observation_space",
             "one with pictures",
             "vectors and categories for CrossQ",
         )
-        critic_cls = completed(critic_cls, hidden_sizes=actor.hidden_sizes)
-        critic = made_by(
-            "critic_cls", critic_cls, EnsembleCritic, *spaces, n_critics=self.n_critics
-        )
-        _expect_plain("critic_cls", critic, EnsembleCritic)
-        self.plain_actor = actor.to_device(self.device)
-        of_critic = vars(critic.options)
+        spaces, of_critic = (self.observation_space, self.action_space), vars(critic.options)
+        self.plain_actor = actor
         self.critic_target = CategoricalCritic(*spaces, **of_critic).to(self.device)
         self.actor = BatchNormActor(*spaces, **vars(actor.options))
         self.critic = BatchNormCritic(*spaces, **of_critic).to(self.device)

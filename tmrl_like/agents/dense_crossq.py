@@ -35,7 +35,6 @@ from tmrl_like.agents.dense import (
 from tmrl_like.agents.dense_sac import (
     BINS,
     CompiledSAC,
-    Drawing,
     act,
     least_of,
     mean_of,
@@ -43,7 +42,6 @@ from tmrl_like.agents.dense_sac import (
     put_inputs,
     put_rows,
     read_values,
-    scaled,
     softmax,
 )
 from tmrl_like.agents.models import CategoricalCritic, SquashedGaussianActor
@@ -110,7 +108,7 @@ def _network_of(made: BatchNormActor | BatchNormCritic, flat: Flat) -> NormedNet
 def _critic_gradients(
     networks: tuple[DenseNetwork, DenseNetwork, NormedNetwork, NormedNetwork],
     members: Integers,
-    drawing: Drawing,
+    noise_BA: Floats,
     seen: tuple[Floats, Floats, Floats],
     outcome: tuple[Floats, Floats, Floats],
     entropy_coef: float,
@@ -119,11 +117,11 @@ def _critic_gradients(
     targets. Arguments as in `dense_sac`.
     """
     plain_actor, _, _, critics = networks
-    obs_BR, next_obs_BR, act_BA = seen
-    drawn = act(plain_actor, drawing, next_obs_BR)
+    features_BF, next_features_BF, act_BA = seen
+    drawn = act(plain_actor, noise_BA, next_features_BF)
     num_rows, num_inputs = drawn.x_BI.shape
     x_RI = np.empty((2 * num_rows, num_inputs), np.float32)
-    put_inputs(obs_BR, act_BA, drawing, x_RI[:num_rows])
+    put_inputs(features_BF, act_BA, x_RI[:num_rows])
     put_rows(drawn.x_BI, x_RI[num_rows:])
     logits_NRK, passes = _forward(critics, x_RI)
     metrics = _distribution_errors(logits_NRK, drawn.log_prob_B, outcome, entropy_coef)
@@ -185,8 +183,8 @@ def _project(p_K: Floats, shift: np.float32, scale: np.float32, into_K: Floats) 
 @compiled
 def _actor_gradients(
     networks: tuple[DenseNetwork, DenseNetwork, NormedNetwork, NormedNetwork],
-    drawing: Drawing,
-    obs_SR: Floats,
+    noise_BA: Floats,
+    features_SF: Floats,
     entropy_coef: float,
     of_mean: bool,
     smoothness: float,
@@ -195,10 +193,9 @@ def _actor_gradients(
     Arguments as in `dense_sac`.
     """
     _, plain_critics, actor, _ = networks
-    features_SF = scaled(obs_SR, drawing.rescale)
     outputs_1SO, passes = _forward(actor, features_SF)
     d_outputs_SO, loss, entropy = policy_errors(
-        plain_critics, drawing, outputs_1SO[0], features_SF, (entropy_coef, of_mean, smoothness)
+        plain_critics, noise_BA, outputs_1SO[0], features_SF, (entropy_coef, of_mean, smoothness)
     )
     _backward(actor, FIRST, passes[0], d_outputs_SO)
     return loss, entropy

@@ -54,21 +54,6 @@ BINS = np.linspace(-LARGEST_VALUE, LARGEST_VALUE, NUM_BINS).astype(np.float32)
 HORIZON, SMALLEST_VAR = RunningNorm.HORIZON, RunningNorm.FLOOR**2
 
 
-class Scaling(NamedTuple):
-    """A scale by which rows are multiplied, and a shift that is then added."""
-
-    scale: Floats
-    shift: Floats
-
-
-class Drawing(NamedTuple):
-    """What actions are drawn with, and what makes the critics' inputs of them."""
-
-    noise_BA: Floats  # standard normal
-    rescale: Scaling  # of observations
-    rescale_act: Scaling  # to [-1, 1]
-
-
 class Drawn(NamedTuple):
     """Actions that the actor drew for a batch of observations, and the critics' inputs for them."""
 
@@ -95,11 +80,9 @@ class CompiledSAC:
         self._networks = networks
         self._critic_gradients, self._actor_gradients = gradients
         self._encoder = actor.encoder
-        rescale = _scaling_of(self._encoder.rescale)
-        if self._encoder.one_hot is not None:  # the encoder itself scales
-            ones = np.ones(self._encoder.size, np.float32)
-            rescale = Scaling(ones, 0 * ones)
-        self._scalings = rescale, _scaling_of(critic.rescale_act)
+        self._rescale, self._rescale_act = map(
+            _scaling_of, (self._encoder.rescale, critic.rescale_act)
+        )
         self._num_actions = actor.spec.num_outputs // 2
         if obs_norm is not None:
             names = "which", "count", "mean", "mean_square", "scale", "shift"
@@ -118,18 +101,22 @@ class CompiledSAC:
     ) -> Metrics:
         """Compute the critics' gradients of `critic_loss`, and return the metrics."""
         share_threads()  # for the whole training step, which begins here
-        obs, next_obs = self._see(batch.obs), self._see(batch.next_obs)
-        drawing = self._drawing(len(obs))
-        members = draw_critics().numpy()
+        num_rows = len(batch.rew)
+        act_BA = batch.act.reshape(num_rows, -1).float().numpy()
+        noise_BA = self._noise(num_rows)
         loss, q, target = self._critic_gradients(
             self._networks,
-            members,
-            drawing,
-            (obs, next_obs, batch.act.reshape(len(obs), -1).float().numpy()),
+            draw_critics().numpy(),
+            noise_BA,
+            (
+                self._features(batch.obs),
+                self._features(batch.next_obs),
+                scaled(act_BA, *self._rescale_act),
+            ),
             (
                 batch.rew.numpy(),
                 batch.terminated.numpy(),
-                np.broadcast_to(np.float32(gamma), len(obs)),
+                np.broadcast_to(np.float32(gamma), num_rows),
             ),
             entropy_coef,
         )
@@ -142,26 +129,27 @@ class CompiledSAC:
         and return the metrics. The value of an action is the critics' mean if `of_mean`, else their
         minimum.
         """
-        seen = self._see(batch.obs)
-        drawing = self._drawing(len(seen))
+        noise_BA = self._noise(len(batch.rew))
+        features = self._features(batch.obs)
         if smoothness:
-            seen = np.concatenate((seen, self._see(batch.next_obs)))
+            features = np.concatenate((features, self._features(batch.next_obs)))
         loss, entropy = self._actor_gradients(
-            self._networks, drawing, seen, entropy_coef, of_mean, smoothness
+            self._networks, noise_BA, features, entropy_coef, of_mean, smoothness
         )
         return {"loss_actor": loss, "entropy_nats": entropy}
 
-    def _drawing(self, num_rows: int) -> Drawing:
-        noise_BA = torch.randn(num_rows, self._num_actions)
-        return Drawing(noise_BA.numpy(), *self._scalings)
-
-    def _see(self, obs: Observation) -> Floats:
-        """Return what is rescaled to features: the numbers of observations [B, R], or, with
-        categories, the features themselves [B, F].
-        """
+    def _features(self, obs: Observation) -> Floats:
+        """Do what the encoder does: return features, [B, F]."""
         encoder = self._encoder
-        seen: Floats = (encoder.flatten(obs) if encoder.one_hot is None else encoder(obs)).numpy()
-        return seen
+        if encoder.one_hot is None:
+            return scaled(encoder.flatten(obs).numpy(), *self._rescale)
+        features_BF: Floats = encoder(obs).numpy()
+        return features_BF
+
+    def _noise(self, num_rows: int) -> Floats:
+        """Draw standard normal numbers, [B, A]."""
+        noise_BA: Floats = torch.randn(num_rows, self._num_actions).numpy()
+        return noise_BA
 
     def adam_step(self, optimizer: torch.optim.Adam) -> None:
         """Do what `acceleration.adam_step` does."""
@@ -188,15 +176,25 @@ def compiled_sac(
     return CompiledSAC(actor, critic, networks, (_critic_gradients, _actor_gradients), obs_norm)
 
 
-def _scaling_of(rescale: Rescale) -> Scaling:
-    return Scaling(rescale.scale.numpy(), rescale.shift.numpy())
+def _scaling_of(rescale: Rescale) -> tuple[Floats, Floats]:
+    return rescale.scale.numpy(), rescale.shift.numpy()
+
+
+@compiled
+def scaled(rows: Floats, scale: Floats, shift: Floats) -> Floats:
+    """Do what `Rescale.forward` does for rows, [B, R]."""
+    found = np.empty(rows.shape, np.float32)
+    for b in range(rows.shape[0]):
+        for r in range(rows.shape[1]):
+            found[b, r] = rows[b, r] * scale[r] + shift[r]
+    return found
 
 
 @compiled
 def _critic_gradients(
     networks: tuple[DenseNetwork, DenseNetwork, DenseNetwork],
     members: Integers,
-    drawing: Drawing,
+    noise_BA: Floats,
     seen: tuple[Floats, Floats, Floats],
     outcome: tuple[Floats, Floats, Floats],
     entropy_coef: float,
@@ -207,17 +205,17 @@ def _critic_gradients(
     Args:
         networks: actor, critics and their targets.
         members: [M], the critics that make the target.
-        drawing: what the next actions are drawn with.
-        seen: obs, next_obs [B, R], act [B, A].
+        noise_BA: standard normal numbers, by which the next actions are drawn.
+        seen: features of obs and next_obs [B, F], act [B, A] in [-1, 1].
         outcome: rew, terminated, gamma [B].
         entropy_coef: alpha.
     """
     actor, critics, targets = networks
-    obs_BR, next_obs_BR, act_BA = seen
-    drawn = act(actor, drawing, next_obs_BR)
+    features_BF, next_features_BF, act_BA = seen
+    drawn = act(actor, noise_BA, next_features_BF)
     next_q_MB, _ = _values(targets, members, drawn.x_BI)
     x_BI = np.empty_like(drawn.x_BI)
-    put_inputs(obs_BR, act_BA, drawing, x_BI)
+    put_inputs(features_BF, act_BA, x_BI)
     q_NB, passes = _values(critics, np.arange(critics.num_networks), x_BI)
     d_NB, nothing = np.empty_like(q_NB), np.empty((0, 0), np.float32)
     metrics = _td_errors(q_NB, next_q_MB, drawn.log_prob_B, outcome, entropy_coef, d_NB)
@@ -332,21 +330,20 @@ def least_of(q_MB: Floats, b: int) -> int:
 @compiled
 def _actor_gradients(
     networks: tuple[DenseNetwork, DenseNetwork, DenseNetwork],
-    drawing: Drawing,
-    obs_SR: Floats,
+    noise_BA: Floats,
+    features_SF: Floats,
     entropy_coef: float,
     of_mean: bool,
     smoothness: float,
 ) -> tuple[float, float]:
     """Compute the gradients of `actor_loss` and `smoothness_loss`; return the loss and the entropy.
-    Arguments as for `_critic_gradients`. With smoothness, the next observations follow the B ones
-    for which actions are drawn.
+    Arguments as for `_critic_gradients`. With smoothness, the features of the next observations
+    follow the B ones for which actions are drawn.
     """
     actor, critics, _ = networks
-    features_SF = scaled(obs_SR, drawing.rescale)
     passed = forward(actor, FIRST, features_SF)
     d_outputs_SO, loss, entropy = policy_errors(
-        critics, drawing, passed[-1].y, features_SF, (entropy_coef, of_mean, smoothness)
+        critics, noise_BA, passed[-1].y, features_SF, (entropy_coef, of_mean, smoothness)
     )
     backward(actor, FIRST, passed, features_SF, d_outputs_SO, np.empty((0, 0), np.float32))
     return loss, entropy
@@ -355,7 +352,7 @@ def _actor_gradients(
 @compiled_part
 def policy_errors(
     critics: DenseNetwork,
-    drawing: Drawing,
+    noise_BA: Floats,
     outputs_SO: Floats,
     features_SF: Floats,
     asked: tuple[float, bool, float],
@@ -366,8 +363,7 @@ def policy_errors(
     `asked` is alpha, whether the critics' mean counts (or their minimum), and the smoothness.
     """
     entropy_coef, of_mean, smoothness = asked
-    noise_BA = drawing.noise_BA
-    drawn = draw(outputs_SO[: len(noise_BA)], features_SF[: len(noise_BA)], drawing)
+    drawn = draw(outputs_SO[: len(noise_BA)], features_SF[: len(noise_BA)], noise_BA)
     q_NB, passes = _values(critics, np.arange(critics.num_networks), drawn.x_BI)
     num_critics, num_rows = q_NB.shape
     d_NB, q_sum, log_prob_sum = np.empty_like(q_NB), 0.0, 0.0
@@ -387,7 +383,7 @@ def policy_errors(
         d_act_BA += of_one_BA
     d_outputs_SO, rough = _smoothness_errors(outputs_SO, noise_BA.shape, smoothness)
     _back_through_squash(
-        drawing, drawn, d_act_BA, np.float32(entropy_coef / num_rows), d_outputs_SO
+        noise_BA, drawn, d_act_BA, np.float32(entropy_coef / num_rows), d_outputs_SO
     )
     entropy = -log_prob_sum / num_rows
     return d_outputs_SO, rough - entropy_coef * entropy - q_sum / num_rows, entropy
@@ -441,22 +437,6 @@ def _count(
 
 
 @compiled_part
-def scaled(rows: Floats, scaling: Scaling) -> Floats:
-    """Return the scaled rows, [B, R], contiguous."""
-    found = np.empty(rows.shape, np.float32)
-    put_scaled(rows, scaling, found, FIRST)
-    return found
-
-
-@compiled_part
-def put_scaled(rows: Floats, scaling: Scaling, into: Floats, first: int) -> None:
-    """Write the scaled rows to the columns from `first` on."""
-    for b in range(rows.shape[0]):
-        for r in range(rows.shape[1]):
-            into[b, first + r] = rows[b, r] * scaling.scale[r] + scaling.shift[r]
-
-
-@compiled_part
 def put_rows(rows: Floats, into: Floats) -> None:
     """Write the rows to the first columns."""
     for b in range(rows.shape[0]):
@@ -465,26 +445,24 @@ def put_rows(rows: Floats, into: Floats) -> None:
 
 
 @compiled_part
-def put_inputs(obs_BR: Floats, act_BA: Floats, drawing: Drawing, x_BI: Floats) -> None:
+def put_inputs(features_BF: Floats, act_BA: Floats, x_BI: Floats) -> None:
     """Fill in the critics' inputs."""
-    put_scaled(obs_BR, drawing.rescale, x_BI, FIRST)
-    put_scaled(act_BA, drawing.rescale_act, x_BI, obs_BR.shape[1])
+    put_rows(features_BF, x_BI)
+    put_rows(act_BA, x_BI[:, features_BF.shape[1] :])
 
 
 @compiled_part
-def act(actor: DenseNetwork, drawing: Drawing, obs_BR: Floats) -> Drawn:
-    """Draw actions for observations."""
-    features_BF = scaled(obs_BR, drawing.rescale)
-    return draw(forward(actor, FIRST, features_BF)[-1].y, features_BF, drawing)
+def act(actor: DenseNetwork, noise_BA: Floats, features_BF: Floats) -> Drawn:
+    """Draw actions for the features of observations."""
+    return draw(forward(actor, FIRST, features_BF)[-1].y, features_BF, noise_BA)
 
 
 @compiled_part
-def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
+def draw(outputs_BO: Floats, features_BF: Floats, noise_BA: Floats) -> Drawn:
     """Return actions tanh(u), std, and log pi as in `squashed_log_prob`, without cancellation:
 
     log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|)))
     """
-    noise_BA = drawing.noise_BA
     num_rows, num_actions = noise_BA.shape
     num_features = features_BF.shape[1]
     x_BI = np.empty((num_rows, num_features + num_actions), np.float32)
@@ -507,7 +485,7 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
 
 @compiled_part
 def _back_through_squash(
-    drawing: Drawing,
+    noise_BA: Floats,
     drawn: Drawn,
     d_act_BA: Floats,
     entropy_weight: np.float32,
@@ -516,7 +494,7 @@ def _back_through_squash(
     """Backpropagate the gradients of the actions in the critics' inputs, and of each log pi, to the
     actor's outputs; add the result to the first B rows of `d_outputs_SO`.
     """
-    outputs_BO, noise_BA = drawn.outputs_BO, drawing.noise_BA
+    outputs_BO = drawn.outputs_BO
     num_rows, num_actions = noise_BA.shape
     act_BA = drawn.x_BI[:, -num_actions:]
     for b in range(num_rows):

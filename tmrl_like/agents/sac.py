@@ -252,7 +252,9 @@ class SACAgent(ShippedAgent):
         self.actor_updates = 0
         usual_entropy = self._usual_entropy()
         self.target_entropy = usual_entropy if o.target_entropy is None else o.target_entropy
-        self._build_networks(actor_cls or self._default_actor, critic_cls or self._default_critic)
+        self._take_networks(
+            *self._made(actor_cls or self._default_actor, critic_cls or self._default_critic)
+        )
         has_means = isinstance(self.actor, SquashedGaussianActor)
         expect(
             has_means or not o.smoothness,
@@ -526,20 +528,22 @@ class SACAgent(ShippedAgent):
     _shares_pictures = False  # whether all networks share one picture encoder
     _flat_average: Flat | None = None  # of a built-in actor
 
-    def _build_networks(
+    def _made(
         self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]
-    ) -> None:
+    ) -> tuple[Any, Any]:
+        """Return the actor and the critics that these make, on the device."""
         spaces = self.observation_space, self.action_space
         of_actor, of_critic = self._kinds
         # what a `_sample` of the user needs is known to the user
         is_ours = type(self)._sample.__module__.startswith("tmrl_like.")
-        self.actor = made_by("actor_cls", actor_cls, of_actor if is_ours else ActorModule, *spaces)
-        self.actor.to_device(self.device)
-        critic_cls = completed(
-            critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING)
-        )
+        actor = made_by("actor_cls", actor_cls, of_actor if is_ours else ActorModule, *spaces)
+        critic_cls = completed(critic_cls, hidden_sizes=getattr(actor, "hidden_sizes", MISSING))
         critic = made_by("critic_cls", critic_cls, of_critic, *spaces, n_critics=self.n_critics)
-        self.critic = critic.to(self.device)
+        return actor.to_device(self.device), critic.to(self.device)
+
+    def _take_networks(self, actor: Any, critic: Any) -> None:
+        """Train these, and make what follows them in training."""
+        self.actor, self.critic = actor, critic
         normalizing = [
             encoder
             for encoder in encoders_of((self.actor, self.critic))

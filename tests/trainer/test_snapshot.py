@@ -275,6 +275,7 @@ def restored(saved, current):
                 ([0.5], [None]),
                 (Mean(0.5, 3), Mean(0.0, 0)),
                 ([Mean(0.5, 3)], [Mean(0.0, 0)]),
+                (torch.Size([3, 4]), torch.Size([2, 4])),
                 (defaultdict(int, a=2), defaultdict(int)),
                 (OrderedDict(b=1.0, a=2.0), OrderedDict(a=0.0, b=0.0)),
                 ([np.float64(0.5)], [0.0]),

@@ -87,11 +87,7 @@ class EngineConnection:
         self._attend = attend
         self._wake = wake
         self._failure: BaseException | None = None
-        self._closing, self._ended, self._hung_up = (
-            closing or asyncio.Event(),
-            asyncio.Event(),
-            asyncio.Event(),
-        )
+        self._closing, self._ended = closing or asyncio.Event(), asyncio.Event()
         self._say = Lines(log, 1, 1 / _SAY_AGAIN_S)
         self._refusals = 0  # consecutive
         self._loop = asyncio.new_event_loop()
@@ -150,11 +146,11 @@ class EngineConnection:
 
         while True:
             self._client = NodeClient(self._options.credentials)
-            self._hung_up.clear()
+            hung_up = asyncio.Event()
             try:
-                await self._connect()
-                await first_of(self._attend(self._client), self._hung_up.wait())
-                if not self._hung_up.is_set():
+                await self._connect(hung_up)
+                await first_of(self._attend(self._client), hung_up.wait())
+                if not hung_up.is_set():
                     await self._client.flush()  # closing sends nothing more
                     return
             except (nats.errors.Error, OSError) as error:
@@ -166,12 +162,17 @@ class EngineConnection:
                 return
             await asyncio.sleep(_REDIAL_S)
 
-    async def _connect(self) -> None:
+    async def _connect(self, hung_up: asyncio.Event) -> None:
+        """Connect the client; `hung_up` is set once a node has closed it for good."""
+
+        async def on_closed() -> None:
+            hung_up.set()
+
         await self._client.connect(
             list(self._options.nodes),
             error_cb=self._on_error,
             reconnected_cb=self._on_connected,
-            closed_cb=self._on_closed,
+            closed_cb=on_closed,
             name=self.user,
             connect_timeout=_DIAL_WITHIN_S,
             reconnect_time_wait=_REDIAL_S,  # type: ignore[arg-type]
@@ -198,9 +199,6 @@ class EngineConnection:
                     "configuration"
                 )
             )
-
-    async def _on_closed(self) -> None:
-        self._hung_up.set()
 
     async def _on_error(self, error: Exception) -> None:
         """Handle an error that nats-py reports: no connection, a forbidden request, or an exception

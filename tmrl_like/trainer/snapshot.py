@@ -289,7 +289,7 @@ def _restored_list(current: Any, saved: list[Any]) -> Any:
     if hasattr(type(current), "_make"):  # a namedtuple
         return type(current)._make(restored)
     if isinstance(current, tuple):
-        return tuple(restored) if type(current) is tuple else current
+        return type(current)(restored)
     if isinstance(current, list) and type(current) is not list:
         current[:] = restored
         return current

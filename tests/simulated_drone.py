@@ -13,7 +13,7 @@ from collections import deque
 from functools import partial
 from unittest import mock
 
-from simulated_time import Simulated
+from kit.simulated_time import Simulated
 
 from tmrl_like.envs.drone import DroneEnv, drone_env
 

@@ -8,8 +8,8 @@ import dataclasses
 from unittest import mock
 
 import numpy as np
+from kit.simulated_time import Simulated
 from simulated_drone import SimulatedDroneEnv
-from simulated_time import Simulated
 
 from tmrl_like import load_experiment, partial
 from tmrl_like.base.factories import said_to_memory

@@ -152,6 +152,24 @@ def test_what_fails_is_raised_before_its_loop_has_ended(node):
     assert was_raised
 
 
+def test_the_late_end_of_an_earlier_client_does_not_end_the_next_one(node):
+    clients, undisturbed = [], threading.Event()
+
+    async def attend(client):
+        clients.append(client)
+        if len(clients) == 1:
+            raise OSError("it is given up")
+        await clients[0]._closed_cb()
+        await asyncio.sleep(0.1)
+        undisturbed.set()
+        await asyncio.Event().wait()
+
+    connection = EngineConnection(node.options("r", "gpu"), attend)
+    until(lambda: undisturbed.is_set() or len(clients) > 2)
+    connection.close(0.0)
+    assert len(clients) == 2
+
+
 def test_what_is_said_last_arrives(node):
     heard, listening = [], threading.Event()
 

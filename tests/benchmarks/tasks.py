@@ -49,6 +49,7 @@ class Task:
         classes: of the agent, the actor and, if it has any, the critics.
         agent: options of the agent.
         nets: options of actor and critics.
+        critics: more options of the critics.
         memory: options of `ReplayMemory`.
         tuned: from the environment steps so far, what the agent is tuned to every 500 of them.
         first_steps: random steps before training begins; then the training steps catch up with the
@@ -62,6 +63,7 @@ class Task:
     classes: tuple[Any, ...] = (SACAgent, SquashedGaussianActor, EnsembleCritic)
     agent: dict[str, Any] = field(default_factory=dict)
     nets: dict[str, Any] = field(default_factory=lambda: {"hidden_sizes": (64, 64)})
+    critics: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     tuned: Callable[[int], dict[str, float]] | None = None
     first_steps: int = 1000
@@ -74,9 +76,10 @@ TASKS = {
     "pendulum": Task(
         env=lambda: GenericGymEnv("Pendulum-v1"),
         steps=8000,
-        goal=-250.0,  # some seeds end between -200 and -250
+        goal=-200.0,
         agent={"gamma": 0.98, "polyak": 0.99, **FAST},
         nets={"hidden_sizes": (128, 128)},
+        critics={"layer_norm": False},  # with it, what is learnt in 2,000 steps is lost again
         episodes=20,  # their returns depend on where they start: -1 to -400
     ),
     "inverted pendulum (MuJoCo)": Task(
@@ -131,11 +134,10 @@ def practised(task, seed, steps):
     np.random.seed(seed)
     env, tests = task.env(), task.env()
     env.action_space.seed(seed)
-    agent_cls, *network_classes = task.classes
-    networks = {
-        name: partial(network_cls, **task.nets)
-        for name, network_cls in zip(("actor_cls", "critic_cls"), network_classes, strict=False)
-    }
+    agent_cls, actor_cls, *critic_cls = task.classes
+    networks = {"actor_cls": partial(actor_cls, **task.nets)}
+    if critic_cls:
+        networks["critic_cls"] = partial(critic_cls[0], **task.nets, **task.critics)
     agent = agent_cls(env.observation_space, env.action_space, **networks, **task.agent)
     actor = agent.get_actor()
     memory = ReplayMemory(memory_size=steps + 1000, **task.memory)

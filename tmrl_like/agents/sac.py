@@ -14,12 +14,12 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import (
@@ -55,6 +55,7 @@ from tmrl_like.types import Batch, Observation
 if TYPE_CHECKING:
     from tmrl_like.agents.dense_sac import CompiledSAC
 
+Nats = Annotated[float, Meta(ge=-10_000, le=10_000)]
 # kept = updates / (updates + this) at first: the average is one of the last tenth of all updates
 _FIRST_UPDATES = 10
 
@@ -155,7 +156,7 @@ class SACOptions(ShippedOptions):
     scale_rewards: bool = False
     learn_entropy_coef: bool = True
     entropy_coef: AboveZero | None = None
-    target_entropy: float | None = None
+    target_entropy: Nats | None = None
     policy_delay: Positive = 1
     smoothness: NotNegative = 0.0
     picture_encoder: str | None = None
@@ -169,9 +170,6 @@ class SACOptions(ShippedOptions):
             drawn,
             f"1 to {self.n_critics}",
         )
-        target = self.target_entropy
-        is_number = isinstance(target, Real) and math.isfinite(target)
-        expect(target is None or is_number, "target_entropy", target, "a finite number or None")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,11 +179,12 @@ def test_an_argument_out_of_its_range_is_refused(make, said):
 
 def test_what_may_change_while_training_does():
     agent = IQNAgent(*SPACES, actor_cls=SMALL)
+    actor = agent.get_actor()
     explores = {"epsilon": 0.75, "epsilon_boltzmann": 0.125, "boltzmann_noise": 3.0}
     values = dict.fromkeys(agent.tunable, 0.5) | explores
     agent.tune(**values)
     assert {name: getattr(agent, name) for name in values} == values
-    assert agent.get_actor().behaviour.tolist() == [*explores.values()]
+    assert actor.behaviour.tolist() == [*explores.values()]
 
 
 @pytest.mark.parametrize(

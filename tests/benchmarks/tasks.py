@@ -146,7 +146,6 @@ def practised(task, seed, steps):
     for step in practise(env, actor, memory, steps, random_steps=task.first_steps, seed=seed):
         if task.tuned is not None and step % 500 == 0:
             agent.tune(**task.tuned(step))
-            agent.get_actor()  # writes it to the networks
         while task.first_steps < step and trained < step:
             agent.train(memory.sample())
             trained += 1

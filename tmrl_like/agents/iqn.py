@@ -186,6 +186,11 @@ class IQNAgent(ShippedAgent):
         z_BN, target_BM, tau_BN = self._quantiles(batch)
         return {"loss_quantiles": quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()}
 
+    def tune(self, **values: float) -> None:
+        """See `Tunable.tune`; the networks explore by the new values at once."""
+        super().tune(**values)
+        self._explore()
+
     def get_actor(self) -> ActorModule:
         """Return the moving average, or the actor in training if none is wanted."""
         self._explore()

@@ -55,7 +55,6 @@ from tmrl_like.types import Batch, Observation
 if TYPE_CHECKING:
     from tmrl_like.agents.dense_sac import CompiledSAC
 
-Nats = Annotated[float, Meta(ge=-10_000, le=10_000)]
 # kept = updates / (updates + this) at first: the average is one of the last tenth of all updates
 _FIRST_UPDATES = 10
 
@@ -156,7 +155,7 @@ class SACOptions(ShippedOptions):
     scale_rewards: bool = False
     learn_entropy_coef: bool = True
     entropy_coef: AboveZero | None = None
-    target_entropy: Nats | None = None
+    target_entropy: Annotated[float, Meta(ge=-10_000, le=10_000)] | None = None
     policy_delay: Positive = 1
     smoothness: NotNegative = 0.0
     picture_encoder: str | None = None

@@ -208,7 +208,6 @@ LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
         ({"benchmark": True}, IN_TIME, {"reset": 5 * MS}),
         ({"benchmark": True, "benchmark_type": "trace"}, IN_TIME, {}),
         ({"start_obs_capture": 9 * MS}, [0.0, 4 * MS, 8 * MS], {"get_obs": 2 * MS}),
-        ({"start_obs_capture": 0.0}, IN_TIME, {}),
         ({"time_step_duration": 0.0, "start_obs_capture": 0.0}, [0.0, MS], {}),
     ],
 )

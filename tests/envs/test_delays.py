@@ -111,9 +111,6 @@ def test_features_are_numbers_as_they_are_and_pictures_as_a_few():
     assert exact == 19 + 1  # constant features are left out
     assert features.shape == (30, exact + 8)
     assert np.isfinite(features).all()
-    positions, exact = to_features([(np.array([i, -i]), 1.0) for i in range(5)])
-    assert np.allclose(positions[:, 0], (np.arange(5) - 2) / 2**0.5)
-    assert positions.shape == (5, exact) == (5, 2)
 
 
 def pictures_of(positions):

@@ -149,7 +149,6 @@ def test_it_passes_gymnasiums_checks(case, env):
     [
         (CarlaEnv, "carla", "carla"),
         (RacingEnv, "Box2D", "box2d"),
-        (SimulatedArm().connect, "mujoco", "mujoco"),
         (VizDoomEnv, "vizdoom", "vizdoom"),
         (partial(SpaceMouseDriver, BOX, BOX.low), "pyspacemouse", "spacemouse"),
     ],

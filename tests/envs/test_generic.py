@@ -64,8 +64,6 @@ def test_an_environment_whose_wrapper_cannot_be_made_is_closed_and_why_is_said(
         ({"time_step_duration": -1}, "time_step_duration is -1; expected 0 to 1000000"),
         ({"start_obs_capture": 0.06}, "start_obs_capture is 0.06; expected time_step_duration, 0"),
         ({"act_buf_len": 0}, "act_buf_len is 0; expected 1 or more"),
-        ({"ep_max_length": None}, "ep_max_length is None; expected a number, 1 or more"),
-        ({"act_buf_len": 1.5}, "act_buf_len is 1.5; expected a whole number"),
         ({"ep_max_len": 9}, "an argument of rtgym's config is 'ep_max_len'; expected one of inter"),
     ],
 )
@@ -83,7 +81,6 @@ def test_an_observation_may_be_captured_at_the_end_of_a_time_step_that_is_not_ex
     [
         ({"act_buf_len": 2}, (7.0, 1, 2), [1, 2]),
         ({"act_buf_len": 2, "act_in_obs": False}, (7.0, 1, 2), [9]),
-        ({}, (7.0, 1, 2), [9]),
         ({"act_buf_len": 2}, np.ones(3), [9]),
     ],
 )
@@ -96,10 +93,8 @@ def test_the_actions_of_a_reset_are_those_of_the_action_buffer(attributes, obs, 
 @pytest.mark.parametrize(
     ("space", "neutral"),
     [
-        (spaces.Box(-1.0, 1.0, (1,)), [0.0]),
         (spaces.Box(1.0, 2.0, (2,)), [1.0, 1.0]),
         (spaces.Discrete(4, start=2), 2),
-        (spaces.MultiDiscrete([3, 4]), [0, 0]),
         (spaces.MultiBinary(2), [0, 0]),
     ],
 )
@@ -119,9 +114,7 @@ MISTAKE = r"environment '{}' .*unsupported operand.*test_generic\.py:\d+\)$"
     [
         ("real-time-gym-ts-v1", {"config": {"interface": lambda: None + 1}}, MISTAKE),
         ("Buggy-v0", {}, MISTAKE),
-        ("Nothing-v0", {}, "{}"),
         ("Pendulum-v1", {"gravity": 3}, "'{}'.*'gravity'"),
-        ("real-time-gym-ts-v1", {"gravity": 3}, "'{}'.*'gravity'"),
     ],
 )
 def test_what_cannot_be_made_is_said_an_environment_s_own_mistake_with_its_place(

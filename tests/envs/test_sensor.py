@@ -72,19 +72,6 @@ def test_the_newest_value_is_there_with_its_age_while_the_next_one_is_read(clock
     sensor.close()
 
 
-def test_a_sensor_that_is_silent_for_long_is_a_fault_with_its_name_until_it_speaks(clock, camera):
-    sensor = started(camera, silent_after_s=2.0)
-    clock.now += 2.0
-    assert sensor.newest() == "first"
-    clock.now += 0.1
-    told = r"^the wrist camera has been silent for 2\.1 s$"
-    with pytest.raises(EnvironmentFaultError, match=told):
-        sensor.newest()
-    camera.show("second")
-    assert sensor.newest() == "second"
-    sensor.close()
-
-
 def test_a_read_that_raises_is_a_fault_with_its_name(camera):
     sensor = started(camera)
     camera.shown.put(OSError("the cable is out"))
@@ -93,14 +80,6 @@ def test_a_read_that_raises_is_a_fault_with_its_name(camera):
         until(lambda: sensor.newest() != "first")
     with pytest.raises(EnvironmentFaultError, match="the joints cannot be read: ZeroDivisionError"):
         Sensor("the joints", lambda: 1 / 0)
-
-
-def test_a_sensor_that_gives_no_first_value_does_not_start():
-    camera = Camera()
-    told = r"^the wrist camera gave no value within 0\.05 s of its start$"
-    with pytest.raises(EnvironmentFaultError, match=told):
-        Sensor("the wrist camera", camera.read, first_within_s=0.05)
-    camera.shown.put("last")
 
 
 def test_a_sensor_that_was_closed_reads_no_more(camera):

@@ -5,7 +5,6 @@ import pytest
 from kit.fakes import CountingEnv
 from kit.refusals import one_line
 
-from tmrl_like.base.functional import partial
 from tmrl_like.envs import SuccessEnv
 from tmrl_like.errors import EnvironmentFaultError
 
@@ -37,18 +36,6 @@ def test_an_episode_ends_with_a_reward_where_several_observations_in_a_row_show_
 def test_a_model_that_returns_no_number_is_a_fault():
     with pytest.raises(EnvironmentFaultError, match="the model of success returned nan"):
         run(SuccessEnv(CountingEnv, showing(0.1, float("nan"), 0.9, 0.9, 0.9)))
-
-
-def test_a_class_is_made_and_told_the_observation_space():
-    class Model:
-        def __init__(self, observation_space, sure):
-            assert observation_space == CountingEnv().observation_space
-            self.sure = sure
-
-        def __call__(self, obs):
-            return self.sure
-
-    assert run(SuccessEnv(CountingEnv, partial(Model, sure=0.96)))[-1] == (4, True)
 
 
 @pytest.mark.parametrize("wrong", [{"threshold": 0.0}, {"frames": 0}, {"reward": float("nan")}])

@@ -7,7 +7,6 @@ import re
 import sys
 import threading
 import time
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -24,7 +23,6 @@ from kit.refusals import one_line
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import is_alive
 from tmrl_like.cli.check import taken
-from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import (
     ConfigError,
@@ -252,18 +250,6 @@ def test_an_environment_that_is_closed_is_not_made_again(trouble):
         env.rebuild(EnvironmentFaultError("broken"))
 
 
-def test_a_control_thread_keeps_nothing_of_a_call_that_raised(until):
-    def fail():
-        raise EnvironmentFaultError("broken")
-
-    thread = ControlThread()
-    job = thread.submit(fail)
-    is_there = weakref.ref(job.exception())
-    del job
-    until(lambda: is_there() is None)
-    thread.leave()
-
-
 @pytest.mark.parametrize("where", ["step", "reset", "close", "__init__"])
 def test_an_environment_that_hangs_again_and_again_ends_the_worker(where, trouble):
     calls = {(number, method, 1) for number in range(5) for method in ("step", where)} - {
@@ -324,19 +310,10 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
     assert len(trouble.made) == environments
 
 
-@pytest.mark.parametrize(
-    ("method", "of_old_gym"),
-    [
-        ("reset", lambda obs, info: obs),
-        ("reset", lambda obs, info: (obs, 0.0, info)),
-        ("reset", lambda *_: None),
-        ("step", lambda obs, rew, terminated, truncated, info: (obs, rew, terminated, info)),
-        ("step", lambda *_: None),
-    ],
-)
-def test_what_the_old_gym_returned_is_one_line(method, of_old_gym):
-    told = rf"{method}\(\) returned .*; expected \(observation, "
-    with make_worker(returning(of_old_gym, method=method)) as worker, one_line(told):
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_a_forgotten_return_is_one_line(method):
+    told = rf"{method}\(\) returned None; expected \(observation, "
+    with make_worker(returning(print, method=method)) as worker, one_line(told):
         worker.run_episode()
 
 
@@ -433,18 +410,12 @@ def paying(reward):
         ("step", filled_with(np.nan), "the environment's observation is not finite: array"),
         ("reset", filled_with(np.nan), r"observation after a reset is not finite: array\(\[nan"),
         ("step", paying(float("inf")), "the environment's reward is not finite: inf"),
-        ("step", paying("much"), "the environment's reward is 'much'; expected a number"),
         ("step", paying([[1.0], []]), r"reward is \[\[1.0\], \[\]\]; expected a number"),
         ("step", lambda *_: sys.exit(3), r"the environment raised in step\(\): SystemExit: 3"),
         (
             "reset",
             lambda obs, info: (obs.tolist(), info),
             r"not in the environment's observation space: expected Box.*, got list of float",
-        ),
-        (
-            "reset",
-            lambda obs, info: (obs[:1], info),
-            r"not in the environment's observation space: expected Box\(.*, \(2,\), float32\), got",
         ),
     ],
 )

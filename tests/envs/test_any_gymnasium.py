@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from house import buffers_of
 from kit.interfaces import Interface
 
 from tmrl_like.agents import (
@@ -26,7 +27,6 @@ from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.replay import DropHistory, ReplayMemory
-from tmrl_like.types import Buffer
 
 NETS = {"hidden_sizes": (16,)}
 
@@ -61,8 +61,8 @@ def through_everything(env_cls, act_buf_len=0):
 def drive(worker, memory):
     """Collect an episode, store it, and compare every transition."""
     (traffic,) = traffic_of_episodes(worker, 1)
-    for block in traffic.blocks:
-        memory.append(Buffer(stream="worker", blocks=(block,)))
+    for buffer in buffers_of(traffic):
+        memory.append(buffer)
     checked = memory.crc_checked
     for item in range(len(memory)):
         memory[item]

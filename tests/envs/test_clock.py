@@ -3,6 +3,7 @@ says.
 """
 
 import itertools
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,6 +27,9 @@ class Machine:
         assert duration > 0
         self.slept += duration
         self.time += duration + next(self._late_s)
+
+    def work(self, duration=40e-6):
+        self.time += duration
 
 
 always = itertools.repeat
@@ -70,23 +74,12 @@ def test_it_spins_for_as_long_as_most_sleeps_are_late_and_no_longer():
     assert machine.slept == pytest.approx(10e-3 - 60e-6, rel=1e-3)
 
 
-class Call:
-    """A call that takes a given time and counts how often it is made."""
-
-    def __init__(self, machine, takes_s=lambda number: 40e-6):
-        self.machine, self.takes_s, self.number = machine, takes_s, 0
-
-    def __call__(self):
-        self.number += 1
-        self.machine.time += self.takes_s(self.number)
-
-
 def test_what_is_called_while_it_waits_makes_no_wait_longer():
     without = wakes(*clock_on(at_random(100e-6)), 2e-3, 5_000)
     machine, clock = clock_on(at_random(100e-6))
-    clock.while_waiting(call := Call(machine))
+    clock.while_waiting(call := Mock(side_effect=machine.work))
     late = wakes(machine, clock, 2e-3, 5_000)
-    assert call.number > 4_500
+    assert call.call_count > 4_500
     assert late.max() <= without.max()
     assert np.median(late) <= 2 * LOOK_S
 
@@ -94,16 +87,17 @@ def test_what_is_called_while_it_waits_makes_no_wait_longer():
 @pytest.mark.parametrize(("spin_s", "late_s"), [(200e-6, 200e-6), (50e-6, 60e-6)])
 def test_without_time_for_it_nothing_is_called(spin_s, late_s):
     machine, clock = clock_on(always(late_s), spin_s)
-    clock.while_waiting(call := Call(machine))
+    clock.while_waiting(call := Mock())
     late = wakes(machine, clock, 2e-3, 100)
     assert late[1:] == pytest.approx(np.full(99, late_s - spin_s), abs=2 * LOOK_S)
     clock.wait_until(machine.time - 1.0)
-    assert call.number == 0
+    call.assert_not_called()
 
 
 def test_a_call_that_took_long_costs_that_once_and_is_made_again():
     machine, clock = clock_on(always(60e-6))
-    clock.while_waiting(call := Call(machine, lambda number: 5e-3 if number == 50 else 40e-6))
+    call = Mock(side_effect=lambda: machine.work(5e-3 if call.call_count == 50 else 40e-6))
+    clock.while_waiting(call)
     late = wakes(machine, clock, 10e-3, 1000)
     assert np.count_nonzero(late > 2 * LOOK_S) <= 2  # the first sleep, and this one
-    assert call.number > 990
+    assert call.call_count > 990

@@ -48,7 +48,6 @@ class Broken:
 def test_an_environment_whose_wrapper_cannot_be_made_is_closed_and_why_is_said(
     make, told, error, monkeypatch
 ):
-    monkeypatch.setitem(gymnasium.registry, "Device-v0", EnvSpec("Device-v0", Device))
     close = Mock(side_effect=error)
     monkeypatch.setattr(Device, "close", close)
     monkeypatch.setattr(Interface, "close", close)

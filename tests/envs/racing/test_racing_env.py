@@ -125,9 +125,7 @@ def test_reward_is_progress_along_the_demonstration(tmp_path, seeing):
     assert isinstance(steps[0][0], np.float32)
 
 
-@pytest.mark.parametrize(
-    "options", [{"history": 2}, {"observation": "image"}, {"observation": "image", "grey": False}]
-)
+@pytest.mark.parametrize("options", [{"history": 2}, {"observation": "image", "grey": False}])
 def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options, seeing):
     def sees(sign):
         turns = {"slip": 4 * sign, "turn_rate": sign, "steering": 0.2 * sign}

@@ -3,7 +3,6 @@ keep.
 """
 
 import math
-import pickle
 from collections import deque
 from types import NoneType
 
@@ -80,7 +79,6 @@ def test_what_is_asked_for_holds_from_the_next_round_on_with_a_line_and_a_metric
     [
         ({"agent.lr": -1.0}, "lr is -1; expected 0 or more"),
         ({"memory.batch_size": 0}, "batch_size is 0; expected 1 or more"),
-        ({"trainer.steps": 0}, "steps is 0; expected 1 or more"),
         ({"trainer.steps": 2.5}, "steps is 2.5; expected a whole number"),
         (
             {"memory.gamma": 0.5},
@@ -112,18 +110,6 @@ def test_a_change_that_is_cancelled_is_not_made():
     to.run_epoch(to.network)
     assert list(to.agent.seen) == [(0.5, 3)] * 40
     assert kept.result(0.0) is None
-
-
-def test_a_training_is_pickled_while_a_change_waits():
-    to = training()
-    waits = to.tune({"agent.lr": 0.1})
-    again = pickle.loads(pickle.dumps(to))  # noqa: S301
-    again.run_epoch(to.network)
-    assert (again.agent.lr, waits.done()) == (0.5, False)
-    again.tune({"agent.lr": 0.2})
-    again.run_epoch(to.network)
-    to.tuning.begin_round(to.ranks)
-    assert (again.agent.lr, to.agent.lr) == (0.2, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -90,23 +90,11 @@ FORMATS = pytest.mark.parametrize("formats", [{}, OwnFormat().functions], ids=["
 # -- what comes back -------------------------------------------------------------------------------
 
 
-def test_a_resumed_trainer_has_every_sample_that_was_acknowledged_in_its_order(
-    tmp_path, monkeypatch
-):
+def test_reading_samples_again_is_no_training_time(tmp_path, monkeypatch):
+    """tests/power/test_kept_files.py: all samples that were acknowledged come back, in order."""
     monkeypatch.setattr(TrainingOffline, "clock", lambda to: float(len(to.memory.data)))
-    first = Run(tmp_path)
-    for number in range(1, 8):
-        assert first.take(number) == {"w": number}
-        if number == 3:
-            first.training.total_updates = 5
-            first.save(version=4)
-    first.kill()
-    second = Run(tmp_path)
-    assert second.numbers == first.numbers == list(range(70))
-    assert (*second.counts, second.training.kept.version) == (70, 5, 4)
-    assert second.training.elapsed_s == 30.0  # as at the checkpoint: reading samples is no training
-    assert second.take(7, 8) == {"w": 8}  # the acknowledgement of 7 was lost, so 7 comes again
-    assert second.numbers == list(range(80))
+    run_before(tmp_path, 1, 2, updates=5)
+    assert Run(tmp_path).training.elapsed_s == 20.0  # as at the checkpoint
 
 
 def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_path, monkeypatch):
@@ -462,8 +450,7 @@ class Diverging(CountingAgent):
 
     def __init__(self, where, **options):
         super().__init__(**options)
-        self.critics = [torch.nn.Linear(2, 1)]
-        self.models = {"next": torch.nn.Linear(2, 1)}
+        self.critics, self.models = [torch.nn.Linear(2, 1)], {"next": torch.nn.Linear(2, 1)}
         networks = {"actor": self.actor.layer, "critic": self.critics[0]} | self.models
         self._spoilt = networks[where]
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from kit.fakes import CountingAgent
+from kit.learners import small
 from kit.packets import TIMING
 
 from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaussianActor
@@ -55,9 +56,7 @@ def test_a_worker_that_stands_still_is_seen_and_one_stream_at_a_time_is_followed
 
 
 def agent(**options):
-    torch.manual_seed(0)
-    actor_cls = partial(SquashedGaussianActor, hidden_sizes=(8,))
-    return SACAgent(OBSERVATIONS, ACTIONS, actor_cls=actor_cls, acceleration="off", **options)
+    return small(SACAgent, (OBSERVATIONS, ACTIONS), acceleration="off", **options)
 
 
 def batch(scale=1.0, **beside):

@@ -1,7 +1,5 @@
 """Training from recorded samples, without server and worker."""
 
-from unittest.mock import Mock
-
 import pytest
 from in_threads import ThreadRanks, all_at_once
 from kit.fakes import CountingAgent, ListMemory
@@ -60,7 +58,6 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
     places["options"] = TrainerOptions(resume=resume)
     with offline(recorded, update_model_interval=100) as trainer:
         trainer.run()
-        assert trainer.worker_versions == {}
     assert (trainer.training.total_updates, trainer.training.total_samples) == (200, 17)
     store = PolicyStore(tmp_path / "policies")
     assert store.versions() == [1, 2, 3, 4, 5]  # initially, twice meanwhile, after each epoch
@@ -70,12 +67,9 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     with offline(recorded, epochs=3) as trainer:
         trainer.run()
-        wandb = Mock()
-        monkeypatch.setattr("tmrl_like.trainer.trainer.WandbSink", wandb)
         with pytest.raises(FinishedError):
-            trainer.run_with_wandb()
+            trainer.run()
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
-    assert not wandb.called
 
 
 def test_the_gpu_that_trains_is_noted(tmp_path, recorded, offline, monkeypatch):

@@ -13,11 +13,9 @@ from tmrl_like.types import Receipt
 @pytest.mark.parametrize(
     ("ratio", "start", "updates", "samples", "allowed"),
     [
-        (1.0, 0, 0, 0, False),
         (1.0, 0, 0, 1, True),
         (1.0, 0, 1, 1, False),
         (0.5, 0, 0, 1, False),
-        (0.5, 0, 0, 2, True),
         (4.0, 10, 0, 9, False),
         (4.0, 10, 39, 10, True),
         (4.0, 10, 40, 10, False),

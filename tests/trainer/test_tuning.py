@@ -78,7 +78,6 @@ def test_what_is_asked_for_holds_from_the_next_round_on_with_a_line_and_a_metric
     ("values", "problem"),
     [
         ({"agent.lr": -1.0}, "lr is -1; expected 0 or more"),
-        ({"memory.batch_size": 0}, "batch_size is 0; expected 1 or more"),
         ({"trainer.steps": 2.5}, "steps is 2.5; expected a whole number"),
         (
             {"memory.gamma": 0.5},

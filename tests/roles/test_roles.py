@@ -468,18 +468,6 @@ def test_none_instead_of_a_path_keeps_nothing(inproc_house):
     assert kept_in(cfg.RUN_FOLDER) == {"metrics.jsonl", "run.json"}
 
 
-class Failing(CountingAgent):
-    def train(self, batch):
-        raise ZeroDivisionError("no batch")
-
-
-def test_a_run_says_how_it_failed(inproc_house):
-    inproc_house.start(inproc_house.worker().run)
-    with pytest.raises(ZeroDivisionError):
-        run_briefly(inproc_house.trainer(training={"training_agent_cls": Failing}))
-    assert read_starts(cfg.RUN_FOLDER)[-1].ended == "failed: ZeroDivisionError: no batch"
-
-
 def test_positional_arguments_in_partials_are_refused_with_wandb():
     training = partial(
         TrainingOffline, CountingEnv, memory_cls=ListMemory, training_agent_cls=CountingAgent

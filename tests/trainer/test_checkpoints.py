@@ -60,8 +60,8 @@ def refuse(path, match, error=CheckpointError, **options):
 
 
 class OwnFormat:
-    """A user's own checkpoint format, which pickles the samples of a `ListMemory` and the
-    counters. A test may replace what is called `before` and after (`then`) it is written.
+    """A user's own checkpoint format: the pickled training. A test may replace what is called
+    `before` and after (`then`) it is written.
     """
 
     def __init__(self):
@@ -69,15 +69,11 @@ class OwnFormat:
 
     def dump(self, training, path):
         self.before()
-        state = training.memory.data, training.total_samples, training.total_updates, training.kept
-        write_atomically(path, pickle.dumps(state))
+        write_atomically(path, pickle.dumps(training))
         self.then()
 
     def load(self, path):
-        training = training_of(batch_size=2)
-        state = pickle.loads(path.read_bytes())  # noqa: S301
-        training.memory.data, training.total_samples, training.total_updates, training.kept = state
-        return training
+        return pickle.loads(path.read_bytes())  # noqa: S301
 
     @property
     def functions(self):
@@ -307,32 +303,22 @@ def driven(inproc_house):
     return inproc_house
 
 
-def test_a_trainer_goes_on_from_what_functions_of_the_users_have_written_after_one_has_failed(
+def test_a_trainer_goes_on_from_what_functions_of_the_users_have_written_and_patched(
     inproc_house, tmp_path
 ):
-    def failing_updater(training, training_cls):
-        raise ZeroDivisionError
-
-    own = OwnFormat()
-    options = {"dump_run_instance_fn": own.dump, "load_run_instance_fn": own.load}
-    options["checkpoint_path"] = tmp_path / "mine"
-    first = inproc_house.trainer(**options)
-    first.training.total_updates = 7
-    first.save_checkpoint()
-    first.close()
-    with pytest.raises(ZeroDivisionError):
-        inproc_house.trainer(updater_fn=failing_updater, **options)
-    assert inproc_house.trainer(**options).training.total_updates == 7
-
-
-def test_an_updater_patches_what_was_restored(tmp_path):
     def updater(training, make):
         training.steps += training.total_updates
         return training
 
-    run_before(tmp_path, 1, updates=7)
-    steps = Run(tmp_path / "new", updater=updater).training.steps
-    assert Run(tmp_path, updater=updater).training.steps == steps + 7
+    own = OwnFormat()
+    options = {"dump_run_instance_fn": own.dump, "load_run_instance_fn": own.load}
+    options |= {"checkpoint_path": tmp_path / "mine", "updater_fn": updater}
+    first = inproc_house.trainer(**options)
+    steps = first.training.steps
+    first.training.total_updates = 7
+    first.save_checkpoint()
+    first.close()
+    assert inproc_house.trainer(**options).training.steps == steps + 7
 
 
 @pytest.mark.parametrize(
@@ -363,25 +349,13 @@ def slow_disk(monkeypatch):
 
 
 @pytest.mark.fault("disk", "the trainer's disk is slow", "training does not wait for it")
-def test_training_does_not_wait_for_the_disk(driven, tmp_path, until, slow_disk):
-    trainer = driven.trainer(checkpoint_path=tmp_path, training={"epochs": 5})
-    running = driven.start(trainer.run)
-    # five epochs are made while the first checkpoint is being written
-    until(lambda: trainer.training.total_updates == 100)
-    assert not list(tmp_path.glob("checkpoint-*"))
-    slow_disk.set()
-    running.join()
-    trainer.close()
-    last = driven.trainer(checkpoint_path=tmp_path, training={"epochs": 6}).training
-    assert (last.total_updates, last.epoch, last.agent.steps) == (100, 5, 100)
-
-
-def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(
+def test_training_does_not_wait_for_the_disk_and_closing_waits_for_both(
     driven, tmp_path, until, slow_disk
 ):
     trainer = driven.trainer(checkpoint_path=tmp_path, training={"epochs": 1000})
     running = driven.start(trainer.run)
-    until(lambda: trainer.training.epoch >= 2)
+    until(lambda: trainer.training.epoch >= 2)  # while the first checkpoint is being written
+    assert not list(tmp_path.glob("checkpoint-*"))
     closing = driven.start(trainer.close)
     running.join(0.1)
     assert running.is_alive()  # writing the last checkpoint, which the one before holds up

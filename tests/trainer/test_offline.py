@@ -99,7 +99,7 @@ def test_only_the_time_that_a_trainer_runs_counts(recorded, offline):
         "CUDA out of memory. Tried to allocate 8 bytes",
     ],
 )
-def test_training_without_memory_is_one_line_on_each_system(recorded, offline, words):
+def test_training_without_memory_is_one_line_on_each_system(tmp_path, recorded, offline, words):
     class Agent(CountingAgent):
         def train(self, batch):
             raise RuntimeError(words)
@@ -109,6 +109,7 @@ def test_training_without_memory_is_one_line_on_each_system(recorded, offline, w
         pytest.raises(ShortageError, match=words[:20]),
     ):
         trainer.run()
+    assert read_starts(tmp_path)[-1].ended.startswith("failed: ShortageError: no memory")
 
 
 def test_without_samples_it_does_not_begin(recorded, offline):

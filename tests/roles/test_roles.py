@@ -49,12 +49,6 @@ def bias_of(path):
     return linear_actor().load(path).layer.bias.item()
 
 
-def run_briefly(trainer):
-    """Run a trainer to the end of its epochs; if it has been stopped, this returns at once."""
-    with trainer:
-        trainer.run()
-
-
 # -- from one end to the other ---------------------------------------------------------------------
 
 
@@ -406,16 +400,19 @@ def test_the_policy_with_the_best_test_episodes_is_tagged(inproc_house, tmp_path
 def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_on(
     inproc_house, tmp_path
 ):
-    first, second = (PolicyStore(tmp_path / run / "policies") for run in ("first", "second"))
-    written(first.path(1), linear_actor(bias=100.0), version=1)
-    inproc_house.start(inproc_house.worker().run)
-    parts = {"policies_path": second.folder, "checkpoint_path": tmp_path / "checkpoint"}
-    parts["options"] = TrainerOptions(init_policy=f"{tmp_path / 'first'}@1")
-    for epochs, begins in ((1, 100.0), (2, 120.0)):
-        trainer = inproc_house.trainer(**parts, training={"epochs": epochs})
-        newest = trainer.link.newest_version
-        run_briefly(trainer)
-        assert bias_of(second.path(newest + 1)) == begins
+    def bias_in(trainer):
+        return trainer.training.agent.actor.layer.bias.item()
+
+    store = PolicyStore(tmp_path / "other" / "policies")
+    written(store.path(1), linear_actor(bias=100.0), version=1)
+    options = TrainerOptions(init_policy=f"{tmp_path / 'other'}@1")
+    parts = {"checkpoint_path": tmp_path / "checkpoint", "options": options}
+    with inproc_house.trainer(**parts) as trainer:
+        assert bias_in(trainer) == 100.0
+        publish(trainer, trained=True)
+        trainer.training.total_updates = 1
+        trainer.save_checkpoint()
+    assert bias_in(inproc_house.trainer(**parts)) == 101.0
 
 
 def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(inproc_house, tmp_path):
@@ -463,7 +460,7 @@ def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, in
 def test_none_instead_of_a_path_keeps_nothing(inproc_house):
     worker = inproc_house.worker(model_path_history=None)
     inproc_house.start(worker.run)
-    run_briefly(inproc_house.trainer())
+    inproc_house.trainer().run()
     worker.close()
     assert kept_in(cfg.RUN_FOLDER) == {"metrics.jsonl", "run.json"}
 

@@ -47,20 +47,15 @@ def test_when_one_is_to_stop_all_do_after_the_same_step(which, kind):
     assert [one.total_updates for one in trainings] == [expected] * 2
 
 
-def test_rank_0_shows_the_rounds_and_episodes_of_all():
+def test_rank_0_shows_the_rounds_and_episodes_of_all_and_judges_by_the_batches_of_all(monkeypatch):
+    judged = []
+    monkeypatch.setattr(Diagnosis, "judge", lambda self, record: judged.append(record))
     networks = [Network(delivery("v", 1), delivery("v", 2)), Network(delivery("w", 1))]
-    zero, _ = epochs_of(ThreadRanks.of(2), networks, rounds=1, steps=5)
+    zero, _ = epochs_of(ThreadRanks.of(2), networks, rounds=1, steps=500, **FREE)
     assert {r["worker"] for r in zero.records if r["kind"] == "episode"} == {"v", "w"}
     (record,) = [r for r in zero.records if r["kind"] == "round"]
     assert record["episodes_train"] == 3
     assert repr(record["memory_transitions"]) == repr(5 + 2)
-
-
-def test_the_diagnosis_counts_the_batches_of_all(monkeypatch):
-    judged = []
-    monkeypatch.setattr(Diagnosis, "judge", lambda self, record: judged.append(record))
-    networks = [coming("v", [1]), coming("w", [1])]
-    epochs_of(ThreadRanks.of(2), networks, rounds=1, steps=500, **FREE)
     assert [record["batch_size"] for record in judged] == [2 * 4, 2 * 4]
 
 

@@ -103,19 +103,6 @@ def test_all_enter_lockstep_after_the_same_step_if_its_worker_comes_during_train
     assert networks[0].trained == [10]
 
 
-@pytest.mark.parametrize(("size", "waits_s"), [(1, 0.1), (2, 0.02)])
-def test_trainers_without_samples_do_not_spin(size, waits_s):
-    class Noted(Network):
-        def retrieve(self, timeout_s=0.0):
-            waits.append(timeout_s)
-            return super().retrieve(timeout_s)
-
-    waits = []
-    networks = [Noted() for _ in range(size)]
-    epochs_of(ThreadRanks.of(size), networks, lambda one: len(waits) > 5)
-    assert set(waits) == {waits_s}
-
-
 # -- checkpoints -----------------------------------------------------------------------------------
 
 

@@ -130,6 +130,9 @@ EPISODES = [(e, s) for e in (1, 2) for s in range(5)]
     "an environment raises",
     "the episode ends, the environment is built again, no transition crosses it",
 )
+@pytest.mark.fault(
+    "robots", "an environment hangs", "it is left and built again; nothing is lost or doubled"
+)
 @pytest.mark.parametrize(
     ("how", "told"),
     [("hang", "{}() has not come back for 0.4 s"), ("fail", "ConnectionError: no answer (")],

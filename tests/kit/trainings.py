@@ -45,7 +45,7 @@ class Ticking(Standing):
         return self.now
 
 
-def delivery(worker, entry, length=2, session=1, resets=True, n=3):
+def delivery(worker, entry, length=2, resets=True, n=3):
     """Return the delivery of `n` samples, the first of a reset, and an episode's report."""
     samples = [
         Sample(
@@ -54,9 +54,7 @@ def delivery(worker, entry, length=2, session=1, resets=True, n=3):
         for k in range(n)
     ]
     episode = EpisodeStats(worker, False, 1.0, 2, True, False, 0.0, 0)
-    return Delivery(
-        Buffer(samples, f"{worker}/{session}/1/0"), (episode,), Receipt(worker, session, entry)
-    )
+    return Delivery(Buffer(samples, f"{worker}/1/1/0"), (episode,), Receipt(worker, 1, entry))
 
 
 class OfOneShape(ListMemory):

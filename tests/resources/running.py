@@ -66,13 +66,6 @@ def wait_for_more(rig, samples=100):
     until(lambda: sum(rig.appended().values()) > wanted, "the worker appends")
 
 
-def run_in_processes(code, folder, monkeypatch):
-    """Make each Python process started from now on run this code first."""
-    (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(code)
-    monkeypatch.syspath_prepend(folder / "site")
-
-
 def assert_all_arrives_once(rig, trainer, workers):
     """Kill the trainer and the workers; check that the next trainer gets all that they appended,
     once.

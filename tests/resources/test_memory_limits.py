@@ -14,7 +14,6 @@ from running import (
     driving,
     limit_memory,
     rig_in,
-    run_in_processes,
     said,
 )
 
@@ -101,7 +100,8 @@ Outbox.pump = short
 )
 def test_a_link_that_ends_for_want_of_memory_is_followed_by_another(tmp_path, monkeypatch, caplog):
     flag = tmp_path / "short"
-    run_in_processes(SHORT_OF_MEMORY.format(flag=str(flag)), tmp_path, monkeypatch)
+    (tmp_path / "sitecustomize.py").write_text(SHORT_OF_MEMORY.format(flag=str(flag)))
+    monkeypatch.syspath_prepend(tmp_path)  # each Python process begins with it
     with driving(tmp_path) as (rig, _, trainer, worker):
         first = worker.link.process
         flag.touch()

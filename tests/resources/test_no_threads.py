@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import logging
 import math
 import os
 import signal
@@ -92,8 +91,7 @@ def test_a_part_has_all_its_threads_or_does_not_start(tmp_path, threads, part, m
     "no thread can be started while parts run",
     "none is needed: samples, policies and checkpoints go on",
 )
-def test_parts_that_run_need_no_further_thread(tmp_path, threads, caplog):
-    caplog.set_level(logging.INFO)
+def test_parts_that_run_need_no_further_thread(tmp_path, threads):
     with rig_in(tmp_path) as rig:
         rig.server()
         trainer = rig.trainer(checkpoint_path=rig.place.checkpoint)
@@ -103,12 +101,6 @@ def test_parts_that_run_need_no_further_thread(tmp_path, threads, caplog):
         wait_for_checkpoint(rig.place)
         assert_settled(rig, trainer)
     assert not threads.refused
-    writers = {
-        record.threadName
-        for record in caplog.records
-        if record.message.startswith("checkpoint written")
-    }
-    assert writers == {"tmrl-checkpoint_0"}  # so training does not wait for the disk
 
 
 @pytest.mark.fault(

@@ -15,7 +15,6 @@ from tmrl_like.transport import TransportOptions
 ENV = partial(CountingEnv, step_s=0.002)
 # so that no packet holds only a reset, which would be cast
 SOON = OutboxOptions(max_age_s=0.0, min_samples=2)
-EPOCHS = {"epochs": float("inf"), "rounds": 1, "steps": 20, "max_training_steps_per_env_step": 0.5}
 
 
 def in_float64(act, obs, rew, terminated, truncated, info):
@@ -39,7 +38,7 @@ class Memory(ReplayMemory):
 )
 def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(inproc_house, until, caplog):
     server = inproc_house.server(limits=TransportOptions(silent_after_s=0.5))
-    trainer = inproc_house.trainer(Memory, EPOCHS)
+    trainer = inproc_house.trainer(Memory, {"epochs": float("inf")})
     training = trainer.training
     inproc_house.start(trainer.run)
     good = inproc_house.worker(ENV, name="good", outbox=SOON)

@@ -15,7 +15,7 @@ from link_proxy import LinkProxy
 from tmrl_like.base.files import link_atomically
 from tmrl_like.base.functional import partial
 from tmrl_like.config import config_constants as cfg
-from tmrl_like.config.paths import RunPaths
+from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import (
@@ -47,12 +47,6 @@ def retrieve(trainer, n):
 
 def bias_of(path):
     return linear_actor().load(path).layer.bias.item()
-
-
-def run_briefly(trainer):
-    """Run a trainer to the end of its epochs; if it has been stopped, this returns at once."""
-    with trainer:
-        trainer.run()
 
 
 # -- from one end to the other ---------------------------------------------------------------------
@@ -112,36 +106,6 @@ def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loo
     assert is_gapless(samples)
 
 
-@pytest.mark.fault(
-    "robots", "an environment hangs", "it is left and built again; nothing is lost or doubled"
-)
-def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(
-    inproc_house,
-):
-    trainer = inproc_house.trainer()
-    hangs_at = iter((15, 0))
-    worker = inproc_house.worker(
-        lambda: CountingEnv(hang_at=next(hangs_at), hang_s=3600), hang_timeout_s=0.2
-    )
-    inproc_house.start(worker.run, nb_episodes=4)
-    found = take(trainer, lambda found: len(found.episodes) == 4)
-    assert [e.steps for e in found.episodes] == [10, 4, 10, 10]
-    assert [bool(e.fault) for e in found.episodes] == [False, True, False, False]
-    before, after = found.streams.values()
-    assert (len(before), len(after)) == (11 + 5, 11 + 11)
-    assert is_gapless(before)
-    assert is_gapless(after)
-
-
-def test_the_compressor_runs_before_sending():
-    def compress(act, obs, rew, terminated, truncated, info):
-        return None, obs[1:], rew, terminated, truncated, {"k": 1}
-
-    with alone(sample_compressor=compress) as worker:
-        _, samples = collect(worker)
-    assert (samples[2].act, samples[2].obs.tolist(), samples[2].info) == (None, [3.0], {"k": 1})
-
-
 def with_done(act, obs, rew, done, info):
     """Take a sample of the older form."""
 
@@ -189,11 +153,10 @@ def actions_in(samples):
     ("options", "returns"),
     [
         ({"test_episode_interval": 3}, [10, -10, -10, -10, 10, -10]),
-        ({}, [-10] * 4),
         ({"test_episode_interval": 3, "expert": True}, [-10] * 4),
         ({"test_episode_interval": 3, "initial_steps": 40}, [10, -10, -10, -10, 10, -10]),
     ],
-    ids=["at an interval", "none", "an expert", "in lockstep, until it waits"],
+    ids=["at an interval", "an expert", "in lockstep, until it waits"],
 )
 def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(
     inproc_house, options, returns
@@ -382,29 +345,23 @@ def test_a_worker_whose_weights_are_damaged_starts_without_them(
     until(path.exists)
 
 
-def test_a_pinned_worker_drives_its_version_whatever_is_published(inproc_house, tmp_path, until):
+def test_a_pinned_worker_drives_its_version_whatever_is_published_and_its_tests_count_for_none(
+    inproc_house, tmp_path, until
+):
     trainer = inproc_house.trainer()
     pinned = written(tmp_path / "pinned", linear_actor(bias=0.5), version=7)
     worker = inproc_house.worker(policy=pinned, wait_for_policy=True, max_policy_age_s=1e-9)
-    inproc_house.start(worker.run)
+    inproc_house.start(worker.run, test_episode_interval=1)
     for _ in range(3):
         publish(trainer)
-        samples = retrieve(trainer, 10)
-        assert {sample.info.timing.policy_version for sample in samples} == {7}
-        (action,) = actions_in(samples)
+        found = take(trainer, lambda found: len(found.episodes) >= 4)
+        assert {sample.info.timing.policy_version for sample in found.samples} == {7}
+        (action,) = actions_in(found.samples)
         assert action == pytest.approx(np.tanh(0.5))
+        driven = {(stats.test, stats.policy_version) for stats in found.episodes}
+        assert driven == {(True, 0), (False, 7)}
     until(lambda: trainer.worker_versions == {worker.name: 7})
     assert trainer.link.fleet()["policy_lag_versions"] == 0
-
-
-def test_tests_of_a_pinned_policy_do_not_count_for_the_trainers_version_of_its_number(
-    inproc_house, tmp_path
-):
-    pinned = written(tmp_path / "pinned", linear_actor(bias=0.5), version=7)
-    trainer, worker = inproc_house.trainer(), inproc_house.worker(policy=pinned)
-    inproc_house.start(worker.run, test_episode_interval=1)
-    episodes = take(trainer, lambda taken: len(taken.episodes) >= 4).episodes
-    assert {(stats.test, stats.policy_version) for stats in episodes} == {(True, 0), (False, 7)}
     with alone(policy=pinned) as worker:
         assert worker.run_episode().policy_version == 7
 
@@ -443,16 +400,19 @@ def test_the_policy_with_the_best_test_episodes_is_tagged(inproc_house, tmp_path
 def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_on(
     inproc_house, tmp_path
 ):
-    first, second = (PolicyStore(tmp_path / run / "policies") for run in ("first", "second"))
-    written(first.path(1), linear_actor(bias=100.0), version=1)
-    inproc_house.start(inproc_house.worker().run)
-    parts = {"policies_path": second.folder, "checkpoint_path": tmp_path / "checkpoint"}
-    parts["options"] = TrainerOptions(init_policy=f"{tmp_path / 'first'}@1")
-    for epochs, begins in ((1, 100.0), (2, 120.0)):
-        trainer = inproc_house.trainer(**parts, training={"epochs": epochs})
-        newest = trainer.link.newest_version
-        run_briefly(trainer)
-        assert bias_of(second.path(newest + 1)) == begins
+    def bias_in(trainer):
+        return trainer.training.agent.actor.layer.bias.item()
+
+    store = PolicyStore(tmp_path / "other" / "policies")
+    written(store.path(1), linear_actor(bias=100.0), version=1)
+    options = TrainerOptions(init_policy=f"{tmp_path / 'other'}@1")
+    parts = {"checkpoint_path": tmp_path / "checkpoint", "options": options}
+    with inproc_house.trainer(**parts) as trainer:
+        assert bias_in(trainer) == 100.0
+        publish(trainer, trained=True)
+        trainer.training.total_updates = 1
+        trainer.save_checkpoint()
+    assert bias_in(inproc_house.trainer(**parts)) == 101.0
 
 
 def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(inproc_house, tmp_path):
@@ -471,19 +431,16 @@ def kept_in(folder):
 
 
 def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, inproc_house, until):
-    run = "second"
-    monkeypatch.setattr(cfg, "RUN_NAME", run, raising=False)
+    monkeypatch.setattr(cfg, "RUN_NAME", "second", raising=False)
     monkeypatch.setattr(cfg, "MODEL_HISTORY", 1, raising=False)
-    training = partial(
-        TrainingOffline, CountingEnv, ListMemory, CountingAgent, epochs=1, rounds=1, steps=10
-    )
-    paths = RunPaths(run, cfg.DATA_FOLDER)
+    paths = RunPaths("second", cfg.DATA_FOLDER)
     where = {"server_port": inproc_house.server().address[1], "transport": "inproc"}
     with RolloutWorker(CountingEnv, LinearActor, **where) as worker:
-        with pytest.raises(ConfigError, match=rf"the run {run} is in use by process \d+ \("):
+        with pytest.raises(ConfigError, match=r"the run second is in use by process \d+ \("):
             use_run(paths, "run", alone=True).__enter__()
         inproc_house.start(worker.run)
-        with Trainer(training, sinks=[], **where) as trainer:
+        kept = dict.fromkeys(("model_path", "checkpoint_path", "policies_path"), RunPath.OF_RUN)
+        with inproc_house.trainer(**kept) as trainer:
             trainer.run()
             until(cfg.MODEL_PATH_WORKER.is_file)
             until(lambda: list(cfg.MODEL_PATH_SAVE_HISTORY.parent.glob("policy_*.safetensors")))
@@ -492,7 +449,7 @@ def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, in
         "weights/worker.safetensors",
         "policies/1.safetensors",
         "metrics.jsonl",
-    } < kept_in(cfg.DATA_FOLDER / "runs" / run)
+    } < kept_in(cfg.DATA_FOLDER / "runs" / "second")
     assert (cfg.CHECKPOINT_PATH / "checkpoint-1").is_file()
     (start,) = read_starts(cfg.RUN_FOLDER)
     assert (start.task, start.ended) == ("CountingEnv", "done")
@@ -503,21 +460,9 @@ def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, in
 def test_none_instead_of_a_path_keeps_nothing(inproc_house):
     worker = inproc_house.worker(model_path_history=None)
     inproc_house.start(worker.run)
-    run_briefly(inproc_house.trainer())
+    inproc_house.trainer().run()
     worker.close()
     assert kept_in(cfg.RUN_FOLDER) == {"metrics.jsonl", "run.json"}
-
-
-class Failing(CountingAgent):
-    def train(self, batch):
-        raise ZeroDivisionError("no batch")
-
-
-def test_a_run_says_how_it_failed(inproc_house):
-    inproc_house.start(inproc_house.worker().run)
-    with pytest.raises(ZeroDivisionError):
-        run_briefly(inproc_house.trainer(training={"training_agent_cls": Failing}))
-    assert read_starts(cfg.RUN_FOLDER)[-1].ended == "failed: ZeroDivisionError: no batch"
 
 
 def test_positional_arguments_in_partials_are_refused_with_wandb():

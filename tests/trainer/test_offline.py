@@ -1,7 +1,5 @@
 """Training from recorded samples, without server and worker."""
 
-from unittest.mock import Mock
-
 import pytest
 from in_threads import ThreadRanks, all_at_once
 from kit.fakes import CountingAgent, ListMemory
@@ -60,7 +58,6 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
     places["options"] = TrainerOptions(resume=resume)
     with offline(recorded, update_model_interval=100) as trainer:
         trainer.run()
-        assert trainer.worker_versions == {}
     assert (trainer.training.total_updates, trainer.training.total_samples) == (200, 17)
     store = PolicyStore(tmp_path / "policies")
     assert store.versions() == [1, 2, 3, 4, 5]  # initially, twice meanwhile, after each epoch
@@ -70,12 +67,9 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     with offline(recorded, epochs=3) as trainer:
         trainer.run()
-        wandb = Mock()
-        monkeypatch.setattr("tmrl_like.trainer.trainer.WandbSink", wandb)
         with pytest.raises(FinishedError):
-            trainer.run_with_wandb()
+            trainer.run()
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
-    assert not wandb.called
 
 
 def test_the_gpu_that_trains_is_noted(tmp_path, recorded, offline, monkeypatch):
@@ -105,7 +99,7 @@ def test_only_the_time_that_a_trainer_runs_counts(recorded, offline):
         "CUDA out of memory. Tried to allocate 8 bytes",
     ],
 )
-def test_training_without_memory_is_one_line_on_each_system(recorded, offline, words):
+def test_training_without_memory_is_one_line_on_each_system(tmp_path, recorded, offline, words):
     class Agent(CountingAgent):
         def train(self, batch):
             raise RuntimeError(words)
@@ -115,6 +109,7 @@ def test_training_without_memory_is_one_line_on_each_system(recorded, offline, w
         pytest.raises(ShortageError, match=words[:20]),
     ):
         trainer.run()
+    assert read_starts(tmp_path)[-1].ended.startswith("failed: ShortageError: no memory")
 
 
 def test_without_samples_it_does_not_begin(recorded, offline):

@@ -7,6 +7,7 @@ from house import linear_actor
 from kit.executors import AtOnce, Beside
 from kit.failing import failing
 
+from tmrl_like.base.functional import partial
 from tmrl_like.policies.policy_file import describe, read_card
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.policies.weights import copied
@@ -21,7 +22,8 @@ def publication(version, bias=0.0):
 class Kept:
     """A saver whose training steps, clock and thread are the test's."""
 
-    def __init__(self, folder, monkeypatch, beside, waiting_bytes=32 << 20, **options):
+    def __init__(self, folder, monkeypatch, beside=None, waiting_bytes=32 << 20, **options):
+        beside = beside or AtOnce()
         self.steps, self.now = 0, 100.0
         monkeypatch.setattr("tmrl_like.trainer.saver.time.monotonic", lambda: self.now)
         monkeypatch.setattr("tmrl_like.trainer.saver.thread_beside", lambda name: beside)
@@ -40,7 +42,7 @@ class Kept:
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    return lambda beside=None, **options: Kept(tmp_path, monkeypatch, beside or AtOnce(), **options)
+    return partial(Kept, tmp_path, monkeypatch)
 
 
 def test_each_version_that_is_finite_is_kept_and_the_newest_under_its_own_name(kept, tmp_path):

@@ -22,12 +22,10 @@ from tmrl_like.base.files import disk
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
 from tmrl_like.trainer.checkpoint_file import FORMAT, Head, read_newest, remove_checkpoints
-from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.snapshot import (
     load_checkpoint,
     load_object_state,
     object_state,
-    share,
     take_snapshot,
 )
 
@@ -83,11 +81,9 @@ def test_agent_counters_and_returns_are_restored_and_the_memory_stays_as_it_is(t
     one = training()
     take(one)
     train(one)
-    one.epoch, one.round, one.pacer.recorded_samples, one.pacer.unpaced_steps = 3, 2, 5, 1
-    one.elapsed_s, one.kept.version = 600.0, 3
-    one.diagnosis.add(episode(return_=float(k)) for k in range(20))
+    one.pacer.recorded_samples, one.pacer.unpaced_steps = 5, 1
     one.diagnosis.returns.begin(50_000)
-    assert one.diagnosis.returns.have_risen()
+    one.diagnosis.add([episode()])
     returns = copy.deepcopy(vars(one.diagnosis.returns))
     snapshot = take_snapshot(one, "run", unstored_samples=3)
     train(one)  # does not change the snapshot
@@ -96,13 +92,11 @@ def test_agent_counters_and_returns_are_restored_and_the_memory_stays_as_it_is(t
     two = training()
     take(two, 4)
     head = load_checkpoint(two, tmp_path)
-    assert (head.run, head.number, head.training_steps, head.epoch) == ("run", 1, 1, 3)
+    assert (head.run, head.number, head.training_steps) == ("run", 1, 1)
     assert float(two.agent.get_actor().state_dict()["layer.bias"]) == 1.0
-    assert (steps_of(two), two.total_samples, two.kept.version) == ((1, 1), 7, 3)
-    assert (two.epoch, two.round) == (3, 2)
+    assert (steps_of(two), two.total_samples) == ((1, 1), 7)
     assert two.pacer.state_dict() == one.pacer.state_dict()
     assert vars(two.diagnosis.returns) == returns
-    assert two.elapsed_s == pytest.approx(600.0, abs=60.0)
     assert len(two.memory.data) == 4
 
 
@@ -140,59 +134,32 @@ class Mean(NamedTuple):
     count: int
 
 
-FIRST = {
-    "gamma": np.float64(0.98),
-    "phase": Phase.FIRST,
-    "kind": Kind.WARM,
-    "rates": {Phase.LAST: np.float32(0.5)},
-    "device_name": np.str_("arm"),
-}
-LAST = {
-    "gamma": np.float64(0.5),
-    "phase": Phase.LAST,
-    "kind": Kind.COLD,
-    "rates": {Phase.FIRST: np.float32(0.25)},
-    "device_name": np.str_("leg"),
-}
-
-
 class Scheduled(CountingAgent):
     """An agent with values of classes that derive from those of plain values."""
 
-    tunable = ("gamma",)
+    phase, kind, rates, device_name = Phase.FIRST, Kind.WARM, None, ""
 
     def __init__(self, **options):
         super().__init__(**options)
-        vars(self).update(FIRST)
         self.optimizer = torch.optim.SGD(self.actor.parameters(), lr=np.float64(0.25))
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: np.interp(step, [0, 10], [1.0, 0.0])
-        )
 
 
-class SecondOfTwo(Alone):
-    """Ranks whose first one is where the second is."""
-
-    size, rank = 2, 1
-
-    def broadcast(self, data):
-        return data
-
-
-def test_values_of_derived_classes_are_restored_from_checkpoints_and_from_the_first_rank(tmp_path):
+def test_values_of_derived_classes_are_restored(tmp_path):
     make = partial(training, agent_cls=Scheduled, max_training_steps_per_env_step=np.float64(2.0))
     one, two = make(), make()
-    vars(one.agent).update(LAST)
-    one.agent.optimizer.param_groups[0]["lr"] = np.float64(0.125)
-    one.agent.scheduler.mean = Mean(np.float64(0.5), np.int64(3))
+    last = {
+        "phase": Phase.LAST,
+        "kind": Kind.COLD,
+        "rates": {Phase.FIRST: np.float32(0.25)},
+        "device_name": np.str_("leg"),
+    }
+    vars(one.agent).update(last)
+    one.agent.optimizer.param_groups[0]["lr"] = np.float32(0.125)
     take_snapshot(one).write(tmp_path)
     load_checkpoint(two, tmp_path)
-    assert vars(two.agent).items() >= LAST.items()
+    assert vars(two.agent).items() >= last.items()
     assert (two.agent.phase.name, two.agent.kind.name) == ("LAST", "COLD")
     assert two.agent.optimizer.param_groups[0]["lr"] == 0.125
-    assert two.agent.scheduler.mean == (0.5, 3)
-    share(two, SecondOfTwo())
-    assert vars(two.agent).items() >= LAST.items()
 
 
 class Part:
@@ -239,8 +206,8 @@ class Named(enum.Enum):
 @pytest.mark.parametrize(
     "state",
     [
-        *(Named.ONLY, {Named.ONLY: 1}, {Named.ONLY}, Path("there"), np.datetime64("2020-01-01")),
-        *(np.longdouble(1), np.array([None]), np.ones(2, np.longdouble), lambda: 0),
+        *(Named.ONLY, {Named.ONLY: 1}, Path("there")),
+        *(np.longdouble(1), np.array([None]), lambda: 0),
     ],
     ids=lambda state: type(state).__name__,
 )
@@ -272,10 +239,7 @@ def restored(saved, current):
             for saved, current in (
                 ([torch.tensor(1.0)] * 2, []),
                 ((1.0,), (3.0, 2.0, 1.0)),
-                ([0.5], [None]),
                 (Mean(0.5, 3), Mean(0.0, 0)),
-                ([Mean(0.5, 3)], [Mean(0.0, 0)]),
-                (torch.Size([3, 4]), torch.Size([2, 4])),
                 (defaultdict(int, a=2), defaultdict(int)),
                 (OrderedDict(b=1.0, a=2.0), OrderedDict(a=0.0, b=0.0)),
                 ([np.float64(0.5)], [0.0]),
@@ -335,21 +299,21 @@ def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path):
 @pytest.mark.fault(
     "disk", "a checkpoint is damaged", "the one before is taken, and one line says so"
 )
-@pytest.mark.parametrize("damaged", [b"", b"{}\n", b"PK\3\4 of somebody else\n"])
-def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(tmp_path, caplog, damaged):
+def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(tmp_path, caplog):
     """tests/power/test_damage.py damages every byte."""
     saved(tmp_path, times=3)
     (tmp_path / "checkpoint-of-mine").touch()
-    (tmp_path / "checkpoint-3").write_bytes(damaged)
+    (tmp_path / "checkpoint-3").write_bytes(b"{}\n")
     before = names_in(tmp_path)
     assert read_newest(tmp_path).head.number == 2
     assert names_in(tmp_path) == before  # another process may own the folder
-    two = loaded(tmp_path)
-    assert (steps_of(two), two.total_samples) == ((2, 2), 20)
+    take_snapshot(loaded(tmp_path)).write(tmp_path)
     assert ["going on from checkpoint 2" in line for line in caplog.messages] == [True] * 2
-    take_snapshot(two).write(tmp_path)
     kept = {"checkpoint-2", "checkpoint-3"}
     assert names_in(tmp_path) == kept | {"damaged-checkpoint-3", "checkpoint-of-mine"}
+    for name in kept:
+        (tmp_path / name).write_bytes(b"")
+    refuse(tmp_path, "checkpoint 3 in .* is damaged .* there is no other one: move the folder away")
 
 
 def test_a_checkpoint_of_another_format_is_one_clear_line_and_can_be_given_up(tmp_path):

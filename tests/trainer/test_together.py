@@ -47,20 +47,15 @@ def test_when_one_is_to_stop_all_do_after_the_same_step(which, kind):
     assert [one.total_updates for one in trainings] == [expected] * 2
 
 
-def test_rank_0_shows_the_rounds_and_episodes_of_all():
+def test_rank_0_shows_the_rounds_and_episodes_of_all_and_judges_by_the_batches_of_all(monkeypatch):
+    judged = []
+    monkeypatch.setattr(Diagnosis, "judge", lambda self, record: judged.append(record))
     networks = [Network(delivery("v", 1), delivery("v", 2)), Network(delivery("w", 1))]
-    zero, _ = epochs_of(ThreadRanks.of(2), networks, rounds=1, steps=5)
+    zero, _ = epochs_of(ThreadRanks.of(2), networks, rounds=1, steps=500, **FREE)
     assert {r["worker"] for r in zero.records if r["kind"] == "episode"} == {"v", "w"}
     (record,) = [r for r in zero.records if r["kind"] == "round"]
     assert record["episodes_train"] == 3
     assert repr(record["memory_transitions"]) == repr(5 + 2)
-
-
-def test_the_diagnosis_counts_the_batches_of_all(monkeypatch):
-    judged = []
-    monkeypatch.setattr(Diagnosis, "judge", lambda self, record: judged.append(record))
-    networks = [coming("v", [1]), coming("w", [1])]
-    epochs_of(ThreadRanks.of(2), networks, rounds=1, steps=500, **FREE)
     assert [record["batch_size"] for record in judged] == [2 * 4, 2 * 4]
 
 
@@ -106,19 +101,6 @@ def test_all_enter_lockstep_after_the_same_step_if_its_worker_comes_during_train
     assert one.pacer.state_dict() == other.pacer.state_dict()
     assert one.pacer.tasked_steps > 0
     assert networks[0].trained == [10]
-
-
-@pytest.mark.parametrize(("size", "waits_s"), [(1, 0.1), (2, 0.02)])
-def test_trainers_without_samples_do_not_spin(size, waits_s):
-    class Noted(Network):
-        def retrieve(self, timeout_s=0.0):
-            waits.append(timeout_s)
-            return super().retrieve(timeout_s)
-
-    waits = []
-    networks = [Noted() for _ in range(size)]
-    epochs_of(ThreadRanks.of(size), networks, lambda one: len(waits) > 5)
-    assert set(waits) == {waits_s}
 
 
 # -- checkpoints -----------------------------------------------------------------------------------

@@ -42,6 +42,12 @@ MISTAKES = {
     ),
     "a key for no experiment": Mistake("keys list --server.port 3", "`keys` reads no experiment"),
     # -- keys and values of the experiment
+    "a key without a value": Mistake(
+        "config TINY --server.port --seed 1", "command line: --server.port needs a value"
+    ),
+    "a key below a value": Mistake(
+        "config TINY --seed 1 --seed.x 2", "--seed.x: seed is 1, which has no keys"
+    ),
     "all addresses as a host": Mistake(
         "worker TINY --server.host 0.0.0.0",
         "server.host is 0.0.0.0, all addresses of a machine, which nobody",

@@ -85,6 +85,9 @@ MISTAKES = {
     "a home that cannot be written to": Mistake(
         "server TINY", "cannot write keys to", 1, "home_is_a_file"
     ),
+    "keys without a home": Mistake(
+        "keys invite arm", "; name a folder that this user may write to", given="home_is_a_file"
+    ),
     "a run without a home": Mistake(
         "trainer TINY --trainer.checkpoint false --server.keys_dir keys",
         "cannot write: Not a directory",
@@ -173,10 +176,6 @@ MISTAKES = {
     ),
     "no end": Mistake(
         "check TINY --delay-steps 0 --env.returns no_end",
-        "step 2: terminated is None; expected True or False",
-    ),
-    "no end, in a list": Mistake(
-        "check TINY --delay-steps 0 --env=tiny.ListEnv --env.returns no_end",
         "step 2: terminated is None; expected True or False",
     ),
     "no info": Mistake(

@@ -2,6 +2,7 @@
 
 import os
 import re
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -100,20 +101,14 @@ def test_a_damaged_policy_hides_no_run(typed, store):
 
 
 def test_the_runs_that_are_named_are_drawn_in_a_picture(typed, tmp_path, monkeypatch):
-    drawn = []
-
-    def note(picture, runs):
-        drawn.extend(runs)
-        return True
-
     folders = [trained("a"), trained("b")]
     trained("other")
     picture = tmp_path / "new" / "returns.png"
     assert f"picture: {picture}" in typed("runs a", folders[1], "--out", picture).out
     assert picture.read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr("tmrl_like.cli.runs.plot_returns", note)
+    monkeypatch.setattr("tmrl_like.cli.runs.plot_returns", plot := Mock())
     typed("runs --plot a", folders[1])
-    assert drawn == folders
+    assert plot.call_args.args[1] == folders
 
 
 def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interval(typed, store):

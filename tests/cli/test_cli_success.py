@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from cli_commands import TINY
-from gymnasium.spaces import Dict, Tuple
+from gymnasium.spaces import Tuple
 from kit.refusals import one_line
 from pictured import Lamp
 
@@ -140,10 +140,6 @@ def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line(tm
     with pytest.raises(ConfigError, match="looks at pictures, uint8"):  # nothing is made for it
         SuccessModel(str(file), space)
     write_success_model(file, spec, weights)
-    for other in (space[0], space[1], Tuple([space[1]]), Dict({"1": space[1]})):
+    for other in (space[1], Tuple([space[0], space[0]])):
         with one_line(r"looks at pictures, uint8 \[16, 16, 3\], in obs\[1\]$"):
             SuccessModel(str(file), other)
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(PolicyError, match="is damaged"):
-        SuccessModel(str(file), space)

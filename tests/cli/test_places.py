@@ -1,9 +1,9 @@
 """The first argument of a command: what it may name."""
 
-import contextlib
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from cli_commands import TINY
@@ -112,15 +112,8 @@ def test_a_name_that_cannot_be_looked_up_is_one_line(command, refused):
 
 
 def test_a_worker_drives_the_version_behind_the_at(refused, store, monkeypatch):
-    given = {}
-
-    @contextlib.contextmanager
-    def note(experiment, **more):
-        given.update(more)
-        raise ConfigError("enough")
-        yield
-
-    monkeypatch.setattr("tmrl_like.experiment.Experiment.make_worker", note)
+    make = Mock(side_effect=ConfigError("enough"))
+    monkeypatch.setattr("tmrl_like.experiment.Experiment.make_worker", make)
     for typed, policy in ((f"{TINY}@2", store.path(2)), (TINY, None)):
         refused("worker", typed)
-        assert given["policy"] == policy
+        assert make.call_args.kwargs["policy"] == policy

@@ -61,9 +61,6 @@ MISTAKES = {
         "trainer TINY --trainer.device cuda:99",
         "device is 'cuda:99'; torch has no such device on",
     ),
-    "an extra that is missing": Mistake(
-        "test ROBOT --untrained", "pip install 'tmrl_like[mujoco]'", given="without_mujoco"
-    ),
     "a transport that is missing": Mistake(
         "server TINY --server.transport tlspyo", "pip install tlspyo", given="without_tlspyo"
     ),
@@ -84,9 +81,6 @@ MISTAKES = {
     # -- the machine
     "a home that cannot be written to": Mistake(
         "server TINY", "cannot write keys to", 1, "home_is_a_file"
-    ),
-    "keys without a home": Mistake(
-        "keys invite arm", "; name a folder that this user may write to", given="home_is_a_file"
     ),
     "a run without a home": Mistake(
         "trainer TINY --trainer.checkpoint false --server.keys_dir keys",

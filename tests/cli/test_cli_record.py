@@ -1,6 +1,7 @@
 """`tmrl-like record` makes data sets and laps."""
 
 import errno
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -79,14 +80,8 @@ def test_what_cannot_be_recorded_or_written_is_refused_before_the_first_step(
 
 
 def test_a_disk_that_gets_full_keeps_the_episodes_before(tmp_path, refused, monkeypatch):
-    data_set, write, written = tmp_path / "data", disk.write, []
-
-    def full_after_two(file, data):
-        written.append(file)
-        if len(written) > 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(file, data)
-
+    data_set, writes = tmp_path / "data", itertools.count()
+    full_after_two = failing(errno.ENOSPC, disk.write, lambda *_: next(writes) >= 2)
     monkeypatch.setattr(disk, "write", full_after_two)
     said = refused("record TINY --random --episodes 6 --out", data_set)
     kept = sum(map(len, read_data_set(data_set)))

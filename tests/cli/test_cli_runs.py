@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from cli_commands import TINY
+from cli_commands import TINY, summary_of
 from tiny import actor_that_presses
 
 from tmrl_like.cli.test import confidence_interval
@@ -121,7 +121,7 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
     ):
         out = typed("test", place, ONE, 3).out
         assert str(store.path(policy)) in out
-        (row,) = [line.split() for line in out.splitlines() if "±" in line and "mean" not in line]
+        row = summary_of(out)
         assert row[-2] == shares
         low, high = re.search(r"95 % confidence: (\S+) to (\S+);", out).groups()
         assert float(low) <= float(row[1]) <= float(high)

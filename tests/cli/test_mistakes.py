@@ -72,11 +72,6 @@ def init_without_cd(typed):
 
 
 @pytest.fixture
-def without_mujoco(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mujoco", None)
-
-
-@pytest.fixture
 def without_tlspyo(monkeypatch):
     for name in [name for name in sys.modules if "tlspyo" in name]:
         monkeypatch.delitem(sys.modules, name)
@@ -139,7 +134,7 @@ def test_the_version_is_printed(typed):
     assert typed("--version").out.startswith("tmrl_like ")
 
 
-def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
+def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
     here, there = ("--keys-dir", tmp_path / "here"), ("--keys-dir", tmp_path / "there")
     invited = typed("keys invite robot1 --role both", *here)
     assert "keys join" in invited.err
@@ -154,6 +149,9 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
     assert listed.out.startswith("this machine connects as arm; ")
     assert listed.err == ""
     assert "no keys in " in typed("keys list", "--keys-dir", tmp_path / "nowhere").out
+    (tmp_path / "file").touch()
+    folder = ("--keys-dir", tmp_path / "file" / "keys")
+    assert "cannot write keys to " in refused("keys join", invited.out.strip(), *folder)
     typed("keys revoke robot1", *here)
     assert "robot1                 " not in typed("keys list", *here).out
     typed("keys revoke local", *here)

@@ -1,5 +1,4 @@
 import importlib.metadata
-import io
 import os
 import shutil
 import socket
@@ -158,15 +157,8 @@ def test_a_check_that_hangs_holds_up_no_other(look, monkeypatch):
             thread.join()
 
 
-class Left(io.StringIO):
-    """A standard output whose reader has left."""
-
-    def write(self, text):
-        raise BrokenPipeError
-
-
 def test_a_reader_who_has_left_ends_it_without_a_traceback(command_line, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdout", Left())
+    monkeypatch.setattr(sys, "stdout", Mock(**{"write.side_effect": BrokenPipeError}))
     monkeypatch.setattr(threading, "excepthook", lambda failed: print(failed, file=sys.stderr))
     assert command_line("doctor") == 1
     assert capsys.readouterr().err == ""

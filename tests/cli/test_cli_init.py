@@ -60,7 +60,6 @@ def test_what_it_writes_trains_at_once(kind, typed, free_port):
         ("numpy", "gym", "there is a Python module numpy already, which yours would hide"),
         ("my-arm", "gym", "NAME is 'my-arm'; expected a name for a Python module"),
         ("class", "gym", "NAME is 'class'; expected"),
-        ("on", "gym", "NAME is 'on'; expected"),
         ("null", "gym", "at most 100 letters, no word of Python, YAML or Windows, such as my_arm"),
         ("con", "gym", "NAME is 'con'; expected"),
         (101 * "a", "gym", "expected a name for a Python module, at most 100 letters"),

@@ -1,12 +1,12 @@
 """`tmrl-like runs` and `test --interval`: which runs there are, and how good they are."""
 
-import os
 import re
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from cli_commands import TINY, summary_of
+from kit.systems import may_link
 from tiny import actor_that_presses
 
 from tmrl_like.cli.test import confidence_interval
@@ -59,7 +59,7 @@ def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, store, mo
     assert "empty" not in rows
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there a link needs a right that few users have")
+@may_link
 @pytest.mark.parametrize("moved", ["runs", "runs/live"])
 def test_a_run_that_is_kept_elsewhere_is_the_run_of_the_links_name(
     moved, typed, refused, own_home, tmp_path
@@ -75,7 +75,7 @@ def test_a_run_that_is_kept_elsewhere_is_the_run_of_the_links_name(
         assert f"{folder} is a link, behind which" in refused("run live --fresh")
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there a link needs a right that few users have")
+@may_link
 def test_a_link_to_a_run_is_that_run_wherever_the_link_is(typed, refused, tmp_path):
     folder = trained("real", ended="")
     folder.with_name("alias").symlink_to(folder)

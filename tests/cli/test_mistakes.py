@@ -187,17 +187,11 @@ def test_output_may_be_closed(command_line, monkeypatch):
         assert command_line("test", TINY, "--untrained", "--episodes", "1") == 0
 
 
-class Full(io.StringIO):
-    """A standard output whose disk is full."""
-
-    def write(self, text):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def test_a_key_that_cannot_be_printed_is_revoked(refused, typed, tmp_path, monkeypatch):
     invite = ("keys invite robot1 --keys-dir", tmp_path / "keys")
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", Full())
+        full = OSError(errno.ENOSPC, "No space left on device")
+        patch.setattr(sys, "stdout", Mock(**{"write.side_effect": full}))
         error = refused(*invite)
     assert "cannot write the key to standard output: No space left on device" in error
     assert "robot1" not in typed("keys list --keys-dir", tmp_path / "keys").out

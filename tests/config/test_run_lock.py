@@ -1,9 +1,9 @@
 import contextlib
-import os
 import threading
 import time
 
 import pytest
+from kit.systems import may_link
 
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.config.run_lock import is_in_use, use_run
@@ -51,7 +51,7 @@ def test_who_may_use_a_run_beside_whom(paths, tmp_path, held_by, wanted_by, is_f
         pass
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there a link needs a right that few users have")
+@may_link
 @pytest.mark.parametrize("folder", ["large", "other/large"])
 def test_two_links_to_a_folder_elsewhere_are_used_by_one_trainer(folder, tmp_path):
     (tmp_path / "runs").mkdir()

@@ -69,6 +69,7 @@ MISTAKES = {
         "no environment 'Pendulm-v1'",
     ),
     "no policy yet": Mistake("test TINY", "or drive without one with --untrained"),
+    "no policy to record": Mistake("record TINY --out none", "or drive without one with --random"),
     "no such run": Mistake(
         "policies list drnoe",
         "there is no experiment and no run drnoe; did you mean drone?",

@@ -57,13 +57,6 @@ def test_a_name_is_the_experiments_and_with_a_version_the_runs(run_folder, tmp_p
     assert parse(["test", "arm@3"]).experiment.seed == 77
 
 
-@pytest.mark.usefixtures("run_folder")
-@pytest.mark.parametrize("command", ["run", "worker", "test", "page"])
-def test_a_run_stands_for_the_experiment_that_it_was_trained_with_in_every_command(command):
-    experiment = parse([command, "arm", "--trainer.rounds", "7"]).experiment
-    assert (experiment.run_name, experiment.seed, experiment.trainer.rounds) == ("arm", 77, 7)
-
-
 @pytest.mark.parametrize("command", ["run", "run --in-process", "trainer"])
 def test_a_run_goes_on_in_the_data_folder_alone(command, run_folder, tmp_path, refused, typed):
     given = [*command.split(), tmp_path / "arm"]

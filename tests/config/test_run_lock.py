@@ -73,14 +73,6 @@ def test_processes_of_two_containers_may_begin_in_the_same_second(paths, monkeyp
         assert len(list(paths.users.glob("worker_*"))) == 2
 
 
-def test_a_file_that_a_killed_process_left_holds_nobody_back(paths):
-    paths.users.mkdir(parents=True)
-    (paths.users / "run_4000000_2026-11-22 01.57.30_0").touch()
-    with use_run(paths, "run", alone=True):
-        assert [file.name.partition("_")[0] for file in paths.users.glob("*_*")] == ["run"]
-    assert not [*paths.users.glob("*_*")]
-
-
 def test_a_disk_that_cannot_be_written_stops_no_part(paths, tmp_path, caplog):
     (tmp_path / "in_use").write_text("not a folder")
     with use_run(paths, "worker"), use_run(paths, "trainer"):

@@ -1,6 +1,7 @@
 """`tmrl-like init`, and the experiments that ship."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,10 +65,13 @@ def test_what_it_writes_trains_at_once(kind, typed, free_port):
         ("con", "gym", "NAME is 'con'; expected"),
         (101 * "a", "gym", "expected a name for a Python module, at most 100 letters"),
         ("device", "robot", "a robot has another class named Device: take another name"),
-        ("history", "game", "a game has another class named History"),
+        ("real_time", "game", "a game has another class named RealTimeEnv"),
     ],
 )
-def test_a_name_that_will_not_do_is_one_line(name, kind, problem, refused):
+def test_a_name_that_will_not_do_is_one_line(name, kind, problem, refused, monkeypatch):
+    elsewhere = [path for path in sys.path if not path.endswith("benchmarks")]
+    monkeypatch.setattr(sys, "path", elsewhere)  # a module there is named real_time
+    monkeypatch.delitem(sys.modules, "real_time", raising=False)
     Path("taken").mkdir()
     assert problem in refused("init", name, "--kind", kind)
     assert list(Path().iterdir()) == [Path("taken")]

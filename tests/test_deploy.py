@@ -40,21 +40,14 @@ def commands(text):
 
 
 def texts(path):
-    """Yield the texts of a file that contain commands. In YAML these are comments and strings,
+    """Return the texts of a file that contain commands. In YAML these are comments and strings,
     which may span several lines.
     """
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".yaml":
-        yield text
-        return
-    yield from re.findall("#.*", text)
-    waiting = list(yaml.safe_load_all(text))
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, str):
-            yield found
-        elif isinstance(found, dict | list):
-            waiting += found.values() if isinstance(found, dict) else found
+        return [text]
+    strings = [token.value for token in yaml.scan(text) if isinstance(token, yaml.ScalarToken)]
+    return re.findall("#.*", text) + strings
 
 
 @each_of((*(DOCS / "deploy").iterdir(), *GUIDES))

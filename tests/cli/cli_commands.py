@@ -17,18 +17,23 @@ PORT = free_port()
 _MEANT = {
     "TINY": TINY,
     "DRONE": str(HERE.parents[1] / "config" / "drone.yaml"),
-    "ROBOT": str(HERE.parents[1] / "config" / "robot.yaml"),
     "PORT": str(PORT),
 }
 DEADLINE_S = 60.0
 
 
 def words(*typed):
-    """Return the words of a command line given in pieces; TINY, DRONE and ROBOT stand for
+    """Return the words of a command line given in pieces; TINY and DRONE stand for
     experiments.
     """
     pieces = (shlex.split(part) if isinstance(part, str) else [str(part)] for part in typed)
     return [_MEANT.get(word, word) for piece in pieces for word in piece]
+
+
+def summary_of(out):
+    """Return the words of the line that `tmrl-like test` printed about all episodes."""
+    (row,) = [line.split() for line in out.splitlines() if "±" in line and "mean" not in line]
+    return row
 
 
 class Command:

@@ -42,6 +42,12 @@ MISTAKES = {
     ),
     "a key for no experiment": Mistake("keys list --server.port 3", "`keys` reads no experiment"),
     # -- keys and values of the experiment
+    "a key without a value": Mistake(
+        "config TINY --server.port --seed 1", "command line: --server.port needs a value"
+    ),
+    "a key below a value": Mistake(
+        "config TINY --seed 1 --seed.x 2", "--seed.x: seed is 1, which has no keys"
+    ),
     "all addresses as a host": Mistake(
         "worker TINY --server.host 0.0.0.0",
         "server.host is 0.0.0.0, all addresses of a machine, which nobody",
@@ -55,9 +61,6 @@ MISTAKES = {
         "trainer TINY --trainer.device cuda:99",
         "device is 'cuda:99'; torch has no such device on",
     ),
-    "an extra that is missing": Mistake(
-        "test ROBOT --untrained", "pip install 'tmrl_like[mujoco]'", given="without_mujoco"
-    ),
     "a transport that is missing": Mistake(
         "server TINY --server.transport tlspyo", "pip install tlspyo", given="without_tlspyo"
     ),
@@ -66,6 +69,7 @@ MISTAKES = {
         "no environment 'Pendulm-v1'",
     ),
     "no policy yet": Mistake("test TINY", "or drive without one with --untrained"),
+    "no policy to record": Mistake("record TINY --out none", "or drive without one with --random"),
     "no such run": Mistake(
         "policies list drnoe",
         "there is no experiment and no run drnoe; did you mean drone?",
@@ -167,10 +171,6 @@ MISTAKES = {
     ),
     "no end": Mistake(
         "check TINY --delay-steps 0 --env.returns no_end",
-        "step 2: terminated is None; expected True or False",
-    ),
-    "no end, in a list": Mistake(
-        "check TINY --delay-steps 0 --env=tiny.ListEnv --env.returns no_end",
         "step 2: terminated is None; expected True or False",
     ),
     "no info": Mistake(

@@ -8,7 +8,6 @@ from gymnasium import spaces
 from kit.boxes import box
 from kit.environments import Recording, calling
 
-from tmrl_like.base.text import counted
 from tmrl_like.cli.measured_delays import describe_response, drive_at_random, measure, random_action
 from tmrl_like.envs.delays import Response
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
@@ -16,41 +15,12 @@ from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 
 
-def drive_of_a_cart(delay, held, steps=300):
-    """Return the drive of a cart that each action moves after `delay` steps; observations are its
-    position, noise, and the `held` newest actions.
-    """
+def test_past_actions_that_an_observation_holds_are_no_effect_of_an_action():
     random = np.random.default_rng(0)  # chance findings are the same in each run
-    orders = np.concatenate([np.zeros((5, 2)), random.uniform(-1.0, 1.0, (steps, 2))])
-    positions = np.cumsum(orders, axis=0)
-    observations = [
-        (positions[t - delay - 1], random.uniform(-1.0, 1.0, 1), *orders[t - held : t])
-        for t in range(5, len(orders) + 1)
-    ]
-    return list(orders[5:]), observations
-
-
-@pytest.mark.parametrize(
-    ("delay", "held", "verdict"),
-    [
-        (1, 4, "act_buf_len: 4 covers the delay; 1 would do, as far as was measured"),
-        (4, 4, "act_buf_len: 4 covers the delay"),
-        (
-            4,
-            2,
-            "warning: the state is not Markov: actions up to 4 steps old still act, the buffer "
-            "holds 2; set act_buf_len: 4",
-        ),
-    ],
-)
-def test_the_buffer_of_past_actions_is_judged_by_the_delay(delay, held, verdict):
-    found = measure([drive_of_a_cart(delay, held)], held)
-    first, *others = describe_response(*found, held, 0.05)
-    assert first.startswith(
-        f"delay: shares of an action's effect: 100% after {counted(delay, 'step')} "
-        f"({delay * 50} ms); measured over "
-    )
-    assert others == [verdict]
+    actions = random.uniform(-1.0, 1.0, (301, 1))
+    drive = [([*actions[1:]], [*zip(random.uniform(-1.0, 1.0, (301, 1)), actions, strict=True)])]
+    assert measure(drive, 0)[0].lags == (0,)
+    assert measure(drive, 1)[0].lags == ()
 
 
 def response(*lags, is_hidden=False):
@@ -65,6 +35,25 @@ def response(*lags, is_hidden=False):
         (response(1, 4), False, 4, "the longest that was looked at"),
         (response(0, 2, is_hidden=True), False, 2, "such as a speed"),
         (response(0), False, 0, "in the step itself; measured over 100 steps / act_buf_len: none"),
+        (
+            response(3),
+            False,
+            4,
+            "act_buf_len: 4 covers the delay; 3 would do, as far as was measured",
+        ),
+        (
+            response(3),
+            False,
+            3,
+            "100% after 3 steps (300 ms); measured over 100 steps / act_buf_len: 3 covers",
+        ),
+        (
+            response(3),
+            False,
+            2,
+            "warning: the state is not Markov: actions up to 3 steps old still act, the buffer "
+            "holds 2; set act_buf_len: 3",
+        ),
         (response(3), True, 1, "what they show is a hint / unless the pictures show it, the state"),
     ],
 )

@@ -61,19 +61,16 @@ def test_what_it_writes_trains_at_once(kind, typed, free_port):
         ("numpy", "gym", "there is a Python module numpy already, which yours would hide"),
         ("my-arm", "gym", "NAME is 'my-arm'; expected a name for a Python module"),
         ("class", "gym", "NAME is 'class'; expected"),
-        ("on", "gym", "NAME is 'on'; expected"),
         ("null", "gym", "at most 100 letters, no word of Python, YAML or Windows, such as my_arm"),
         ("con", "gym", "NAME is 'con'; expected"),
         (101 * "a", "gym", "expected a name for a Python module, at most 100 letters"),
-        (300 * "a", "gym", "expected a name for a Python module, at most 100 letters"),
         ("device", "robot", "a robot has another class named Device: take another name"),
-        ("game", "game", "a game has another class named Game"),
         ("real_time", "game", "a game has another class named RealTimeEnv"),
     ],
 )
 def test_a_name_that_will_not_do_is_one_line(name, kind, problem, refused, monkeypatch):
-    benchmarks = str(Path(__file__).parents[1] / "benchmarks")  # a module there is named real_time
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != benchmarks])
+    elsewhere = [path for path in sys.path if not path.endswith("benchmarks")]
+    monkeypatch.setattr(sys, "path", elsewhere)  # a module there is named real_time
     monkeypatch.delitem(sys.modules, "real_time", raising=False)
     Path("taken").mkdir()
     assert problem in refused("init", name, "--kind", kind)

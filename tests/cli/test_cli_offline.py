@@ -1,7 +1,7 @@
 """`tmrl-like trainer --offline` makes a policy from a recording, without server and worker."""
 
 import pytest
-from cli_commands import TINY
+from cli_commands import TINY, summary_of
 
 from tmrl_like.cli.arguments import to_type
 
@@ -48,13 +48,7 @@ def no_connection(monkeypatch):
 @pytest.fixture
 def mean_return(typed):
     """Return a function that runs `tmrl-like test` and returns the mean return."""
-
-    def test(*arguments):
-        out = typed("test", *arguments).out
-        (line,) = [line for line in out.splitlines() if "±" in line and "mean" not in line]
-        return float(line.split("±")[0].split()[-1])
-
-    return test
+    return lambda *arguments: float(summary_of(typed("test", *arguments).out)[1])
 
 
 @pytest.fixture

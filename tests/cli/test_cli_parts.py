@@ -6,16 +6,17 @@ import io
 import signal
 import sys
 import warnings
+from unittest.mock import Mock
 
 import pytest
-from cli_commands import TINY
+from cli_commands import TINY, summary_of
 from tiny import OBS, TinyEnv
 
 from tmrl_like import load_experiment
 from tmrl_like.cli.check import WatchedEnv
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.errors import ConfigError
+from tmrl_like.config.settings import Settings
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
@@ -38,37 +39,23 @@ def test_a_terminal_that_is_closed_later_hurries_no_part_that_is_ending(monkeypa
         signal.raise_signal(number)
 
 
-def test_tensorboard_writes_into_the_runs_folder(refused, monkeypatch):
-    folders = []
-
-    def instead(folder):
-        folders.append(folder)
-        raise ConfigError("enough")
-
-    monkeypatch.setattr("tmrl_like.cli.train.TensorBoardSink", instead)
-    refused("trainer TINY --trainer.tensorboard=true")
-    (folder,) = folders
-    assert folder.parts[-2:] == ("tiny", "tensorboard")
+def test_tensorboard_writes_into_the_runs_folder(typed):
+    short = "--trainer.rounds 1 --trainer.steps 1"
+    typed("run TINY --in-process --trainer.tensorboard true", short)
+    assert [*(Settings(run_name="tiny").paths.folder / "tensorboard").iterdir()]
 
 
 def test_the_server_is_given_what_the_experiment_says_of_it(monkeypatch):
-    given = {}
-    monkeypatch.setattr(
-        "tmrl_like.server.server.Server", lambda **arguments: given.update(arguments)
-    )
+    monkeypatch.setattr("tmrl_like.server.server.Server", made := Mock())
     load_experiment(TINY, [(("server", "min_samples_per_server_packet"), "10")], ()).make_server()
-    assert given["options"].min_samples_per_server_packet == 10
+    assert made.call_args.kwargs["options"].min_samples_per_server_packet == 10
 
 
 def test_a_worker_is_told_whether_its_actor_is_an_expert(typed, monkeypatch):
-    told = []
-    monkeypatch.setattr(
-        "tmrl_like.worker.worker.RolloutWorker.run",
-        lambda *_, expert, **options: told.append(expert),
-    )
+    monkeypatch.setattr("tmrl_like.worker.worker.RolloutWorker.run", run := Mock())
     for how in ([], ["--expert"]):
         typed("worker TINY --server.port=1", *how)
-    assert told == [False, True]
+        assert run.call_args.kwargs["expert"] == bool(how)
 
 
 def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_port, own_home):
@@ -105,8 +92,7 @@ def test_a_test_says_how_the_environment_failed_and_goes_on(typed, fail_in_step)
     assert "fault: the environment raised in step(): OSError: the arm is gone (" in out
     assert "conftest.py:" in out
     assert out.count("episode 1: return") == out.count("episode 2: return") + 1 == 2
-    *_, row = (line.split() for line in out.splitlines() if "±" in line)
-    assert row[0] == "2", "what a fault cut short does not count"
+    assert summary_of(out)[0] == "2", "what a fault cut short does not count"
 
 
 def test_a_check_passes_where_the_pipeline_keeps_everything(typed):

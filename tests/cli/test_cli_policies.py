@@ -1,14 +1,12 @@
 """`tmrl-like policies`, and which policies `test` uses."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from cli_commands import TINY
 
 from tmrl_like import load_policy
 from tmrl_like.cli.arguments import to_type
-from tmrl_like.config.settings import Settings
 from tmrl_like.policies.policy_store import PolicyStore
 
 
@@ -16,9 +14,6 @@ def test_policies_are_listed_tagged_and_exported(typed, store, tmp_path):
     store.add_return(2, 5.0)
     tagged = typed("policies tag tiny@1 first").out
     assert f"{store.path('first')} is kept until you remove it" in tagged
-    folder = store.folder.parent.rename(tmp_path / "else where")
-    typed("policies tag", Path(f"{folder}@1"), "first")
-    folder.rename(store.folder.parent)
     rows = [line.split() for line in typed("policies list TINY").out.splitlines()]
     shown = [row for row in rows if row and row[0] in ("1", "2", "3")]
     assert [row[:2] for row in shown[:2]] == [["1", "first"], ["2", "best"]]
@@ -30,15 +25,14 @@ def test_policies_are_listed_tagged_and_exported(typed, store, tmp_path):
 
 
 def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
-    other = PolicyStore(Settings(run_name="other").paths.policies)
-    other.folder.mkdir(parents=True)
-    shutil.copy(store.path(2), other.path(2))
-    Settings(run_name="without").paths.folder.mkdir()
+    run = store.folder.parent
+    shutil.copytree(run, run.with_name("other"))
+    run.with_name("without").mkdir()
     lines = [line.split() for line in typed("policies list").out.splitlines() if line.split()]
     shown = [first for first, *_ in lines if first.isdecimal() or first in ("other", "tiny")]
-    assert shown == ["other", "2", "tiny", "1", "2", "3"]
-    for run in (store, other):
-        shutil.rmtree(run.folder)
+    assert shown == ["other", "1", "2", "3", "tiny", "1", "2", "3"]
+    for folder in (run, run.with_name("other")):
+        shutil.rmtree(folder / "policies")
     for words in ("policies list", "policies list tiny"):
         assert "no policies yet" in typed(words).out
 

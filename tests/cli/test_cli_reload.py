@@ -1,12 +1,9 @@
 """Editing the experiment's file during training."""
 
 import contextlib
-import os
-import shutil
 import threading
 
 import pytest
-from cli_commands import HERE
 from kit.waiting import until
 
 from tmrl_like.base.files import write_atomically
@@ -34,7 +31,7 @@ class Edited:
     """A file, the training made from it, and the object that watches the file."""
 
     def __init__(self, path, overrides):
-        self.path, self.times = path, 0
+        self.path = path
         path.write_text(text())
         self.training = load_experiment(path, overrides).training()
         self.reloading = Reloading(
@@ -43,11 +40,7 @@ class Edited:
 
     def write(self, new):
         """Replace the file by another one, as editors do."""
-        self.times += 1
-        draft = self.path.with_name("draft")
-        draft.write_text(new)
-        os.utime(draft, (self.times, self.times))
-        draft.replace(self.path)
+        write_atomically(self.path, new.encode())
 
     def see(self):
         """Look at the file twice, begin a round, and look once more."""
@@ -69,8 +62,7 @@ class Edited:
 
 
 @pytest.fixture
-def edited(tmp_path, monkeypatch, caplog):
-    monkeypatch.syspath_prepend(str(HERE))
+def edited(tmp_path, caplog):
     caplog.set_level("INFO", "tmrl_like")
     return lambda overrides=(): Edited(tmp_path / "x.yaml", overrides)
 
@@ -159,7 +151,6 @@ def test_what_the_command_line_says_stays_over_the_file(edited):
 def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch):
     """The training is endless until the edited file limits it."""
     monkeypatch.setattr("tmrl_like.cli.reload.LOOK_S", 0.01)
-    shutil.copy(HERE / "tiny.py", tmp_path)
     file, data = tmp_path / "x.yaml", tmp_path / "data"
     endless = "steps: 5, checkpoint_interval_s: 99, epochs: "
     file.write_text(text(trainer=f"{endless} .inf"))

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from cli_commands import TINY
 from kit.failing import with_a_full_disk, without_a_reader
+from kit.systems import has_dev_full
 from kit.waiting import until
 
 from tmrl_like.cli.places import find_place
@@ -115,7 +116,7 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, fo
     assert "run_name: tiny" in begun.experiment
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@has_dev_full
 def test_a_run_ends_as_usual_without_room_for_its_log_and_at_another_address(start, folder):
     folder.mkdir(parents=True)
     (folder / "run.log").symlink_to("/dev/full")
@@ -124,7 +125,7 @@ def test_a_run_ends_as_usual_without_room_for_its_log_and_at_another_address(sta
     assert "Traceback" not in run.output
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@has_dev_full
 @pytest.mark.parametrize("opened", [without_a_reader, with_a_full_disk])
 def test_a_run_goes_on_if_nothing_takes_its_lines(opened, monkeypatch):
     """`tmrl-like run … | tee log`: Ctrl-C ends both, and the run has yet to end its parts."""

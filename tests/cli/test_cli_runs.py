@@ -1,11 +1,12 @@
 """`tmrl-like runs` and `test --interval`: which runs there are, and how good they are."""
 
-import os
 import re
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from cli_commands import TINY
+from cli_commands import TINY, summary_of
+from kit.systems import may_link
 from tiny import actor_that_presses
 
 from tmrl_like.cli.test import confidence_interval
@@ -58,7 +59,7 @@ def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, store, mo
     assert "empty" not in rows
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there a link needs a right that few users have")
+@may_link
 @pytest.mark.parametrize("moved", ["runs", "runs/live"])
 def test_a_run_that_is_kept_elsewhere_is_the_run_of_the_links_name(
     moved, typed, refused, own_home, tmp_path
@@ -74,7 +75,7 @@ def test_a_run_that_is_kept_elsewhere_is_the_run_of_the_links_name(
         assert f"{folder} is a link, behind which" in refused("run live --fresh")
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there a link needs a right that few users have")
+@may_link
 def test_a_link_to_a_run_is_that_run_wherever_the_link_is(typed, refused, tmp_path):
     folder = trained("real", ended="")
     folder.with_name("alias").symlink_to(folder)
@@ -100,20 +101,14 @@ def test_a_damaged_policy_hides_no_run(typed, store):
 
 
 def test_the_runs_that_are_named_are_drawn_in_a_picture(typed, tmp_path, monkeypatch):
-    drawn = []
-
-    def note(picture, runs):
-        drawn.extend(runs)
-        return True
-
     folders = [trained("a"), trained("b")]
     trained("other")
     picture = tmp_path / "new" / "returns.png"
     assert f"picture: {picture}" in typed("runs a", folders[1], "--out", picture).out
     assert picture.read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr("tmrl_like.cli.runs.plot_returns", note)
+    monkeypatch.setattr("tmrl_like.cli.runs.plot_returns", plot := Mock())
     typed("runs --plot a", folders[1])
-    assert drawn == folders
+    assert plot.call_args.args[1] == folders
 
 
 def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interval(typed, store):
@@ -126,7 +121,7 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
     ):
         out = typed("test", place, ONE, 3).out
         assert str(store.path(policy)) in out
-        (row,) = [line.split() for line in out.splitlines() if "±" in line and "mean" not in line]
+        row = summary_of(out)
         assert row[-2] == shares
         low, high = re.search(r"95 % confidence: (\S+) to (\S+);", out).groups()
         assert float(low) <= float(row[1]) <= float(high)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from cli_commands import TINY
-from gymnasium.spaces import Dict, Tuple
+from gymnasium.spaces import Tuple
 from kit.refusals import one_line
 from pictured import Lamp
 
@@ -19,7 +19,6 @@ from tmrl_like.cli import label
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import describe, write_policy
 from tmrl_like.policies.success_model import SuccessModel, SuccessSpec, write_success_model
-from tmrl_like.policies.weight_file import write_weights
 from tmrl_like.policies.weights import copied
 
 SHORT = "--steps 60 --last 3"
@@ -96,9 +95,7 @@ def test_a_person_labels_what_has_no_label_in_a_window(data, typed, monkeypatch)
     assert second.imshow.call_count == 6
 
 
-@pytest.mark.parametrize(
-    "shape", [(8, 9), (8, 9, 1), (8, 9, 2), (8, 9, 4), (3, 8, 9), (2, 8, 9, 3)]
-)
+@pytest.mark.parametrize("shape", [(8, 9), (8, 9, 2), (8, 9, 4), (3, 8, 9), (2, 8, 9, 3)])
 def test_a_picture_of_any_form_is_shown(shape):
     shown = label.as_rgb(np.arange(np.prod(shape), dtype=np.uint8).reshape(shape))
     assert (shown.shape, shown.dtype) == ((8, 9, 3), np.uint8)
@@ -128,22 +125,15 @@ def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line(tm
     weights = copied(network.state_dict()).content
     actor = SquashedGaussianActor(space, Lamp.action_space)
     write_policy(file, actor.weights(), describe(actor))
-    with pytest.raises(PolicyError, match=r"a\.safetensors is no model of success"):
+    told = "is no model of success, or an earlier version's: learn it again"
+    with one_line(rf"a\.safetensors {told}", PolicyError):
         SuccessModel(str(file), space)
     spec = SuccessSpec(network.spec.picture, (1,))
-    before = {name: value for name, value in msgspec.to_builtins(spec).items() if name != "path"}
-    write_weights(file, weights, msgspec.json.encode(before).decode())
-    with one_line("is no model of success, or an earlier version's: learn it again", PolicyError):
-        SuccessModel(str(file), space)
     huge = msgspec.structs.replace(spec.picture, shape=(64, 1 << 40, 3))
     write_success_model(file, SuccessSpec(huge, (1,)), weights)
     with pytest.raises(ConfigError, match="looks at pictures, uint8"):  # nothing is made for it
         SuccessModel(str(file), space)
     write_success_model(file, spec, weights)
-    for other in (space[0], space[1], Tuple([space[1]]), Dict({"1": space[1]})):
+    for other in (space[1], Tuple([space[0], space[0]])):
         with one_line(r"looks at pictures, uint8 \[16, 16, 3\], in obs\[1\]$"):
             SuccessModel(str(file), other)
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(PolicyError, match="is damaged"):
-        SuccessModel(str(file), space)

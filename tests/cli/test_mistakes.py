@@ -7,6 +7,7 @@ import errno
 import io
 import re
 import sys
+from unittest.mock import Mock
 
 import pytest
 from cli_commands import TINY
@@ -71,11 +72,6 @@ def init_without_cd(typed):
 
 
 @pytest.fixture
-def without_mujoco(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mujoco", None)
-
-
-@pytest.fixture
 def without_tlspyo(monkeypatch):
     for name in [name for name in sys.modules if "tlspyo" in name]:
         monkeypatch.delitem(sys.modules, name)
@@ -118,13 +114,10 @@ def test_a_file_that_exists_is_not_overwritten(words, refused, tmp_path):
 
 
 def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):
-    calls = []
-    monkeypatch.setattr(
-        "tmrl_like.trainer.trainer.Trainer.run_with_wandb",
-        lambda self, **options: calls.append(options),
-    )
+    run = Mock()
+    monkeypatch.setattr("tmrl_like.trainer.trainer.Trainer.run_with_wandb", run)
     typed("trainer TINY --trainer.wandb true --trainer.wandb_project arms --server.port 1")
-    assert [(options["project"], options["run_id"]) for options in calls] == [("arms", "tiny")]
+    assert run.call_args.kwargs.items() >= {"project": "arms", "run_id": "tiny"}.items()
 
 
 @pytest.mark.parametrize("command", ["", *parsers()[1]])
@@ -137,11 +130,8 @@ def test_every_command_helps_on_a_screen_or_two(command, typed):
         assert named == [*parsers()[1]]
 
 
-def test_version_and_configuration_are_printed(typed):
+def test_the_version_is_printed(typed):
     assert typed("--version").out.startswith("tmrl_like ")
-    out = typed("config TINY --trainer.epochs 7").out
-    assert "epochs: 7" in out
-    assert "gain: 0.02" in out
 
 
 def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
@@ -197,17 +187,11 @@ def test_output_may_be_closed(command_line, monkeypatch):
         assert command_line("test", TINY, "--untrained", "--episodes", "1") == 0
 
 
-class Full(io.StringIO):
-    """A standard output whose disk is full."""
-
-    def write(self, text):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def test_a_key_that_cannot_be_printed_is_revoked(refused, typed, tmp_path, monkeypatch):
     invite = ("keys invite robot1 --keys-dir", tmp_path / "keys")
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", Full())
+        full = OSError(errno.ENOSPC, "No space left on device")
+        patch.setattr(sys, "stdout", Mock(**{"write.side_effect": full}))
         error = refused(*invite)
     assert "cannot write the key to standard output: No space left on device" in error
     assert "robot1" not in typed("keys list --keys-dir", tmp_path / "keys").out

@@ -81,13 +81,6 @@ class OldEnv(TinyEnv):
         return obs, rew, terminated, info
 
 
-class ListEnv(TinyEnv):
-    """An environment whose steps return a list in place of a tuple."""
-
-    def step(self, action):
-        return list(super().step(action))
-
-
 class OlderEnv(TinyEnv):
     """An environment whose reset returns an observation alone, as that of Gym did."""
 
@@ -103,18 +96,6 @@ class ReusingEnv(TinyEnv):
     def _obs(self):
         self.obs[:] = super()._obs()
         return self.obs
-
-
-class LeavingEnv(TinyEnv):
-    """An environment that changes the working folder, as some simulators do."""
-
-    def __init__(self):
-        super().__init__()
-        os.makedirs("elsewhere", exist_ok=True)
-        os.chdir("elsewhere")
-
-    def render(self):
-        return np.zeros((64, 64, 3), np.uint8)
 
 
 class SlowCameraEnv(TinyEnv):

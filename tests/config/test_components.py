@@ -24,20 +24,6 @@ def agent(**arguments):
     return resolve(arguments)("obs", "act")
 
 
-def test_a_factory_makes_the_object_with_what_file_and_caller_give():
-    made = agent(lr="3e-4", sizes=[5], betas=[0.1, 0.2])
-    assert (made.lr, list(made.sizes), made.betas) == (3e-4, [5], (0.1, 0.2))
-
-
-def test_arguments_of_base_classes_are_known():
-    assert agent(depth=4).depth == 4
-    with pytest.raises(
-        ConfigError,
-        match=r"part\.init_args\.depht: Agent has no such argument; did you mean depth\?",
-    ):
-        agent(depht=4)
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -119,8 +105,7 @@ def test_a_class_that_takes_anything_takes_anything():
     assert resolve({"whatever": 3}, "Open")().anything == {"whatever": 3}
 
 
-def test_functions_and_nested_classes_can_be_named():
-    assert resolve({}, "preprocess") is parts.preprocess
+def test_nested_classes_can_be_named():
     assert import_object(f"{MODULE}.Outer.Inner") is parts.Outer.Inner
     with pytest.raises(ConfigError, match="Outer has no Iner; did you mean Inner"):
         import_object(f"{MODULE}.Outer.Iner")
@@ -130,7 +115,6 @@ def test_functions_and_nested_classes_can_be_named():
     ("path", "problem"),
     [
         ("Agent", "expected an import path like module.Class, got 'Agent'"),
-        ("no_such_module_at_all.Agent", "there is no module 'no_such_module_at_all'"),
         (f"{MODULE}.constant", "is a int, no class or function"),
     ],
 )
@@ -162,9 +146,7 @@ def test_a_users_module_that_fails_is_named_with_its_line(content, problem, tmp_
 @pytest.mark.parametrize(
     ("annotation", "value", "expected"),
     [
-        (float, 3, 3),
         (float, "inf", float("inf")),
-        (int | None, None, None),
         (Path, "a/b", Path("a/b")),
         (tuple[int, int], [1, 2], (1, 2)),
         (Literal["a", None], None, None),
@@ -181,9 +163,7 @@ def test_values_of_the_right_type_pass(annotation, value, expected):
         (int, True, "a whole number"),
         (str, 3, "text"),
         (float | Literal["all"], "none", "a number or all"),
-        (list[int], ["a"], "a list of a whole number"),
         (tuple[int, ...], ["a"], "a list of a whole number"),
-        (tuple[int, int], ["a"], "a list of a whole number"),
         (tuple[int, str, int], ["a"], "a list of a whole number, text, a whole number"),
     ],
 )

@@ -1,10 +1,8 @@
 import re
-from pathlib import Path
 
 import pytest
 
 from tmrl_like.config import config_constants as cfg
-from tmrl_like.config.paths import RunPaths
 
 EXPERIMENT = """
 run_name: from_the_file
@@ -60,11 +58,3 @@ def test_all_files_are_in_the_data_folder_that_the_script_sets(monkeypatch, tmp_
     assert tmp_path / "data" / "runs" / "default_run" == cfg.RUN_FOLDER
     assert cfg.CHECKPOINT_PATH.is_relative_to(cfg.RUN_FOLDER)
     assert tmp_path / "data" / "keys" == cfg.KEYS_FOLDER
-    assert RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER).folder == cfg.RUN_FOLDER
-
-
-def test_a_path_argument_left_out_is_what_the_script_set_it_to(monkeypatch, tmp_path):
-    monkeypatch.setattr(cfg, "MODEL_PATH_WORKER", str(tmp_path / "w"), raising=False)
-    assert cfg.path_of_run(cfg.RunPath.OF_RUN, "MODEL_PATH_WORKER") == tmp_path / "w"
-    assert cfg.path_of_run(None, "MODEL_PATH_WORKER") is None
-    assert cfg.path_of_run("mine", "MODEL_PATH_WORKER") == Path("mine")

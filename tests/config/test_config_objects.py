@@ -45,8 +45,3 @@ def test_without_an_experiment_one_line_says_how_to_name_one(monkeypatch):
         ConfigError, match=r"set cfg\.EXPERIMENT or the variable TMRL_LIKE_EXPERIMENT"
     ):
         cfg_obj.TRAINER  # noqa: B018 - asking is what fails
-
-
-def test_a_name_that_is_not_there_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'INT'"):
-        cfg_obj.INT  # noqa: B018

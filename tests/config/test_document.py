@@ -3,16 +3,11 @@ import re
 import pytest
 from kit.refusals import one_line
 
-from tmrl_like.config.document import Document, parse_document, parse_value, split_overrides
-from tmrl_like.errors import ConfigError
+from tmrl_like.config.document import parse_document, parse_value
 
 
-def test_each_key_knows_its_line():
-    document = parse_document("a: 1\nb:\n  c:\n    - d: 2\n", "x.yaml")
-    assert document.where(("a",)) == "x.yaml:1"
-    assert document.where(("b", "c", 0, "d")) == "x.yaml:4"
-    assert document.where(("b", "c", "missing")) == "x.yaml:3"
-    assert document.where(("missing",)) == "x.yaml"
+def test_a_key_in_a_list_knows_its_line():
+    assert parse_document("a:\n  - b: 2\n", "x.yaml").where(("a", 0, "b")) == "x.yaml:2"
 
 
 @pytest.mark.parametrize(
@@ -60,33 +55,3 @@ def test_an_empty_file_is_an_experiment_without_keys():
 def test_merged_keys_are_not_duplicates():
     text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\n"
     assert parse_document(text, "x").data["other"] == {"a": 1, "b": 3}
-
-
-def test_overrides_are_distinguished_from_the_commands_own_arguments():
-    arguments = [
-        "x.yaml",
-        "--trainer.epochs",
-        "-3",
-        "--log-level",
-        "debug",
-        "--run_name=r",
-        "--server.port=1",
-    ]
-    overrides, others = split_overrides(arguments, ["run_name"])
-    assert overrides == [
-        (("trainer", "epochs"), "-3"),
-        (("run_name",), "r"),
-        (("server", "port"), "1"),
-    ]
-    assert others == ["x.yaml", "--log-level", "debug"]
-
-
-def test_an_override_without_a_value_is_refused():
-    with pytest.raises(ConfigError, match=r"--a\.b needs a value"):
-        split_overrides(["--a.b", "--c.d=1"], [])
-
-
-def test_an_override_below_a_plain_value_is_refused():
-    document = Document("x", {"a": 1})
-    with pytest.raises(ConfigError, match="a is 1, which has no keys"):
-        document.override(("a", "b"), 2)

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from kit.failing import with_a_full_disk, without_a_reader
 from kit.pythons import python
+from kit.systems import has_dev_full
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.reading import read_records
@@ -50,7 +51,7 @@ def test_what_a_kill_cut_off_does_not_cost_the_first_record_of_the_next_start(
     assert path.read_text().count("\n") == lines
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@has_dev_full
 def test_a_full_disk_is_reported_once_and_does_not_raise(caplog):
     with contextlib.closing(JsonLinesSink(Path("/dev/full"))) as sink:
         sink.write(ROUND)
@@ -111,7 +112,7 @@ def test_the_console_says_at_the_end_what_was_reached(capsys):
     )
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@has_dev_full
 @pytest.mark.parametrize("opened", [without_a_reader, with_a_full_disk])
 def test_a_console_that_takes_nothing_does_not_stop_training(opened, monkeypatch):
     stderr = opened()

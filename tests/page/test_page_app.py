@@ -42,53 +42,34 @@ def test_what_happened_before_the_page_began_is_not_told_as_if_it_happened_now()
     assert "too early" not in [text for _, _, text in history.incidents]
 
 
-def test_a_page_without_a_server_does_not_look_around_a_hundred_times_a_second():
-    assert watcher_without_a_thread().on_tick(bool, connected=False) > 0.1
+def test_the_server_is_asked_at_once_and_often_while_a_browser_asks_and_rarely_afterwards(
+    monkeypatch,
+):
+    watcher, clock, asked = watcher_without_a_thread(), LoopTime(), Mock(return_value=True)
+    monkeypatch.setattr("tmrl_like.page.watcher.time", clock)
+    watcher.session.wake = Mock(side_effect=lambda: watcher.on_tick(asked, True))
 
-
-class Asking:
-    """A watcher without a thread, whose clock and turns are the test's. `asked`: its requests."""
-
-    def __init__(self, patch):
-        self.watcher, self.clock, self.asked = watcher_without_a_thread(), LoopTime(), []
-        patch.setattr("tmrl_like.page.watcher.time", self.clock)
-
-    def turn(self):
-        self.watcher.on_tick(lambda data: not self.asked.append(data), True)
-
-    def asked_within(self, seconds, browser=int):
+    def asked_within(seconds, browser=int):
         """Return how often the server is asked while a browser does something ten times a
         second.
         """
-        self.asked.clear()
+        asked.reset_mock()
         for _ in range(10 * seconds):
-            self.clock.now += 0.1
+            clock.now += 0.1
             browser()
-            self.turn()
-        return len(self.asked)
+            watcher.on_tick(asked, True)
+        return asked.call_count
 
-
-@pytest.fixture
-def asking(monkeypatch):
-    return Asking(monkeypatch)
-
-
-def test_the_server_is_asked_a_few_times_a_second_while_a_browser_asks_and_rarely_afterwards(
-    asking,
-):
-    assert asking.asked_within(20) <= 5
-    assert asking.asked_within(10, asking.watcher.workers) >= 20
-    assert asking.asked_within(6) >= 10  # somebody may still look
-    assert asking.asked_within(20) <= 5
-
-
-def test_a_browser_that_begins_to_ask_has_the_server_asked_at_once(asking):
-    assert asking.asked_within(1) == 1
-    asking.watcher.session.wake = Mock(side_effect=asking.turn)
-    for _ in range(3):
-        asking.watcher.workers()
-    assert len(asking.asked) == 2
-    asking.watcher.session.wake.assert_called_once_with()
+    assert asked_within(20) <= 5
+    clock.now += 0.5
+    asked.reset_mock()
+    watcher.workers()
+    asked.assert_called_once()
+    assert asked_within(10, watcher.workers) >= 20
+    watcher.session.wake.assert_called_once_with()
+    assert asked_within(6) >= 10  # somebody may still look
+    assert asked_within(20) <= 5
+    assert watcher.on_tick(asked, False) > 0.1
 
 
 def test_a_server_that_is_lost_is_in_the_next_answer_and_its_workers_become_older():

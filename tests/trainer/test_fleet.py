@@ -50,11 +50,14 @@ def test_the_share_of_missed_deadlines_is_of_the_steps_since_the_last_look():
     assert fleet.metrics(0)["deadline_miss_share"] == 50 / 60
 
 
-def test_each_fault_of_an_environment_is_reported_once(caplog):
+def test_faults_of_environments_are_counted_over_the_fleet_and_each_is_reported_once(caplog):
     caplog.set_level("INFO")
     fleet = Fleet()
     for faults, rebuilds in ((0, 0), (1, 0), (1, 1), (1, 1)):
         fleet.on_beat(beat(0, env_faults=faults, env_rebuilds=rebuilds), 0)
+    fleet.on_beat(beat(0, "other", env_faults=2, env_rebuilds=1), 0)
+    metrics = fleet.metrics(0)
+    assert (metrics["env_faults_total"], metrics["env_rebuilds_total"]) == (3, 2)
     assert caplog.text.count("worker w: its environment failed; faults so far: 1") == 1
     assert caplog.text.count("worker w: its environment was rebuilt") == 1
 

@@ -47,15 +47,6 @@ def test_a_file_replaced_in_one_step_is_the_old_one_or_the_new_one(power):
     assert set(left(power, "tag")) == {None, b"new"}
 
 
-def test_the_model_sees_what_is_in_the_folder(power):
-    rng = random.Random(1)
-    for number in range(60):
-        write_atomically(power.root / rng.choice("ab") / rng.choice("fg"), bytes([number]))
-        if number % 7 == 0:
-            disk.remove(power.root / rng.choice("ab") / "f")
-    assert power.state.seen() == read_tree(power.root)
-
-
 def test_after_a_cut_the_folder_is_as_the_cut_left_it_and_all_in_it_is_synced(power):
     written(power, b"one", b"two")
     power.cut(random.Random(5))

@@ -222,11 +222,6 @@ def test_a_certificate_holds_where_the_clock_was_never_set_and_for_a_century(fol
     assert certificate.not_valid_after_utc.year > 2100
 
 
-def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder, keys, car):
-    public = car.join(folder.invite("car")).curve_public
-    assert keys.find(public) == Identity("car", ("worker",))
-
-
 def test_a_line_that_is_cut_off_is_refused(folder, car):
     line = folder.invite("car")
     assert len(line) < 1000

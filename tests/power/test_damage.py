@@ -70,17 +70,6 @@ def test_the_newest_policy_that_is_whole_is_taken(tmp_path, caplog):
         store.find("newest")
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A folder with two checkpoints, after 1 and 2 steps."""
-    for steps in (1, 2):
-        one = training()
-        one.total_updates = one.agent.steps = steps
-        one.kept.version = steps
-        take_snapshot(one, "run").write(tmp_path)
-    return tmp_path
-
-
 def steps_in(folder):
     one = training()
     head = load_checkpoint(one, folder)
@@ -91,14 +80,18 @@ def steps_in(folder):
 @pytest.mark.fault(
     "disk", "any byte of a checkpoint is damaged", "the checkpoint before is taken, in one line"
 )
-def test_a_damaged_checkpoint_costs_itself_and_not_the_one_before(folder, caplog):
-    path = folder / "checkpoint-2"
+def test_a_damaged_checkpoint_costs_itself_and_not_the_one_before(tmp_path, caplog):
+    for steps in (1, 2):
+        one = training()
+        one.total_updates = one.agent.steps = one.kept.version = steps
+        take_snapshot(one, "run").write(tmp_path)
+    path = tmp_path / "checkpoint-2"
     head, size = path.read_bytes().index(b"\n"), path.stat().st_size
     for where in damaged(path, [*range(0, head + 2, 13), *range(head + 2, size, size // 20)]):
         caplog.clear()
-        assert steps_in(folder) == 1, where
+        assert steps_in(tmp_path) == 1, where
         assert_one_line(caplog, "checkpoint 2", "is damaged", "checkpoint 1")
-    assert steps_in(folder) == 2
+    assert steps_in(tmp_path) == 2
 
 
 def names(keys):

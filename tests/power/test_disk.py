@@ -22,8 +22,8 @@ def left(power, name="f", tries=300):
     return [power.state.after_a_cut(rng).get(name) for _ in range(tries)]
 
 
-def written(power, *pieces, name="f", sync=False):
-    with disk.open(power.root / name) as file:
+def written(power, *pieces, sync=False):
+    with disk.open(power.root / "f") as file:
         for piece in pieces:
             disk.write(file, piece)
         if sync:

@@ -179,11 +179,10 @@ def test_a_link_to_nowhere_in_the_folder_keeps_no_key_and_no_revocation(folder, 
 
 
 @pytest.mark.fault("disk", "a key file is half written", "the key that was in it stays")
-@pytest.mark.parametrize("content", ["", '{"roles": ["wor'])
-def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, keys, content, caplog):
+def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, keys, caplog):
     file = folder.path / "authorized" / "local.json"
     before = file.read_text().partition(',"crc32"')[0] + "}"
-    file.write_text(content)
+    file.write_text('{"roles": ["wor')
     for now in (1.0, 2.0, 3.0):
         keys.refresh(now=now)
     assert names(keys) == {"local"}

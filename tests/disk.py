@@ -85,17 +85,10 @@ class State:
         self.root = Folder()
         self._pending = []
         for path, content in tree.items():
-            folder = self._folder(Path(path).parent)
-            folder.names[Path(path).name] = Folder() if content is None else File(content)
-        self._sync_all(self.root)
-
-    def _sync_all(self, folder):
-        folder.synced = dict(folder.names)
-        for node in folder.names.values():
-            if isinstance(node, Folder):
-                self._sync_all(node)
-            else:
-                node.sync()
+            folder, name = self._place(path)
+            folder.names[name] = folder.synced[name] = (
+                Folder() if content is None else File(content)
+            )
 
     def _folder(self, path):
         """Return the folder at a path. If it was made without `disk`, count it as synced."""

@@ -34,16 +34,10 @@ class House:
         self.transport = transport
         self._stack = stack
         self.port = 0
-        self.threads = []
 
     def server(self, **options):
         server = self._stack.enter_context(
-            Server(
-                options.pop("port", self.port),
-                host="127.0.0.1",
-                transport=self.transport,
-                **options,
-            )
+            Server(self.port, host="127.0.0.1", transport=self.transport, **options)
         )
         self.port = server.address[1]
         return server
@@ -99,7 +93,6 @@ class House:
     def start(self, call, *args, **kwargs):
         thread = threading.Thread(target=call, args=args, kwargs=kwargs, daemon=True)
         thread.start()
-        self.threads.append(thread)
         return thread
 
 

@@ -52,19 +52,13 @@ def engine_options(nodes):
     return EngineOptions(nodes=tuple(nodes), run="fleet")
 
 
-def link_to_engine(nodes):
-    """Return a trainer's connection to the engine."""
-    from tmrl_like.engine.reader import Reader
-
-    return Reader(engine_options(nodes))
-
-
 def run_trainer(keys, port, nodes, pipe):
     import torch
 
     from tmrl_like.base.files import lock_folder
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.delivery.sample_store import SampleStore
+    from tmrl_like.engine.reader import Reader
     from tmrl_like.replay.memory import ReplayMemory
 
     class Actor:
@@ -77,7 +71,8 @@ def run_trainer(keys, port, nodes, pipe):
     store = SampleStore(folder, lock_folder(folder))
     store.keep_samples = memory.memory_size
     receiver = Receiver(store, "fleet")
-    dialled = link_to_engine(nodes) if nodes else link_to(port, keys)
+    engine = engine_options(nodes)
+    dialled = Reader(engine) if engine else link_to(port, keys)
     link = trainer_link(dialled, m.Spaces(*SPACES), receiver)
     pipe.send("ready")
     given = Counter()
@@ -209,7 +204,7 @@ class Fleet:
         return sum(server.ask("packets") for server in self.servers)
 
     def cpu_s(self):
-        groups = {"servers": self.servers, "trainers": self.trainers, "generators": self.generators}
+        groups = {"servers": self.servers, "trainers": self.trainers}
         return {name: sum(part.cpu_s() for part in group) for name, group in groups.items()}
 
     def collect(self, on):

@@ -1,11 +1,9 @@
 """A pipeline to break: its parts on this machine, numbered samples, and a ledger of them."""
 
 import contextlib
-import logging
 import math
 import multiprocessing
 import os
-import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +27,6 @@ from tmrl_like.engine.options import EngineOptions
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import KeyFolder
-
-log = logging.getLogger(__name__)
 
 IMPORTED_ONCE = [
     "kit.fakes",
@@ -273,7 +269,6 @@ class Rig:
         self._stack = stack
         self.workers = []
         self._runs = []
-        self._trainings = {}
         KeyFolder(self.place.keys).server_keys()  # before several parts make them at the same time
 
     # threads of the test
@@ -289,11 +284,8 @@ class Rig:
 
     def trainer(self, **options):
         trainer = self._stack.enter_context(self.place.make_trainer(**options))
-        self._trainings[trainer] = self._start(trainer.run)
+        self._start(trainer.run)
         return trainer
-
-    def trains(self, trainer):
-        return self._trainings[trainer].is_alive()
 
     def _start(self, call, *args, **kwargs):
         thread = threading.Thread(target=call, args=args, kwargs=kwargs, daemon=True)
@@ -398,23 +390,6 @@ def all_at_once(*calls):
         running = [threads.submit(call) for call in calls]
     for each in running:
         each.result()
-
-
-def trouble(actions, seed, count, pause_s):
-    """Call `count` actions drawn at random, with random pauses before them; each gets the random
-    generator.
-    """
-    rng = random.Random(seed)
-    for _ in range(count):
-        time.sleep(log_uniform(rng, *pause_s))
-        action = rng.choice(actions)
-        log.info("%s", action.__name__)
-        action(rng)
-
-
-def log_uniform(rng, low, high):
-    """Draw a log-uniform number: as many between 0.1 and 1 as between 1 and 10."""
-    return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
 SMALL = OutboxOptions(max_bytes=2 << 20, window_bytes=1 << 20)

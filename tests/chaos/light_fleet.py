@@ -2,6 +2,7 @@
 `NumberedEnv`.
 """
 
+import itertools
 import random
 import threading
 import time
@@ -19,22 +20,18 @@ from tmrl_like.wire.spaces import describe_spaces
 _LOG_BYTES = 1 << 20
 
 
-def light_worker(number, ports, keys):
-    """Return a light worker that sends each sample at once, in its own packet, to one of the
-    servers.
-    """
-    link = connect("zmq", "127.0.0.1", ports[number % len(ports)], KeyFolder(keys))
-    spaces = describe_spaces(*NUMBERED_SPACES)
-    return LightWorker(
-        open_folder(None, f"w{number}"), link, OutboxOptions(max_samples=1), _LOG_BYTES, spaces
-    )
-
-
 class LightFleet:
-    """Workers that each make ten samples per second until `stop`. Use it as a context manager."""
+    """Workers that each make ten samples per second until `stop`, and send each one at once, in its
+    own packet, to one of the servers. Use it as a context manager.
+    """
 
     def __init__(self, workers, ports, keys, ballast_bytes):
-        self.workers = [light_worker(number, ports, keys) for number in range(workers)]
+        spaces, options = describe_spaces(*NUMBERED_SPACES), OutboxOptions(max_samples=1)
+        self.workers = []
+        for number in range(workers):
+            link = connect("zmq", "127.0.0.1", ports[number % len(ports)], KeyFolder(keys))
+            folder = open_folder(None, f"w{number}")
+            self.workers.append(LightWorker(folder, link, options, _LOG_BYTES, spaces))
         self._ballast_bytes = ballast_bytes
         self._pause_s = 1 / (10.0 * workers)
         self._stopping = threading.Event()
@@ -42,19 +39,16 @@ class LightFleet:
         self._thread.start()
 
     def _make(self):
-        due, turn = time.monotonic(), 0
-        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+        """Append a sample of one worker after the other; observations are (worker, 1, number)."""
+        due = time.monotonic()
+        for number, worker in itertools.cycle(enumerate(self.workers)):
+            if self._stopping.wait(max(0.0, due - time.monotonic())):
+                return
             due += self._pause_s
-            self._append(turn % len(self.workers))
-            turn += 1
-
-    def _append(self, number):
-        """Make and append a sample of a worker; its observation is (worker, 1, number)."""
-        obs = np.array([number, 1, self.workers[number].made], np.float32)
-        info = {"ballast": random.randbytes(self._ballast_bytes)} if self._ballast_bytes else {}
-        self.workers[number].append(
-            (np.zeros(1, np.float32), obs, 0.0, False, False, info), time.time()
-        )
+            obs = np.array([number, 1, worker.made], np.float32)
+            info = {"ballast": random.randbytes(self._ballast_bytes)} if self._ballast_bytes else {}
+            sample = np.zeros(1, np.float32), obs, 0.0, False, False, info
+            worker.append(sample, time.time())
 
     def produced(self):
         """Return how many samples were produced, in the form of `numbered_samples.produced`."""

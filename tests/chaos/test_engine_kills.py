@@ -78,22 +78,6 @@ class EngineRig:
         rng.choice(self.gateways).restart()
 
 
-def feel(fleet, rng, count, act, pause_s):
-    """Break something `count` times; return how long each affected the workers, in seconds."""
-    took = []
-    for _ in range(count):
-        time.sleep(rng.uniform(0.0, pause_s))
-        started, marks = time.monotonic(), fleet.marks()
-        act(rng)
-        wait_until(
-            lambda m=marks: fleet.is_stored(m),
-            60.0,
-            f"samples are stored again after {act.__name__}",
-        )
-        took.append(time.monotonic() - started)
-    return took
-
-
 @pytest.fixture
 def engines(tmp_path):
     with ExitStack() as stack:
@@ -120,9 +104,14 @@ def engines(tmp_path):
 def test_killed_nodes_and_gateways_cost_no_sample(engines, seed, figure, victim, count, limit_s):
     engine, rng = engines(3), random.Random(seed)
     trainer = engine.rig.trainer_part()  # in this process it would wait for the workers' threads
-    workers = WORKERS if count > 1 else 8
-    fleet = engine.fleet(workers)
-    took = feel(fleet, rng, count, getattr(engine, victim), pause_s=2.0 if count > 1 else 0.1)
+    workers, pause_s = (WORKERS, 2.0) if count > 1 else (8, 0.1)
+    fleet, took = engine.fleet(workers), []
+    for _ in range(count):
+        time.sleep(rng.uniform(0.0, pause_s))
+        started, marks = time.monotonic(), fleet.marks()
+        getattr(engine, victim)(rng)
+        wait_until(lambda m=marks: fleet.is_stored(m), 60.0, "samples are stored again")
+        took.append(time.monotonic() - started)
     last = engine.rig.succeed(trainer)
     fleet.stop()
     found = engine.rig.settle(last, made=fleet.produced())

@@ -1,7 +1,9 @@
 """Faults of all kinds on one pipeline, several at a time."""
 
 import contextlib
+import logging
 import math
+import random
 import time
 
 import psutil
@@ -10,13 +12,13 @@ from chaos_rig import (
     all_at_once,
     counts,
     link_of,
-    log_uniform,
-    trouble,
     wait_for_checkpoint,
     wait_until,
 )
 
 WORKERS = (1, 2, 3)
+
+log = logging.getLogger(__name__)
 
 
 class Pipeline:
@@ -112,6 +114,11 @@ class Pipeline:
         return self.rig.settle(self.rig.succeed(self.trainer, within_s=60.0))
 
 
+def log_uniform(rng, low, high):
+    """Draw a log-uniform number: as many between 0.1 and 1 as between 1 and 10."""
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
 @pytest.mark.fault(
     "processes", "all of it at once, at random", "no sample is lost, doubled or out of order"
 )
@@ -147,23 +154,23 @@ class Pipeline:
 def test_everything_at_once_costs_no_sample(rigs, seed, figure, transport, count):
     pipeline = Pipeline(rigs(transport))
     wait_for_checkpoint(pipeline.rig.place)
-    pause_s = (0.05, 5.0 if count > 10 else 1.0)
-    trouble(
-        [
-            pipeline.kill_worker,
-            pipeline.kill_link_process,
-            pipeline.kill_server,
-            pipeline.kill_trainer,
-            pipeline.stop_part,
-            pipeline.cut_link,
-            pipeline.freeze_link,
-            pipeline.damage_link,
-            *[pipeline.mend] * 2,
-        ],
-        seed,
-        count,
-        pause_s,
-    )
+    troubles = [
+        pipeline.kill_worker,
+        pipeline.kill_link_process,
+        pipeline.kill_server,
+        pipeline.kill_trainer,
+        pipeline.stop_part,
+        pipeline.cut_link,
+        pipeline.freeze_link,
+        pipeline.damage_link,
+        *[pipeline.mend] * 2,
+    ]
+    rng = random.Random(seed)
+    for _ in range(count):
+        time.sleep(log_uniform(rng, 0.05, 5.0 if count > 10 else 1.0))
+        happens = rng.choice(troubles)
+        log.info("%s", happens.__name__)
+        happens(rng)
     found = pipeline.settle()
     figure(f"{count} troubles of all kinds: {found}")
     assert found.exactly_once, str(found)

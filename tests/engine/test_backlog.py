@@ -40,13 +40,6 @@ def test_what_is_stored_may_go_up_to_the_first_that_is_not(stream):
     assert stream.backlog.purge(0.0) == 4
 
 
-def test_what_makes_no_sense_goes_with_what_came_before_it(stream):
-    stream.read(1)
-    stream.backlog.note(2, 0)
-    stream.ack(1)
-    assert stream.backlog.purge(0.0) == 3
-
-
 def test_a_stream_that_is_away_is_not_purged_since_its_numbers_may_be_other_messages_then(stream):
     stream.read(1)
     stream.ack(1)

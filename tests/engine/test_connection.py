@@ -68,51 +68,41 @@ def test_it_goes_on_when_a_node_freezes_and_is_back(node, caplog):
     assert "Traceback" not in caplog.text
 
 
-class OneSidedNode(threading.Thread):
-    """A node that accepts one client, but then answers no requests, and sends messages until
+def be_one_sided(listening, is_mute):
+    """Accept one client as a node does, but then answer no requests, and send messages until
     `is_mute`.
     """
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self._listening = socket.create_server(("localhost", 0))
-        self.url = f"nats://localhost:{self._listening.getsockname()[1]}"
-        self.is_mute = False
-        self.start()
-
-    def run(self):
-        info = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true}\r\n'
-        with self._listening, self._listening.accept()[0] as line:
-            line.sendall(info)
-            while b"PING" not in line.recv(65536):
-                pass
-            line.sendall(b"PONG\r\n")
-            try:
-                while not self.is_mute:
-                    line.sendall(b"MSG tmrl.r.p 1 1\r\nx\r\n")
-                    time.sleep(0.02)
-                while line.recv(65536):
-                    pass
-            except OSError:
-                pass
+    info = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true}\r\n'
+    with listening, listening.accept()[0] as line, contextlib.suppress(OSError):
+        line.sendall(info)
+        while b"PING" not in line.recv(65536):
+            pass
+        line.sendall(b"PONG\r\n")
+        while not is_mute.wait(0.02):
+            line.sendall(b"MSG tmrl.r.p 1 1\r\nx\r\n")
+        while line.recv(65536):
+            pass
 
 
 def test_a_node_whose_answers_lie_behind_a_backlog_is_not_given_up():
     """The connection is kept as long as anything arrives: a new trainer has much to read, slowly on
     a busy machine.
     """
-    clients, node = [], OneSidedNode()
+    clients, is_mute = [], threading.Event()
+    listening = socket.create_server(("localhost", 0))
+    url = f"nats://localhost:{listening.getsockname()[1]}"
+    threading.Thread(target=be_one_sided, args=(listening, is_mute), daemon=True).start()
 
     async def attend(client):
         clients.append(client)
         await hear(client, "tmrl.r.p", lambda message: None)
         await asyncio.Event().wait()
 
-    connection = EngineConnection(EngineOptions(nodes=(node.url,), run="r"), attend, ping_s=0.1)
+    connection = EngineConnection(EngineOptions(nodes=(url,), run="r"), attend, ping_s=0.1)
     until(lambda: clients)
     time.sleep(1.0)
     assert connection.connected
-    node.is_mute = True
+    is_mute.set()
     until(lambda: not connection.connected, within_s=5.0)
     connection.close(0.0)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 
 import nats
 from nats.js.api import StreamConfig
@@ -27,97 +28,94 @@ STREAM = stream_name(RUN)
 OWN_SAMPLES = subject_of(RUN, SAMPLES, SITE, "w1")
 API = "$JS.API."
 
-SITE_MAY_NOT_PUBLISH = {
-    "a policy": subject_of(RUN, POLICIES),
-    "another site's samples": subject_of(RUN, SAMPLES, OTHER, "w1"),
-    "another site's signs of life": subject_of(RUN, BEATS, OTHER, "w1"),
-    "another site's state": subject_of(RUN, GATEWAYS, OTHER),
-    "acknowledgements for another site": subject_of(RUN, ANSWERS, OTHER),
-    "acknowledgements for itself": subject_of(RUN, ANSWERS, SITE),
-    "into the trainer's inbox": f"{inbox('gpu')}.x",
-    "a trainer's seat": f"$KV.{BUCKET}.{RUN}",
-    "a stream": f"{API}STREAM.CREATE.x",
-    "a change of the stream": f"{API}STREAM.UPDATE.{STREAM}",
-    "a purge": f"{API}STREAM.PURGE.{STREAM}",
-    "the stream's end": f"{API}STREAM.DELETE.{STREAM}",
-    "a consumer": f"{API}CONSUMER.CREATE.{STREAM}.x",
-    "a question for a message": f"{API}STREAM.MSG.GET.{STREAM}",
-}
-SITE_MAY_NOT_HEAR = {
-    "samples": subject_of(RUN, SAMPLES, None, None),
-    "its own samples": OWN_SAMPLES,
-    "everything": ">",
-    "another site's acknowledgements": subject_of(RUN, ANSWERS, OTHER),
-    "another's inbox": f"{inbox('gpu')}.>",
-    "seats": f"$KV.{BUCKET}.>",
-}
-TRAINER_MAY_NOT_PUBLISH = {
-    "samples": OWN_SAMPLES,
-    "signs of life": subject_of(RUN, BEATS, SITE, "w1"),
-    "a gateway's state": subject_of(RUN, GATEWAYS, SITE),
-    "the stream's end": f"{API}STREAM.DELETE.{STREAM}",
-    "a change of the stream": f"{API}STREAM.UPDATE.{STREAM}",
-}
+SITE_MAY_NOT_PUBLISH = (
+    subject_of(RUN, POLICIES),  # a policy
+    subject_of(RUN, SAMPLES, OTHER, "w1"),  # another site's samples
+    subject_of(RUN, BEATS, OTHER, "w1"),  # another site's signs of life
+    subject_of(RUN, GATEWAYS, OTHER),  # another site's state
+    subject_of(RUN, ANSWERS, OTHER),  # acknowledgements for another site
+    subject_of(RUN, ANSWERS, SITE),  # acknowledgements for itself
+    f"{inbox('gpu')}.x",  # into the trainer's inbox
+    f"$KV.{BUCKET}.{RUN}",  # a trainer's seat
+    f"{API}STREAM.CREATE.x",  # a stream
+    f"{API}STREAM.UPDATE.{STREAM}",  # a change of the stream
+    f"{API}STREAM.PURGE.{STREAM}",  # a purge
+    f"{API}STREAM.DELETE.{STREAM}",  # the stream's end
+    f"{API}CONSUMER.CREATE.{STREAM}.x",  # a consumer
+    f"{API}STREAM.MSG.GET.{STREAM}",  # a question for a message
+)
+SITE_MAY_NOT_HEAR = (
+    subject_of(RUN, SAMPLES, None, None),  # samples
+    OWN_SAMPLES,  # its own samples
+    ">",  # everything
+    subject_of(RUN, ANSWERS, OTHER),  # another site's acknowledgements
+    f"{inbox('gpu')}.>",  # another's inbox
+    f"$KV.{BUCKET}.>",  # seats
+)
+TRAINER_MAY_NOT_PUBLISH = (
+    OWN_SAMPLES,  # samples
+    subject_of(RUN, BEATS, SITE, "w1"),  # signs of life
+    subject_of(RUN, GATEWAYS, SITE),  # a gateway's state
+    f"{API}STREAM.DELETE.{STREAM}",  # the stream's end
+    f"{API}STREAM.UPDATE.{STREAM}",  # a change of the stream
+)
 
 
-class Watched:
-    """A client that records the errors of its node."""
+@asynccontextmanager
+async def connected(nodes, name):
+    """Connect a user; yield the client and a list of the errors that its node tells."""
+    errors = []
 
-    def __init__(self, nodes, name):
-        self._url, self._name, self._credentials = nodes.urls[0], name, nodes.user(name)
-        self.errors = []
+    async def note(error):
+        errors.append(str(error).lower())
 
-    async def __aenter__(self):
-        prefix, file = inbox(self._name), str(self._credentials)
-        self.client = await nats.connect(
-            self._url, user_credentials=file, inbox_prefix=prefix, error_cb=self._note
-        )
-        return self
+    client = await nats.connect(
+        nodes.urls[0],
+        user_credentials=str(nodes.user(name)),
+        inbox_prefix=inbox(name),
+        error_cb=note,
+    )
+    yield client, errors
+    await client.close()
 
-    async def __aexit__(self, *_):
-        await self.client.close()
 
-    async def _note(self, error):
-        self.errors.append(str(error).lower())
-
-    async def refusals(self, publish, hear):
-        """Try all of these subjects, and check that each is refused."""
-        for subject in publish.values():
-            await self.client.publish(subject, b"")
-        for subject in hear.values():
-            await self.client.subscribe(subject)
-        expected = [f'publish to "{subject}"' for subject in publish.values()]
-        expected += [f'subscription to "{subject}"' for subject in hear.values()]
-        missing = expected
-        for _ in range(200):
-            await self.client.flush()
-            missing = [e for e in expected if not any(e.lower() in error for error in self.errors)]
-            if not missing:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"allowed: {missing}")
+async def assert_refused(client, errors, publish, hear):
+    """Try all of these subjects, and check that each is refused."""
+    for subject in publish:
+        await client.publish(subject, b"")
+    for subject in hear:
+        await client.subscribe(subject)
+    missing = [f'publish to "{subject}"' for subject in publish]
+    missing += [f'subscription to "{subject}"' for subject in hear]
+    for _ in range(200):
+        await client.flush()
+        missing = [e for e in missing if not any(e.lower() in error for error in errors)]
+        if not missing:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"allowed: {missing}")
 
 
 def test_a_site_and_a_trainer_do_what_is_theirs_and_nothing_else(node):
     async def act():
-        async with Watched(node, SITE) as gateway, Watched(node, "gpu") as learner:
-            streams = learner.client.jetstream(timeout=60)
+        async with (
+            connected(node, SITE) as (gateway, of_gateway),
+            connected(node, "gpu") as (learner, of_learner),
+        ):
+            streams = learner.jetstream(timeout=60)
             await streams.add_stream(
                 StreamConfig(STREAM, subjects=[subject_of(RUN, SAMPLES, None, None)])
             )
-            heard = await gateway.client.subscribe(subject_of(RUN, POLICIES))
-            await gateway.client.flush()
-            await learner.client.publish(subject_of(RUN, POLICIES), b"weights")
+            heard = await gateway.subscribe(subject_of(RUN, POLICIES))
+            await gateway.flush()
+            await learner.publish(subject_of(RUN, POLICIES), b"weights")
             assert (await heard.next_msg(60)).data == b"weights"
-            assert (
-                json.loads((await gateway.client.request(OWN_SAMPLES, b"x", timeout=60)).data)[
-                    "seq"
-                ]
-                == 1
-            )
-            assert gateway.errors == learner.errors == []
-            await gateway.refusals(SITE_MAY_NOT_PUBLISH, SITE_MAY_NOT_HEAR)
-            await learner.refusals(TRAINER_MAY_NOT_PUBLISH, {"another's inbox": f"{inbox(SITE)}.>"})
+            answer = await gateway.request(OWN_SAMPLES, b"x", timeout=60)
+            assert json.loads(answer.data)["seq"] == 1
+            assert of_gateway == of_learner == []
+            await assert_refused(gateway, of_gateway, SITE_MAY_NOT_PUBLISH, SITE_MAY_NOT_HEAR)
+            others_inbox = (f"{inbox(SITE)}.>",)
+            await assert_refused(learner, of_learner, TRAINER_MAY_NOT_PUBLISH, others_inbox)
             assert (await streams.stream_info(STREAM)).state.messages == 1
 
     asyncio.run(act())

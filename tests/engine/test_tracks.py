@@ -21,12 +21,6 @@ def publish(tracks, *packets, is_taken=True):
         tracks.ends(packet, tracks.begins(packet) and is_taken)
 
 
-def test_what_the_stream_has_is_received(tracks):
-    publish(tracks, header(1, 3), header(4))
-    assert words(tracks) == [(0, 4, False)]
-    assert words(tracks) == []
-
-
 def test_nothing_is_received_behind_what_the_stream_did_not_take(tracks):
     first, second = header(1, 3), header(4, 6)
     assert tracks.begins(first)

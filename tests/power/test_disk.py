@@ -22,8 +22,8 @@ def left(power, name="f", tries=300):
     return [power.state.after_a_cut(rng).get(name) for _ in range(tries)]
 
 
-def written(power, *pieces, name="f", sync=False):
-    with disk.open(power.root / name) as file:
+def written(power, *pieces, sync=False):
+    with disk.open(power.root / "f") as file:
         for piece in pieces:
             disk.write(file, piece)
         if sync:
@@ -45,15 +45,6 @@ def test_a_file_replaced_in_one_step_is_the_old_one_or_the_new_one(power):
     assert set(left(power)) == {b"new"}
     link_atomically(power.root / "f", power.root / "tag")
     assert set(left(power, "tag")) == {None, b"new"}
-
-
-def test_the_model_sees_what_is_in_the_folder(power):
-    rng = random.Random(1)
-    for number in range(60):
-        write_atomically(power.root / rng.choice("ab") / rng.choice("fg"), bytes([number]))
-        if number % 7 == 0:
-            disk.remove(power.root / rng.choice("ab") / "f")
-    assert power.state.seen() == read_tree(power.root)
 
 
 def test_after_a_cut_the_folder_is_as_the_cut_left_it_and_all_in_it_is_synced(power):

@@ -46,14 +46,6 @@ class Keys:
         folder.invite("late")
 
 
-class KeysInAMount(Keys):
-    """Does the same in a folder that exists before."""
-
-    def work(self, root, promise):
-        (root / "keys").mkdir()
-        super().work(root, promise)
-
-
 class Policies:
     """Adds four policy versions, of which two are kept, and one is tagged."""
 
@@ -118,7 +110,7 @@ class CheckpointsOfARun:
     "nothing that was acknowledged as stored is lost, nothing damaged is loaded",
 )
 @pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
-@pytest.mark.parametrize("kind", [Keys, KeysInAMount, Policies, CheckpointsOfARun])
+@pytest.mark.parametrize("kind", [Keys, Policies, CheckpointsOfARun])
 def test_ended_at_any_operation_all_that_was_promised_is_there_and_no_draft_stays(
     tmp_path, kind, is_cut
 ):

@@ -64,18 +64,6 @@ def test_messages_of_all_sizes_arrive_unchanged_and_in_order_both_ways(pair):
             assert [receive() for _ in some] == some
 
 
-def test_many_peers_are_told_apart(machines):
-    server = machines.listen()
-    peers = {bytes([i]): machines.connect(server) for i in range(4)}
-    for name, peer in peers.items():
-        send_of(peer, name)
-    for _ in peers:
-        message = receive_at(server)
-        send_to(server, message.peer, b"for " + message.data)
-    for name, peer in peers.items():
-        assert receive_of(peer) == b"for " + name
-
-
 def test_receive_waits_as_long_as_asked_or_until_it_is_woken(pair):
     for link in pair()[:2]:
         began_at = time.monotonic()

@@ -179,11 +179,10 @@ def test_a_link_to_nowhere_in_the_folder_keeps_no_key_and_no_revocation(folder, 
 
 
 @pytest.mark.fault("disk", "a key file is half written", "the key that was in it stays")
-@pytest.mark.parametrize("content", ["", '{"roles": ["wor'])
-def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, keys, content, caplog):
+def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, keys, caplog):
     file = folder.path / "authorized" / "local.json"
     before = file.read_text().partition(',"crc32"')[0] + "}"
-    file.write_text(content)
+    file.write_text('{"roles": ["wor')
     for now in (1.0, 2.0, 3.0):
         keys.refresh(now=now)
     assert names(keys) == {"local"}
@@ -220,11 +219,6 @@ def test_a_certificate_holds_where_the_clock_was_never_set_and_for_a_century(fol
     certificate = x509.load_pem_x509_certificate(folder.server_keys().tls_certificate.encode())
     assert certificate.not_valid_before_utc.timestamp() == 0
     assert certificate.not_valid_after_utc.year > 2100
-
-
-def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder, keys, car):
-    public = car.join(folder.invite("car")).curve_public
-    assert keys.find(public) == Identity("car", ("worker",))
 
 
 def test_a_line_that_is_cut_off_is_refused(folder, car):

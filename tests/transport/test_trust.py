@@ -177,13 +177,6 @@ def rogue(service):
     service.assert_unharmed()
 
 
-def test_without_a_password_nothing_is_read(rogue):
-    peer = rogue()
-    peer.password = peer.password[:40] + "0" * 64
-    with pytest.raises(ConnectionError):
-        peer.join()
-
-
 def test_a_peer_cannot_reach_other_peers(rogue, service):
     rogue().join().say("OBJ", {"peers": 1}, b"from a rogue")
     assert receive_at(service.server).data == b"from a rogue"

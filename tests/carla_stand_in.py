@@ -97,6 +97,7 @@ class World:
 
     def apply_settings(self, world_settings):
         self.answer().settings = world_settings
+        return self.frame
 
     def get_blueprint_library(self):
         self.answer()
@@ -280,6 +281,8 @@ class ActorBlueprint:
         return id in self.attributes
 
     def set_attribute(self, id, value):
+        if not isinstance(value, str):
+            raise TypeError(f"attribute {id}: CARLA takes text, got {value!r}")
         self.attributes[id] = value
 
 
@@ -347,6 +350,8 @@ class Vehicle(Actor):
 
     def apply_control(self, control):
         self._check_alive()
+        if not isinstance(control, carla.VehicleControl):
+            raise TypeError(f"CARLA takes a VehicleControl, got {control!r}")
         self._control = control
 
     def set_transform(self, transform):

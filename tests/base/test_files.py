@@ -22,12 +22,6 @@ from tmrl_like.base.files import (
 )
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")
-def test_private_files_are_private(tmp_path):
-    write_atomically(tmp_path / "secret", b"x", private=True)
-    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
-
-
 def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(tmp_path, monkeypatch):
     replace, refusals = os.replace, [PermissionError("in use")] * 2
 

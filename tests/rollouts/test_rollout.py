@@ -6,10 +6,10 @@ from collections import deque
 import numpy as np
 import pytest
 from kit.failing import failing
+from kit.refusals import one_line
 
 from tmrl_like.base import tree
 from tmrl_like.base.files import disk
-from tmrl_like.errors import ConfigError
 from tmrl_like.rollouts import Rollout
 from tmrl_like.rollouts.rollout import rollout_of
 
@@ -39,8 +39,8 @@ def drive(times_s, progress, time_step_s=0.1):
     )
 
 
-@pytest.mark.parametrize("count", [1, 200])
-def test_each_column_has_a_row_per_action_and_a_file_holds_all_of_it(count, tmp_path):
+def test_each_column_has_a_row_per_action_and_a_file_holds_all_of_it(tmp_path):
+    count = 200
     info = {"progress": np.float32, "a/b": lambda t: np.full((2, 3), t % 256, np.uint8)}
     made = rollout_of(steps_of(count, **info), worker="w", test=True, fault="f")
     file = tmp_path / "deep" / "rollout.npz"
@@ -99,10 +99,8 @@ def test_keys_that_are_numbers_come_back_as_text(tmp_path):
 def test_a_file_that_is_no_rollout_is_one_line(content, tmp_path):
     file = tmp_path / "rollout.npz"
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"rollout\.npz is no rollout that can be read"):
+    with one_line(r"rollout\.npz is no rollout that can be read"):
         Rollout.load(file)
-    with pytest.raises(ConfigError, match="no rollout"):
-        Rollout.load(tmp_path / "none.npz")
 
 
 def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_faster_one():

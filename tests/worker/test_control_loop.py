@@ -103,9 +103,7 @@ def test_the_return_of_an_episode_that_a_fault_cut_short_is_not_reported():
         assert (whole.fault, broken.steps, worker.condition().returns) == ("", 1, (whole.return_,))
 
 
-@pytest.mark.parametrize(
-    ("type_", "of_reset"), [(float, float), (np.float32, np.float32), (int, float)]
-)
+@pytest.mark.parametrize(("type_", "of_reset"), [(np.float32, np.float32), (int, float)])
 def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_it(type_, of_reset):
     with alone(returning(lambda obs, rew, *rest: (obs, type_(rew), *rest))) as worker:
         appended = appended_by(worker)

@@ -174,26 +174,24 @@ def test_a_call_that_a_guard_could_not_make_is_refused_at_once(call):
     assert guard.pid == 0
 
 
-def test_threads_that_need_a_guard_while_it_is_being_started_share_its_process(monkeypatch, until):
-    started, ids = [], []
+def test_threads_that_need_a_guard_while_it_is_being_started_share_its_process(monkeypatch):
+    started, seen = [], []
 
     def add_and_look():
+        seen.append(guard.pid)
         guard.add(os.getpid())
-        ids.append(guard.pid)
 
     def start(*arguments, **streams):
         started.append(start_script(*arguments, **streams))
-        for other in (add_and_look, lambda: ids.append(guard.pid)):
-            thread = threading.Thread(target=other)
-            thread.start()
-            thread.join(0.1)
+        other.start()
+        other.join(0.1)
         return started[-1]
 
     monkeypatch.setattr("tmrl_like.base.processes.start_script", start)
-    guard = ProcessGuard()
+    guard, other = ProcessGuard(), threading.Thread(target=add_and_look)
     guard.call_at_end(("os.getpid",))
-    until(lambda: len(ids) == 2)
-    assert [process.pid for process in started] * 2 == [guard.pid] * 2 == ids
+    other.join()
+    assert [process.pid for process in started] == seen == [guard.pid]
     guard.close()
 
 

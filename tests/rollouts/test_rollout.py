@@ -1,15 +1,12 @@
 import dataclasses
-import errno
 import json
 from collections import deque
 
 import numpy as np
 import pytest
-from kit.failing import failing
 from kit.refusals import one_line
 
 from tmrl_like.base import tree
-from tmrl_like.base.files import disk
 from tmrl_like.rollouts import Rollout
 from tmrl_like.rollouts.rollout import rollout_of
 
@@ -116,12 +113,3 @@ def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_
 def test_without_progress_the_higher_return_ranks_higher():
     assert rollout_of(steps_of(2)).rank < rollout_of(steps_of(3)).rank
     assert str(rollout_of(steps_of(3))) == "return 1.5"
-
-
-def test_what_cannot_be_written_whole_leaves_the_file_before(tmp_path, monkeypatch):
-    file = tmp_path / "rollout.npz"
-    rollout_of(steps_of(3)).save(file)
-    monkeypatch.setattr(disk, "write", failing(errno.ENOSPC))
-    with pytest.raises(OSError, match="No space left"):
-        rollout_of(steps_of(9)).save(file)
-    assert len(Rollout.load(file)) == 3

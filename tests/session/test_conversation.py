@@ -65,13 +65,6 @@ def lines(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_role_gets_a_message_its_body_and_the_whole_of_it(scene, monkeypatch):
-    heard, frame = [], m.PolicyFrame(1, 0, 1, 4, 1.0)
-    monkeypatch.setattr(scene.role, "on_message", lambda *message: heard.append(message))
-    scene.say(frame, b"body")
-    assert heard == [(frame, b"body", m.encode(frame, b"body"))]
-
-
 def test_a_hello_that_found_no_connection_does_not_wait_for_its_next_turn(scene):
     scene.link.is_open = False
     scene.pass_s(0.7)

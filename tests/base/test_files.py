@@ -55,20 +55,6 @@ def test_a_write_that_fails_leaves_no_draft_and_says_why(failure, removes, tmp_p
     assert len([*tmp_path.iterdir()]) == (not removes)
 
 
-def test_another_name_of_a_file_is_a_link_where_there_are_links_and_else_a_copy(
-    tmp_path, monkeypatch
-):
-    names = [tmp_path / name for name in ("f", "g", "h")]
-    names[0].write_bytes(b"content")
-    for _ in range(2):  # the second time, both are the same file already
-        link_atomically(names[0], names[1])
-    assert names[1].samefile(names[0])
-    monkeypatch.setattr(disk, "link", Mock(side_effect=OSError("links are not supported")))
-    link_atomically(names[0], names[2])
-    assert sorted(tmp_path.iterdir()) == names
-    assert names[2].read_bytes() == b"content"
-
-
 @pytest.mark.parametrize("make", [disk.open, lambda path: reserve(path, 1)])
 def test_a_file_that_exists_is_not_made_again(make, tmp_path):
     file = tmp_path / "f"

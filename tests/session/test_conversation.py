@@ -105,21 +105,19 @@ def test_a_key_that_the_server_refuses_ends_it(scene):
 
 
 @pytest.mark.parametrize(
-    ("end", "after_s", "why"),
-    [("silent", 2.4, "has been silent for 2."), ("lost", 0.4, "is lost: waiting for it")],
+    ("is_lost", "after_s", "why"),
+    [(False, 2.4, "has been silent for 2."), (True, 0.4, "is lost: waiting for it")],
 )
-def test_a_server_that_is_gone_is_waited_for(scene, caplog, end, after_s, why):
+def test_a_server_that_is_gone_is_waited_for(scene, caplog, is_lost, after_s, why):
     scene.say(WELCOME)
-    scene.link.is_lost = end == "lost"
+    scene.link.is_lost = is_lost
     scene.pass_s(after_s)
     assert scene.is_welcome
     scene.pass_s(0.7)
     assert not scene.is_welcome
     scene.pass_s(12.0)
     first, second = lines(caplog)
-    assert first.startswith(
-        f"the server at a:1 {'is lost' if end == 'lost' else 'has been silent'}"
-    )
+    assert first.startswith(f"the server at a:1 {why}")
     assert second.startswith("no server answers at a:1: is `tmrl-like server` running there, ")
     scene.link.is_lost = False
     scene.say(WELCOME)

@@ -55,6 +55,12 @@ def test_a_write_that_fails_leaves_no_draft_and_says_why(failure, removes, tmp_p
     assert len([*tmp_path.iterdir()]) == (not removes)
 
 
+def test_another_name_of_a_file_takes_no_room(tmp_path):
+    (tmp_path / "f").write_bytes(b"content")
+    link_atomically(tmp_path / "f", tmp_path / "g")
+    assert (tmp_path / "g").samefile(tmp_path / "f")
+
+
 @pytest.mark.parametrize("make", [disk.open, lambda path: reserve(path, 1)])
 def test_a_file_that_exists_is_not_made_again(make, tmp_path):
     file = tmp_path / "f"

@@ -1,32 +1,9 @@
 """Functions over nested values."""
 
-from typing import NamedTuple
-
 import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
-
-
-class Pose(NamedTuple):
-    x: object
-    y: object
-
-
-VALUE = ({"b": 1, "a": [2, "text"]}, Pose(3, ()), None)
-
-
-def test_leaves_come_left_to_right_with_their_places():
-    named = {tree.name_of(path): leaf for path, leaf in tree.walk(VALUE)}
-    assert named == {
-        "[0]['b']": 1,
-        "[0]['a'][0]": 2,
-        "[0]['a'][1]": "text",
-        "[1][0]": 3,
-        "[2]": None,
-    }
-    assert list(tree.leaves(VALUE)) == list(named.values())
-    assert [tree.part_at(VALUE, path) for path, _ in tree.walk(VALUE)] == list(named.values())
 
 
 def test_the_outline_of_many_parts_is_short():

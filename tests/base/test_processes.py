@@ -16,7 +16,6 @@ from tmrl_like.base.children import start_script
 from tmrl_like.base.processes import (
     ProcessGuard,
     end_processes,
-    family_of,
     is_alive,
 )
 from tmrl_like.errors import ConfigError
@@ -193,12 +192,6 @@ def test_threads_that_need_a_guard_while_it_is_being_started_share_its_process(m
     other.join()
     assert [process.pid for process in started] == seen == [guard.pid]
     guard.close()
-
-
-def test_a_process_that_does_not_end_when_asked_is_killed(stubborn):
-    assert end_processes(family_of(stubborn.pid), 0.1, 60.0) == []
-    assert not is_alive(stubborn)
-    assert family_of(stubborn.pid) == []
 
 
 def test_a_process_has_ended_although_its_parent_takes_no_note_of_it():

@@ -108,8 +108,3 @@ def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_
     few_steps = drive([1, 9], [0.3, 1.0], time_step_s=0.0)  # its seconds mean nothing
     assert few_steps.rank > drive([1, 2, 3], [0.3, 0.4, 1.0], time_step_s=0.0).rank
     assert str(few_steps) == "2 steps"
-
-
-def test_without_progress_the_higher_return_ranks_higher():
-    assert rollout_of(steps_of(2)).rank < rollout_of(steps_of(3)).rank
-    assert str(rollout_of(steps_of(3))) == "return 1.5"

@@ -41,54 +41,27 @@ def test_lines_about_one_name_are_counted_beyond_its_budget_and_others_are_writt
     ]
 
 
-class Work:
-    """Turns of items that take time, and the items served so far."""
-
-    def __init__(self):
-        self.clock, self.served = Clock(100.0), []
-        self.turns = Turns(1000, 10_000, self.clock)
-
-    def add(self, name, items, takes_s):
-        assert self.turns.add(name, iter([(item, takes_s) for item in items]), 10)
-
-    def go_on(self, for_s):
-        return self.turns.work(self._serve, for_s)
-
-    def _serve(self, item_and_time):
-        item, takes_s = item_and_time
-        self.clock.now += takes_s
-        self.served.append(item)
-
-
-@pytest.fixture
-def work():
-    return Work()
-
-
-def test_work_ends_when_its_time_is_over_and_goes_on_in_order(work):
-    work.add("a", range(5), 1.0)
-    work.add("a", range(5, 8), 1.0)
-    assert work.go_on(1.5) == pytest.approx(2.0)
-    assert work.served == [0, 1]
-    assert work.turns
-    while work.turns:
-        work.go_on(1.5)
-    assert work.served == list(range(8))
-
-
 @pytest.mark.parametrize(
     ("before", "takes_s", "for_s", "turns"), [(5, 0.1, 0.5, 0), (50, 1.0, 8.0, 3)]
 )
 def test_a_peer_that_pauses_does_not_get_ahead_of_a_new_one_nor_fall_behind_it(
-    work, before, takes_s, for_s, turns
+    before, takes_s, for_s, turns
 ):
-    work.add("old", ["old"] * before, 1.0)
-    work.go_on(100.0)
-    work.served.clear()
-    work.add("new", ["new"] * 50, takes_s)
-    work.add("old", ["old"] * 3, 1.0)
-    work.go_on(for_s)
-    assert work.served.count("old") == turns
+    clock, served = Clock(100.0), []
+    work = Turns(1000, 10_000, clock)
+
+    def serve(item):
+        name, item_takes_s = item
+        clock.now += item_takes_s
+        served.append(name)
+
+    work.add("old", iter([("old", 1.0)] * before), 10)
+    work.work(serve, 100.0)
+    served.clear()
+    work.add("new", iter([("new", takes_s)] * 50), 10)
+    work.add("old", iter([("old", 1.0)] * 3), 10)
+    work.work(serve, for_s)
+    assert served.count("old") == turns
 
 
 def test_what_waits_of_one_peer_and_of_all_is_bounded():

@@ -1,33 +1,9 @@
 """Functions over nested values."""
 
-from typing import NamedTuple
-
 import numpy as np
-import pytest
 from gymnasium import spaces
 
 from tmrl_like.base import tree
-
-
-class Pose(NamedTuple):
-    x: object
-    y: object
-
-
-VALUE = ({"b": 1, "a": [2, "text"]}, Pose(3, ()), None)
-
-
-def test_leaves_come_left_to_right_with_their_places():
-    named = {tree.name_of(path): leaf for path, leaf in tree.walk(VALUE)}
-    assert named == {
-        "[0]['b']": 1,
-        "[0]['a'][0]": 2,
-        "[0]['a'][1]": "text",
-        "[1][0]": 3,
-        "[2]": None,
-    }
-    assert list(tree.leaves(VALUE)) == list(named.values())
-    assert [tree.part_at(VALUE, path) for path, _ in tree.walk(VALUE)] == list(named.values())
 
 
 def test_the_outline_of_many_parts_is_short():
@@ -35,14 +11,6 @@ def test_the_outline_of_many_parts_is_short():
     assert text.startswith("{'lidar': tuple of list of float 0.5, float 0.5, ")
     assert text.endswith("…")
     assert len(text) == 500
-
-
-def test_a_map_keeps_containers_and_their_order():
-    mapped = tree.map_leaves(lambda leaf: [leaf], VALUE)
-    assert mapped == ({"b": [1], "a": [[2], ["text"]]}, Pose([3], ()), [None])
-    assert list(mapped[0]) == ["b", "a"]
-    assert type(mapped[1]) is Pose
-    assert tree.fill(VALUE, iter(tree.leaves(VALUE))) == VALUE
 
 
 def test_a_space_leads_a_value_of_other_containers_and_order():
@@ -53,17 +21,3 @@ def test_a_space_leads_a_value_of_other_containers_and_order():
         "a": (12, 21),
         "b": 20,
     }
-
-
-@pytest.mark.parametrize("other", [(1,), (1, 2, 3), {0: 1, 1: 2}, None])
-def test_parts_that_differ_in_their_keys_are_handed_over_whole(other):
-    assert [(path, *parts) for path, *parts in tree.walk({"x": (1, 2)}, {"x": other})] == [
-        (("x",), (1, 2), other)
-    ]
-    assert tree.map_leaves(lambda one, _: one, (1, 2), other) == (1, 2)
-
-
-@pytest.mark.parametrize("leaf", ["ab", np.zeros((2, 2)), spaces.Box(0, 1, (2,)), range(3), None])
-def test_texts_arrays_and_simple_spaces_are_leaves(leaf):
-    assert tree.is_leaf(leaf)
-    assert tree.map_leaves(lambda value: value is leaf, leaf) is True

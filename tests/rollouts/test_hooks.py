@@ -35,13 +35,9 @@ class Saying(LinearActor):
         return super().act(obs, test)
 
 
-def listened(hook, env=CountingEnv, actor=LinearActor, **options):
-    return alone(env, actor, on_rollout=hook, **options)
-
-
 def test_a_worker_hands_over_each_training_and_test_episode():
     rollouts = []
-    with listened(rollouts.append, Told, Saying) as worker:
+    with alone(Told, Saying, on_rollout=rollouts.append) as worker:
         worker.run(nb_episodes=2, test_episode_interval=2, verbose=False)
         name = worker.name
     assert [rollout.test for rollout in rollouts] == [True, False, False]
@@ -58,14 +54,14 @@ def test_a_worker_hands_over_each_training_and_test_episode():
 
 def test_observations_are_there_where_they_are_asked_for_and_one_more_than_actions():
     rollouts = []
-    with listened([rollouts.append], Told, rollout_observations=True, envs=2) as worker:
+    with alone(Told, on_rollout=[rollouts.append], rollout_observations=True, envs=2) as worker:
         worker.run_episode()
     assert np.array_equal(rollouts[0].observations, [[1, step] for step in range(STEPS + 1)])
 
 
 def test_an_episode_that_the_environment_breaks_off_says_so():
     rollouts = []
-    with listened(rollouts.append, partial(CountingEnv, raise_at=3)) as worker:
+    with alone(partial(CountingEnv, raise_at=3), on_rollout=rollouts.append) as worker:
         worker.run_episode()
     assert len(rollouts[0]) == 2
     assert "the motor is on fire" in rollouts[0].fault
@@ -89,7 +85,7 @@ def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog, error):
     def broken(rollout):
         raise error
 
-    with listened([broken, rollouts.append]) as worker:
+    with alone(on_rollout=[broken, rollouts.append]) as worker:
         worker.run_episodes(nb_episodes=2)
     assert len(rollouts) == 2
     assert caplog.text.count(f"raised {type(error).__name__}: not today") == 2
@@ -102,7 +98,7 @@ def test_a_hook_that_does_not_come_back_holds_up_nobody(until, caplog):
         go_on.wait(60)
         rollouts.append(rollout)
 
-    with listened(slow) as worker:
+    with alone(on_rollout=slow) as worker:
         for _ in range(9):
             worker.run_episode()
         assert worker.rollouts.dropped in (4, 5)  # one is in the hook, and four wait

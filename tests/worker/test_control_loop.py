@@ -103,9 +103,7 @@ def test_the_return_of_an_episode_that_a_fault_cut_short_is_not_reported():
         assert (whole.fault, broken.steps, worker.condition().returns) == ("", 1, (whole.return_,))
 
 
-@pytest.mark.parametrize(
-    ("type_", "of_reset"), [(float, float), (np.float32, np.float32), (int, float)]
-)
+@pytest.mark.parametrize(("type_", "of_reset"), [(np.float32, np.float32), (int, float)])
 def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_it(type_, of_reset):
     with alone(returning(lambda obs, rew, *rest: (obs, type_(rew), *rest))) as worker:
         appended = appended_by(worker)
@@ -146,11 +144,11 @@ def test_the_control_threads_lines_are_written_by_who_waits_for_it(caplog):
 class Telling(LinearActor):
     """An actor with extras about its choice, whose action is not finite in the fourth step."""
 
-    extras: ClassVar = {"is_odd": np.False_, "values": np.zeros(2), "step": 0}
+    extras: ClassVar = {"values": np.zeros(2), "step": 0}
 
     def act(self, obs, test=False):
         n = int(obs[0, 1])
-        self.extras = {"is_odd": np.bool_(n % 2), "values": np.full(2, float(n)), "step": n}
+        self.extras = {"values": np.full(2, float(n)), "step": n}
         return np.array([np.nan if n == 3 else 0.0], np.float32)
 
 
@@ -162,7 +160,6 @@ def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
     infos = [sample.info for sample in buffer]
     # 0 at the reset, and where the action was not finite
     assert [info["step"] for info in infos] == [0, 0, 1, 2, 0, 4]
-    assert [info["is_odd"] for info in infos] == [False, False, True, False, False, False]
     assert [info["values"].tolist() for info in infos] == [[info["step"]] * 2 for info in infos]
 
 

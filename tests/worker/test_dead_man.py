@@ -77,7 +77,6 @@ def test_a_configured_action_takes_the_form_of_its_space():
     [
         ([2.0, 0.0], BOX),
         ([[0.0], [0.0, 1.0]], BOX),
-        ("stop", BOX),
         (1.5, spaces.Discrete(3)),  # not a whole number
     ],
 )
@@ -149,7 +148,6 @@ def hardware(caplog):
     ("how", "arguments"),
     [
         ("run", {"nb_episodes": 1}),
-        ("run_episode", {}),
         ("run_env_benchmark", {"nb_steps": 1}),
     ],
 )

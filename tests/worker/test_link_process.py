@@ -180,14 +180,11 @@ def test_policies_drive_that_have_been_checked_and_both_ends_say_why_others_do_n
         actor.head.weight.data[:] = torch.tensor([3e38, -3e38] * 4)  # infinity minus infinity
     publish(1.5)
     until(lambda: "worker arm: policy 2 is refused" in caplog.text)  # said once the fleet knows
-    assert trainer.link.fleet()["workers_with_alarm"] == 1
     assert worker.policy_version == 1
-    until(lambda: trainer.worker_versions == {"arm": 1})
     assert worker.actor.weights() == read_weights(kept)[1] == good
     actor.load_weights(good)
     publish(0.75)
     until(lambda: worker.policy_version == 3 and read_weights(kept)[1] == actor.weights())
-    until(lambda: trainer.worker_versions == {"arm": 3})
     until(lambda: "worker arm: all is well again" in caplog.text)
 
 

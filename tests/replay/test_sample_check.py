@@ -36,12 +36,10 @@ def block(*samples):
 
 NOT_FINITE = {
     "a reward that is NaN": changed("rew", float("nan")),
-    "a reward that is infinite": changed("rew", -float("inf")),
     "a reward that is too large for float32": changed("rew", np.float64(1e300)),
     "a reward in an array": changed("rew", np.full((), np.nan)),
     "an observation that is NaN": changed("obs", np.array([1.0, np.nan], F32)),
     "an observation whose square is too large": changed("obs", np.array([1e30, 0.0], F32)),
-    "a float64 observation beyond float32": changed("obs", np.array([1e300, 0.0])),
     "an action that is infinite": changed("act", np.array([np.inf], F32)),
     "a half float": changed("obs", np.array([np.inf, 0.0], np.float16)),
 }
@@ -49,7 +47,6 @@ NOT_FINITE = {
 
 TEXTS = {
     "text": changed("obs", "hello"),
-    "bytes": changed("obs", b"x"),
     "text among numbers": changed("obs", (np.ones(2, F32), "x")),
     "a text for an action": changed("act", "left"),
     "a text for a reward": changed("rew", "1"),

@@ -146,29 +146,23 @@ def test_what_is_not_admitted_is_dropped_acknowledged_and_a_break(keeper):
 # -- the next process ------------------------------------------------------------------------------
 
 
-def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened, monkeypatch):
-    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)
-
-    def begin():
-        store = opened()
-        store.keep_samples = 2
-        trainer = Trainer(store=store, run="run")
-        return store, trainer, sum(map(len, trainer.receiver.replay(store.files())))
-
-    store, trainer, _ = begin()
-    for incarnation, entries in ((7, 3), (8, 8)):
-        for entry in range(1, entries + 1):
-            trainer.now += 1.0
-            trainer.give(entry, incarnation=incarnation)
-            trainer.store()
+def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(
+    keeper, store, opened, monkeypatch
+):
+    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)  # a file per packet
+    store.keep_samples = 2
+    for incarnation, entry in ((7, 1), (8, 1), (8, 2), (8, 3)):
+        keeper.now += 1.0
+        keeper.give(entry, incarnation=incarnation)
+        keeper.store()
     store.close()
-    store, trainer, in_memory = begin()
-    assert 2 <= in_memory < 5
-    assert trainer.receiver.samples == 11
-    assert store.run == "run"
-    for first, last, incarnation in ((1, 3, 7), (1, 8, 8), (4, 4, 7)):
-        trainer.give(first, last, incarnation=incarnation)
-    assert trainer.taken == [(4, "w/7/0/4")]
+    store = opened()
+    successor = trainer_of(store)
+    assert sum(map(len, successor.receiver.replay(store.files()))) == 2
+    assert (successor.receiver.samples, store.run) == (4, "run")
+    for incarnation, entry in ((7, 1), (8, 3), (7, 2)):
+        successor.give(entry, incarnation=incarnation)
+    assert successor.taken == [(2, "w/7/0/2")]
 
 
 def test_consecutive_packets_of_a_stream_are_replayed_in_one_piece(keeper, store, opened):

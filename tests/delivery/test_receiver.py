@@ -178,7 +178,9 @@ def test_consecutive_packets_of_a_stream_are_replayed_in_one_piece(keeper, store
 # -- rejection -------------------------------------------------------------------------------------
 
 
-def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, caplog):
+def test_of_a_rejected_process_nothing_more_is_taken_and_it_is_told_so_but_not_for_each_packet(
+    trainer, caplog
+):
     for entry in (1, 2, 3):
         trainer.give(entry)
     trainer.store(1)
@@ -190,9 +192,10 @@ def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, ca
     assert trainer.receiver.pending
     assert trainer.due() == [dismissal], "what could not be sent is sent later"
     assert not trainer.receiver.pending
-    trainer.give(4)
+    for trainer.now, said in ((1.0, [dismissal]), (1.1, []), (2.0, [dismissal])):
+        trainer.give(4)
+        assert trainer.due() == said
     assert len(trainer.inbox) == 2
-    assert not any(isinstance(message, m.Ack) for message in trainer.due())
     assert trainer.receiver.receipts == (Receipt("w", 7, 1),)
     assert trainer.metrics["rejected_workers_total"] == 1
     (line,) = caplog.messages
@@ -216,17 +219,6 @@ def test_what_was_rejected_may_come_again_to_the_next_process_of_the_training(
     successor = Receiver()
     list(successor.replay(opened().files()))
     assert successor.receipts == (Receipt("w", 7, 1), Receipt("w", 8, 1))
-
-
-def test_a_rejected_process_that_goes_on_sending_is_rejected_again_but_not_for_each_packet(trainer):
-    trainer.give(1)
-    trainer.receiver.reject(trainer.inbox[0].receipt, "no")
-    trainer.due()
-    said = []
-    for trainer.now in (1.0, 1.1, 1.2, 2.0):
-        trainer.give(2)
-        said.append(trainer.due())
-    assert said == [[m.Dismissal("w", 7, "no")], [], [], [m.Dismissal("w", 7, "no")]]
 
 
 # -- processes that ended --------------------------------------------------------------------------

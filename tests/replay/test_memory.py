@@ -152,9 +152,8 @@ def test_changing_a_tensor_of_a_batch_in_place_changes_no_other():
         assert all(map(torch.equal, tensors[k:], before[k:]))
 
 
-@pytest.mark.parametrize("n_steps", [1, 3])
-def test_batches_drawn_together_hold_what_is_drawn_one_by_one(n_steps):
-    memory = filled(n_steps=n_steps, gamma=0.9)
+def test_batches_drawn_together_hold_what_is_drawn_one_by_one():
+    memory = filled(n_steps=3, gamma=0.9)
     items = {identity_of(memory.get_transition(item).last_obs): item for item in range(len(memory))}
     seen = set()
     for batch in [memory.sample() for _ in range(31)]:
@@ -163,7 +162,7 @@ def test_batches_drawn_together_hold_what_is_drawn_one_by_one(n_steps):
         seen.add(tuple(drawn))
         expected = gather(memory, drawn)
         pairs = tree.walk((*batch, batch.discount), (*expected, expected.discount))
-        assert all(one is other or torch.equal(one, other) for _, one, other in pairs)
+        assert all(torch.equal(one, other) for _, one, other in pairs)
 
 
 def test_new_samples_another_batch_size_and_another_seed_hold_from_the_next_batch():

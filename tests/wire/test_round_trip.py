@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.packets import TIMING
 
 from tmrl_like.errors import EncodingError
 from tmrl_like.replay.crc import first_difference
@@ -19,7 +20,6 @@ from tmrl_like.wire.packet import Compressor, PacketWriter
 
 from .samples import (
     SAMPLES,
-    TIMING,
     columns_of,
     drone_sample,
     received,

@@ -58,19 +58,20 @@ def test_files_that_nobody_reads_become_larger_and_not_many(spool, small_files):
 def test_the_control_thread_makes_no_file_where_they_are_made_in_time(
     spool, small_files, monkeypatch
 ):
-    box, makers = spool(), set()
-    real = sample_log.reserve
-    monkeypatch.setattr(
-        sample_log, "reserve", lambda *a: makers.add(threading.current_thread()) or real(*a)
-    )
+    def is_the_control_thread(path, size):
+        return threading.current_thread() is threading.main_thread()
+
+    box = spool()
+    reserve = failing(errno.ENOSPC, sample_log.reserve, is_the_control_thread)
+    monkeypatch.setattr(sample_log, "reserve", reserve)
     for i in range(500):
         box.fill(i)
         if i % 10 == 0:
             thread = threading.Thread(target=box.log.refill)
             thread.start()
             thread.join()
-    assert makers
-    assert threading.current_thread() not in makers
+    assert len(files_of(box)) > 10
+    assert not box.log.lost_samples
 
 
 @pytest.mark.fault(

@@ -367,7 +367,6 @@ def test_an_observation_without_the_history_is_refused(history, obs, message):
 def test_the_compressor_comes_from_the_memorys_own_arguments():
     arguments = {"act_buf_len": 2, "frame_stack": {0: 3}, "memory_size": 10}
     assert compressor_of(partial(ReplayMemory, **arguments)) == DropHistory(2, {0: 3})
-    assert compressor_of(partial(ReplayMemory, act_buf_len=2)) == DropHistory(2)
     assert compressor_of(ReplayMemory) is None
     assert compressor_of(lambda: ReplayMemory(act_buf_len=2)) is None
     assert compressor_of(partial(ListMemory, memory_size=5)) is None

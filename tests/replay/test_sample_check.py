@@ -55,9 +55,8 @@ WRONG = NOT_FINITE | TEXTS
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("memory", [ReplayMemory, ListMemory])
-def test_values_that_are_not_finite_as_float32_and_text_are_refused(memory, name):
-    check = SampleCheck(*SPACES, memory())
+def test_values_that_are_not_finite_as_float32_and_text_are_refused(name):
+    check = SampleCheck(*SPACES, ListMemory())
     check(block(*[GOOD] * 50))
     says = "is .*; expected arrays and num" if name in TEXTS else "holds .* not finite .* float32"
     with pytest.raises(MemoryContractError, match=rf"(act|obs|rew)\S* {says}"):
@@ -157,8 +156,7 @@ def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len, ref
             make(**both)
 
 
-@pytest.mark.parametrize("memory", [ReplayMemory, ListMemory])
-def test_a_data_set_with_a_value_that_is_not_finite_is_one_line(tmp_path, memory):
+def test_a_data_set_with_a_value_that_is_not_finite_is_one_line(tmp_path):
     write_data_set(tmp_path, [Buffer([GOOD] * 9 + [NOT_FINITE["a reward that is NaN"]], "a")])
     with pytest.raises(CheckpointError, match=r"does not fit this .*: rew holds nan, which is not"):
-        memory(dataset_path=tmp_path)
+        ListMemory(dataset_path=tmp_path)

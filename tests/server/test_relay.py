@@ -149,13 +149,12 @@ def test_the_late_hello_of_a_killed_trainer_does_not_unseat_who_goes_on_with_its
 
 def test_a_run_that_moved_to_another_machine_has_its_seat_at_once_and_for_good(scene):
     """The times since two machines started say nothing."""
-    old, new = ({"run": "5eed", "samples": n, "began_up_s": -n} for n in (10, 20))
-    first, second = scene.trainer("t1", 1, **old), scene.trainer("t2", 2, **new)
-    assert scene.ranks == {0: second}
-    for name, session in (("t1", 1), ("t3", 3)):  # it wakes up; another of its age comes
-        assert scene.trainer(name, session, **old).refusal
+    first = scene.trainer("t1", 1, run="5eed", samples=10, began_up_s=2.0)
+    second = scene.trainer("t2", 2, run="5eed", samples=20, began_up_s=1.0)
+    late = scene.trainer("t3", 3, run="5eed", samples=10, began_up_s=3.0)
     assert scene.ranks == {0: second}
     assert first.refusal.retry_after_s < 0
+    assert late.refusal
 
 
 @pytest.mark.parametrize(

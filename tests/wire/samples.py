@@ -93,10 +93,3 @@ def announce(body, samples, raw_bytes=None):
     """
     size = len(body) if raw_bytes is None else raw_bytes
     return header(1, samples, body_bytes=size, compressed=raw_bytes is not None)
-
-
-def drone_sample(i, rng):
-    """Return a sample such as the drone's environment makes."""
-    numbers = rng.uniform(-1, 1, 15).astype(np.float32)
-    act, *obs, rew = np.split(numbers, [2, 3, 4, 5, 6, 8, 10, 12, 14])
-    return act, tuple(obs), rew[0], False, i % 50 == 49, {}

@@ -142,11 +142,7 @@ def test_small_files_that_follow_each_other_become_one_and_large_ones_stay(opene
     assert len(files(folder)) == 7
     put_each(store, 8)
     assert files(folder) == [f"{number:010d}.log" for number in (1, 2, 3, 4, 8)]
-    store.close()
-    store = opened()
-    put_each(store, 9, 10, 11)
-    assert numbers(store) == list(range(1, 12))
-    assert files(folder) == [f"{number:010d}.log" for number in (1, 2, 3, 4, 11)]
+    assert numbers(store) == list(range(1, 9))
 
 
 def test_a_file_that_cannot_be_read_is_not_joined_and_stops_nothing(opened, folder, few):

@@ -24,7 +24,7 @@ def samples(count, worker=0, first=0, episode=10):
     for k in range(first, first + count):
         step = k % (episode + 1)
         obs = np.array([worker, k], np.float32)
-        info = Info({"k": k}, is_reset=step == 0)
+        info = Info(is_reset=step == 0)
         found.append(Sample(ACT, obs, float(k), step == episode, False, info))
     return found
 
@@ -184,11 +184,9 @@ def test_a_new_stream_begins_with_context_and_a_returning_one_repeats_its_own():
     memory = filled(20)
     memory.append(Buffer(samples(64, 1, episode=ONE_EPISODE), "b"))
     memory.append(Buffer(samples(64, 0, first=20), "a"))
-    new, repeated, more = held_by(memory)[20:84], held_by(memory)[84:100], held_by(memory)[100:]
-    assert new == [(1, k, k < 16) for k in range(64)]
-    assert repeated == [(0, k, True) for k in range(4, 20)]
-    assert more == [(0, k, False) for k in range(20, 84)]
-    assert memory.data[84].info["k"] == 4
+    new = [(1, k, k < 16) for k in range(64)]
+    returning = [(0, k, k < 20) for k in range(4, 84)]
+    assert held_by(memory)[20:] == new + returning
     assert memory.data[84 + 7].info.is_reset, "the past looks as it was"
 
 

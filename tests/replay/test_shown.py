@@ -63,11 +63,10 @@ class Ours(WithDemonstrations):
     [
         (TAKEN, MEMORY, STEPS[24:30]),
         (TAKEN, OURS, STEPS[24:30]),
-        (TAKEN, partial(OURS, takeovers=False), STEPS[24:30]),
         (TAKEN, Ours, STEPS[24:30]),
         ({ActionSource.EXPERT: (0, 60)}, MEMORY, STEPS),
     ],
-    ids=["a takeover", "ours", "ours of experts", "one that chooses", "an expert"],
+    ids=["a takeover", "ours", "one that chooses", "an expert"],
 )
 def test_demonstrations_are_shown_alone_where_there_are_any(by_whom, memory, steps):
     own = driven_by({}, ActionBufferEnv(2).take(60), stream="own")

@@ -12,6 +12,7 @@ from tmrl_like.delivery.sample_store import read_file
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
+from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import Batch, Buffer, Info, Sample
 
 ACT = np.zeros(1, np.float32)
@@ -139,11 +140,8 @@ def test_crc_debugging_needs_the_worker_to_take_part_and_says_that_it_passed(cap
     caplog.set_level(logging.INFO)
     with pytest.raises(MemoryContractError, match="crc_debug on in the worker too"):
         filled(crc_debug=True).sample()
-    memory, last = ListMemory(crc_debug=True, batch_size=200), None
-    for act, obs, rew, terminated, truncated, info in (found := samples(50)):
-        info.original = last, act, rew, obs, terminated, truncated
-        last = obs
-    memory.append(Buffer(found, "a"))
+    memory = ListMemory(crc_debug=True, batch_size=200)
+    memory.append(packed(ActionBufferEnv(act_buf_len=0).take(50)))
     memory.sample()
     assert memory.crc_checked == 200
     (line,) = caplog.messages

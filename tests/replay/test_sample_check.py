@@ -118,11 +118,10 @@ def test_what_the_memorys_own_compressor_leaves_is_expected():
         check(block(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
 
 
-@pytest.mark.parametrize("bad", [NOT_FINITE["a reward that is NaN"], TEXTS["text"]])
-def test_a_trainer_rejects_the_worker_of_a_bad_sample_and_takes_the_others(inproc_house, bad):
+def test_a_trainer_rejects_the_worker_of_a_bad_sample_and_takes_the_others(inproc_house):
     trainer = inproc_house.trainer(ReplayMemory)
     trainer.link.session.close(0.0)
-    for sample, worker in ((bad, "bad"), (GOOD, "good")):
+    for sample, worker in ((TEXTS["text"], "bad"), (GOOD, "good")):
         data = packet_of(1, tuple(sample), worker=worker)
         trainer.link.on_message(*m.decode(data), data)
     trainer.link.on_tick(lambda data: True, connected=False)

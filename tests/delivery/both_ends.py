@@ -13,7 +13,6 @@ from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import columns_in, decode_body
 
 STATS = episode(test=True, return_=-5.0)
 
@@ -38,15 +37,15 @@ class Ends:
         self.log = self.logs[0]
         self.outbox = self.reader()
 
-    def reader(self, **options):
+    def reader(self):
         own = [log.incarnation for log in self.logs]
-        return Outbox(self.path, "w", own, self._dead, self._options, self.clock, **options)
+        return Outbox(self.path, "w", own, self._dead, self._options, self.clock)
 
     def __getattr__(self, name):
         return getattr(self.outbox, name)
 
-    def append(self, sample, timing=TIMING, lane=0):
-        self.logs[lane].append(sample, *timing)
+    def append(self, sample, lane=0):
+        self.logs[lane].append(sample, *TIMING)
 
     def fill(self, *numbers, lane=0, size=3):
         for number in numbers:
@@ -100,8 +99,7 @@ class Taker:
     Attributes:
         receiver: the receiver.
         packets: the packets, in order.
-        blocks: the samples of each packet that has any; the first observation of a sample is its
-            number.
+        samples: the samples in the memory; the first observation of a sample is its number.
         rows: by process, the numbers of the samples in the memory.
         stretches: the first entry of each stretch without a gap.
     """
@@ -109,7 +107,7 @@ class Taker:
     def __init__(self, room=10**9):
         self.room = room
         self.receiver = Receiver()
-        self.packets, self.blocks = [], []
+        self.packets, self.samples = [], []
         self.rows, self.stretches = {}, []
 
     def send(self, data):
@@ -117,9 +115,10 @@ class Taker:
             return False
         packet, body = m.decode(data)
         self.packets.append(packet)
-        self.blocks += [decode_body(packet, columns_in(data, body))] if packet.samples else []
         for delivery in self.receiver.take(packet, body, data, 0.0, lambda packet: True):
-            self.rows.setdefault(packet.incarnation, []).extend(numbers_of(delivery.buffer))
+            samples = delivery.buffer.memory
+            self.samples += samples
+            self.rows.setdefault(packet.incarnation, []).extend(numbers_of(samples))
             first = int(delivery.buffer.stream.rpartition("/")[2])
             if first not in self.stretches[-1:]:
                 self.stretches.append(first)
@@ -130,10 +129,6 @@ class Taker:
     def spans(self):
         """The first and last entry of each packet."""
         return [(packet.first, packet.last) for packet in self.packets]
-
-    @property
-    def samples(self):
-        return [sample for block in self.blocks for sample in block.samples()]
 
     @property
     def all_numbers(self):

@@ -37,11 +37,6 @@ class Trainer:
         self.receiver.write(self.now)
 
     @property
-    def numbers(self):
-        """Numbers of the samples that wait for the memory."""
-        return [number for number, _ in self.taken]
-
-    @property
     def metrics(self):
         return self.receiver.metrics()
 

@@ -4,6 +4,7 @@ import os
 import tempfile
 
 import pytest
+from both_ends import Taker
 
 from tmrl_like.delivery import folder as folder_module
 from tmrl_like.delivery.folder import lock_for_reading, open_folder
@@ -126,33 +127,30 @@ def test_private_folders_that_nobody_uses_are_removed_when_they_are_not_just_bei
     assert [box.path.exists() for box in (stale, young, used)] == [False, True, True]
 
 
-@pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("is_private", [False, True])
-def test_what_is_not_stored_stays_in_a_spool_when_both_have_left_and_nothing_else(
-    spool, shared_memory, caplog, is_private, is_stored
+def test_what_is_stored_is_gone_without_a_word_when_both_have_left(
+    spool, shared_memory, caplog, is_private
 ):
     box = spool(root=None) if is_private else spool()
     box.fill(1)
-    box.emptied()
-    box.ack(int(is_stored), 1)
+    box.deliver(Taker())
     box.close()
-    assert len(list(box.path.glob("*.entries"))) == (not is_stored and not is_private)
+    assert not list(box.path.glob("*.entries"))
     assert not caplog.messages
 
 
 @pytest.mark.parametrize(
     ("is_private", "end"), [(True, "they are lost"), (False, "its next process sends them")]
 )
-def test_what_a_trainer_has_not_got_when_both_have_left_is_said(
+def test_what_is_not_stored_stays_in_a_spool_when_both_have_left_and_what_is_missing_is_said(
     spool, shared_memory, caplog, is_private, end
 ):
     box = spool(root=None) if is_private else spool()
-    box.fill(1)
+    box.fill(1, 2)
     box.emptied()
     box.ack(0, 1)
-    box.fill(2)
-    box.emptied()
     box.close()
+    assert len(list(box.path.glob("*.entries"))) == (not is_private)
     assert f"1 entries of worker w have not reached the trainer: {end}" in caplog.text
 
 

@@ -10,7 +10,6 @@ from kit.packets import answers_of
 
 from tmrl_like.delivery.segments import (
     END,
-    FREED,
     HEAD_BYTES,
     NEXT,
     NUMBER,
@@ -63,7 +62,6 @@ def test_a_file_that_was_filled_again_does_not_follow_what_it_once_followed(spoo
     [
         (END, HEAD_BYTES, [0, 1, 3, 4], [1, 4]),  # entries that it does not know of are lost
         (NEXT, 0, [0, 1, 2, 3, 4], [1]),
-        (FREED, 0, [0, 1, 2, 3, 4], [1]),
     ],
 )
 def test_a_head_of_an_earlier_moment_costs_what_it_does_not_know_and_no_more(

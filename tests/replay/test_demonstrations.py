@@ -138,17 +138,11 @@ def test_steps_of_who_takes_over_are_demonstrations_as_well(size, inner):
     for buffer in driven_by(BY_WHOM, STEPS[OWN], size=size):
         memory.append(buffer)
     memory.flush()
-    steps = STEPS[OWN]
-    driven = [
-        steps[k].sample.obs[0][1]
-        for first, end in BY_WHOM.values()
-        for k in range(first, end)
-        if not steps[k].is_reset
-    ]
+    steps, demonstrations = STEPS[OWN], memory.demonstrations
+    driven = [step.sample.obs[0][1] for step in steps[13:19] + steps[24:30] if not step.is_reset]
     assert len(driven) == 4 + 6
-    found = map(memory.demonstrations.get_transition, range(len(memory.demonstrations)))
-    trainable = [t for t in found if memory.demonstrations.is_trainable(t)]
-    assert sorted(t[3][0][1] for t in trainable) == sorted(driven)
+    found = map(demonstrations.get_transition, range(len(demonstrations)))
+    assert sorted(t[3][0][1] for t in found if demonstrations.is_trainable(t)) == sorted(driven)
     if is_ours:
         assert len(memory.own) == sum(not step.is_reset for step in steps)
         for item in range(len(memory)):

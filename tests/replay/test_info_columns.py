@@ -42,8 +42,8 @@ def check(memory):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"memory_size": 9}, {"obs_preprocessor": lambda obs: obs}],
-    ids=["plain", "ring", "preprocessor"],
+    [{}, {"obs_preprocessor": lambda obs: obs}],
+    ids=["plain", "preprocessor"],
 )
 def test_what_info_says_comes_back_with_the_transition(arguments):
     check(filled(**arguments))

@@ -34,7 +34,6 @@ def test_labels_are_read_as_they_were_written(tmp_path):
     ("text", "said"),
     [
         ("", "line 1: expected episode,success"),
-        ("0,true\n", "line 1: expected episode,success"),
         (
             "episode,success\n0,perhaps\n",
             "line 2: '0,perhaps'; expected an episode's number, and true or false",
@@ -72,7 +71,6 @@ def test_of_several_pictures_the_first_counts_and_its_place_is_known():
     [
         ([*an_episode([0, 1], True, ())], "the data set has no pictures"),
         ([*an_episode([0, 1], True, (7, 9))], "the data set has no pictures"),
-        ([*an_episode([0, 1], True, (9, 7, 9))], "the data set has no pictures"),
         ([*an_episode([0, 1], True, (9, 9, 7, 7))], "the data set has no pictures"),
         ([*an_episode([0], True)], "the data set has no step"),
         (

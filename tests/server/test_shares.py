@@ -2,39 +2,20 @@
 threads or sockets.
 """
 
-import pytest
-from kit.relays import Scene, frame
+from kit.relays import frame
 
 from tmrl_like.wire import messages as m
 
 
-class Group:
-    """A relay with the trainers of a group."""
-
-    def __init__(self, size=2):
-        self.scene, self.size = Scene(), size
-        self.ranks = [self.rank(number) for number in range(size)]
-
-    def rank(self, number):
-        return self.scene.trainer(f"t{number}", 100 + number, rank=m.Rank(number, self.size, 7))
-
-    def worker(self, number):
-        return self.scene.worker(f"w{number}", number)
-
-    def rank_of(self, worker):
-        return self.ranks[m.share_of(worker.name, self.size)]
-
-    def takers_of(self, worker):
-        """Send a packet of a worker, and return the ranks that receive it."""
-        for rank in self.ranks:
-            rank.got.clear()
-        worker.send(1)
-        return [rank for rank in self.ranks if rank.entries]
+def rank(scene, number, size=2):
+    """Return the trainer of a rank of a group."""
+    return scene.trainer(f"t{number}", 100 + number, rank=m.Rank(number, size, 7))
 
 
-@pytest.fixture
-def group():
-    return Group()
+def worker_of(scene, number, size=2):
+    """Return a worker that belongs to a rank."""
+    names = (f"w{n}" for n in range(size))
+    return scene.worker(next(name for name in names if m.share_of(name, size) == number), number)
 
 
 def test_a_share_is_the_same_in_every_process_and_version():
@@ -42,34 +23,37 @@ def test_a_share_is_the_same_in_every_process_and_version():
     assert [m.share_of(name, 16) for name in names] == [8, 9, 15, 1, 2]
 
 
-def test_without_its_rank_a_worker_keeps_its_samples_and_the_others_go_on(group):
-    other, worker = group.worker(1), group.worker(2)
+def test_without_its_rank_a_worker_keeps_its_samples_and_the_others_go_on(scene):
+    first, second = rank(scene, 0), rank(scene, 1)
+    worker, other = worker_of(scene, 0), worker_of(scene, 1)
     before, before_other = worker.feed, other.feed
-    number = group.ranks.index(group.rank_of(worker))
-    group.ranks[number].say(m.Bye())
-    assert (worker.feed, group.takers_of(worker)) == (0, [])
-    assert group.takers_of(other) == [group.rank_of(other)]
-    group.ranks[number] = group.rank(number)
+    first.say(m.Bye())
+    assert worker.feed == 0
+    for peer in (worker, other):
+        peer.send(1)
+    assert second.entries == [1]
+    successor = rank(scene, 0)
     assert worker.feed not in (0, before), "it sends again what is not stored"
     assert other.feed == before_other
-    assert group.takers_of(worker) == [group.ranks[number]]
+    for peer in (worker, other):
+        peer.send(2)
+    assert (successor.entries, second.entries) == ([2], [1, 2])
 
 
-def test_a_worker_is_heard_by_rank_0_and_its_own_rank_and_hears_its_own_alone():
-    group = Group(size=3)
-    worker = next(w for w in map(group.worker, (1, 2, 3)) if group.rank_of(w) is group.ranks[1])
+def test_a_worker_is_heard_by_rank_0_and_its_own_rank_and_hears_its_own_alone(scene):
+    ranks = [rank(scene, number, 3) for number in range(3)]
+    worker = worker_of(scene, 1, 3)
     worker.say(m.Beat(worker=worker.name))
-    assert [len(rank.heard(m.Beat)) for rank in group.ranks] == [1, 1, 0]
-    answers = [m.Ack(worker.name, 1, number, number) for number in range(3)]
-    for rank, answer in zip(group.ranks, answers, strict=True):
-        rank.say(answer)
-    assert worker.heard(m.Ack) == [answers[1]]
+    assert [len(trainer.heard(m.Beat)) for trainer in ranks] == [1, 1, 0]
+    for number, trainer in enumerate(ranks):
+        trainer.say(m.Ack(worker.name, 1, number, number))
+    assert worker.heard(m.Ack) == [m.Ack(worker.name, 1, 1, 1)]
 
 
-def test_only_rank_0_publishes(group):
-    worker = group.worker(1)
-    group.ranks[0].say(frame())
-    assert "rank 0 publishes" in group.ranks[1].say(frame(2)).refusal.reason
+def test_only_rank_0_publishes(scene):
+    first, second, worker = rank(scene, 0), rank(scene, 1), scene.worker()
+    first.say(frame())
+    assert "rank 0 publishes" in second.say(frame(2)).refusal.reason
     assert worker.policies == [1]
 
 

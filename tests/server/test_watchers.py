@@ -33,12 +33,14 @@ def look(watcher, view=m.View(0, 0)):  # noqa: B008 - no view was seen yet
 def test_a_watcher_sees_each_workers_newest_beat_with_its_age_and_who_trains(scene, watcher):
     assert watcher.heard(m.Welcome)
     beats = [m.Beat("w1", Condition(env_steps=steps)) for steps in (1, 2)]
-    scene.worker().say(*beats)
+    worker = scene.worker().say(*beats)
+    worker.send(1)  # it keeps this one: there is no trainer
     scene.trainer()
+    worker.send(1, samples=2)
     scene.now = 0.25
     _, sight = look(watcher)
     assert sight.workers == [(0.25, beats[1])]
-    assert (sight.trainers, sight.counters["samples"]) == (["t1"], 0)
+    assert (sight.trainers, sight.counters["samples"]) == (["t1"], 2)
 
 
 def test_a_watcher_gets_each_report_once_and_one_that_comes_late_those_that_are_kept(

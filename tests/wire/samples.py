@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kit.packets import TIMING, header
 
-from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter, columns_in, decode_body
 
@@ -59,7 +59,6 @@ VALUES = st.recursive(
 SAMPLES = st.tuples(
     VALUES, VALUES, VALUES, VALUES, VALUES, st.dictionaries(st.text(max_size=4), VALUES, max_size=2)
 )
-TIMING = StepTiming(1.8e9, 0.001, 0.0, 3)
 NUMBERS = {"worker": "w", "incarnation": 1, "first": 1, "last": 1, "oldest": 1, "breaks": 0}
 
 
@@ -85,7 +84,6 @@ def columns_of(writer):
 def received(message):
     """Return the decoded samples of a message."""
     packet, body = m.decode(message)
-    assert isinstance(packet, m.SamplePacket)
     return decode_body(packet, columns_in(message, body))
 
 
@@ -93,17 +91,5 @@ def announce(body, samples, raw_bytes=None):
     """Return the header that fits these columns. `raw_bytes`: size before compression; None:
     uncompressed.
     """
-    is_compressed = raw_bytes is not None
-    return m.SamplePacket(
-        **NUMBERS,
-        samples=samples,
-        body_bytes=raw_bytes if is_compressed else len(body),
-        compressed=is_compressed,
-    )
-
-
-def drone_sample(i, rng):
-    """Return a sample such as the drone's environment makes."""
-    numbers = rng.uniform(-1, 1, 15).astype(np.float32)
-    act, *obs, rew = np.split(numbers, [2, 3, 4, 5, 6, 8, 10, 12, 14])
-    return act, tuple(obs), rew[0], False, i % 50 == 49, {}
+    size = len(body) if raw_bytes is None else raw_bytes
+    return header(1, samples, body_bytes=size, compressed=raw_bytes is not None)

@@ -19,7 +19,6 @@ from tmrl_like.wire.messages import (
     WIRE_VERSION,
     AnyMessage,
     Hello,
-    WireVersionError,
     decode,
     encode,
 )
@@ -71,17 +70,6 @@ def test_every_message_comes_back_with_its_body(kind):
         decoded, rest = decode(data)
         assert (type(decoded), decoded, rest) == (kind, message, body)
         assert rest.obj is data, "a body is not copied"
-
-
-def test_a_message_of_another_wire_version_is_refused_by_its_number():
-    data = bytearray(encode(messages.Bye()))
-    for version in {0, 2, 255} - {WIRE_VERSION}:
-        data[0] = version
-        with pytest.raises(
-            WireVersionError, match=f"wire version {version} .* speaks {WIRE_VERSION}"
-        ) as caught:
-            decode(data)
-        assert caught.value.found == version
 
 
 def test_a_header_above_the_limit_is_refused_by_its_length():

@@ -11,15 +11,9 @@ from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import FRAME_BYTES, MAX_MANIFEST_BYTES, PolicyAssembler, split_policy
 
 
-def manifest_of(data):
-    return {"w": ("U8", (len(data),))}
-
-
 def frames_of(data, version=1):
-    decoded = [
-        m.decode(message) for message in split_policy((manifest_of(data), data), version, 1.5)
-    ]
-    return [(frame, body) for frame, body in decoded if isinstance(frame, m.PolicyFrame)]
+    weights = {"w": ("U8", (len(data),))}, data
+    return [m.decode(message) for message in split_policy(weights, version, 1.5)]
 
 
 def memory_for(manifest):

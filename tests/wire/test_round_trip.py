@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.packets import TIMING
 
 from tmrl_like.errors import EncodingError
 from tmrl_like.replay.crc import first_difference
@@ -19,9 +20,7 @@ from tmrl_like.wire.packet import Compressor, PacketWriter
 
 from .samples import (
     SAMPLES,
-    TIMING,
     columns_of,
-    drone_sample,
     received,
     sent,
     written,
@@ -80,16 +79,10 @@ class Colour(enum.IntEnum):
         OrderedDict(a=1),
         np.ma.masked_array([1.0], [True]),
         np.array([object()]),
-        np.zeros(2, [("x", "f4")]),
         np.longdouble(1),
-        np.str_("a"),
-        np.array(["a"]),
-        np.complex64(1),
-        np.datetime64("2020"),
         np.zeros([1] * 31),
         2**63,
         "\ud800",
-        bytearray(b"x"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -156,9 +149,12 @@ def test_packets_are_compressed_and_compression_pauses_when_it_does_not_pay():
 
 
 def test_long_streams_of_drone_samples_take_few_bytes():
-    rng = np.random.default_rng(0)
-    message = sent(written([drone_sample(i, rng) for i in range(100)]))
-    assert len(message) < 85 * 100
+    numbers = np.random.default_rng(0).uniform(-1, 1, (100, 15)).astype(np.float32)
+    samples = []
+    for row in numbers:
+        act, *obs, rew = np.split(row, [2, 3, 4, 5, 6, 8, 10, 12, 14])
+        samples.append((act, tuple(obs), rew[0], False, False, {}))
+    assert len(sent(written(samples))) < 85 * 100
 
 
 @settings(max_examples=50, suppress_health_check=SLOW)

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,14 @@ def test_crc_debugging_finds_a_wrong_step_inside_a_return():
     )
     with pytest.raises(PipelineMismatchError, match="rew"):
         [memory[item] for item in range(len(memory))]
+
+
+def test_crc_debugging_adds_rewards_as_batches_do_where_sum_is_more_exact(monkeypatch):
+    monkeypatch.setattr("tmrl_like.replay.transitions.sum", math.fsum, raising=False)
+    memory = ReplayMemory(n_steps=3, gamma=GAMMA, crc_debug=True)
+    memory.append(packed(ActionBufferEnv(1, 0).take(100)))
+    for item in range(len(memory)):
+        memory[item]
 
 
 def test_gamma_and_the_weight_of_potentials_change_without_a_refill():

@@ -45,12 +45,12 @@ def made(case="SAC", acceleration="auto"):
     return CASES[case](acceleration=acceleration)
 
 
-@pytest.mark.parametrize("options", [{}, {"betas": (0.5, 0.6)}, {"eps": 0.1}], ids=str)
-def test_a_step_is_torch_s_step_with_every_option(options):
+def test_a_step_is_torch_s_step_with_every_option():
+    options = {"lr": 0.1, "betas": (0.5, 0.6), "eps": 0.1}
     theirs = torch.nn.Linear(3, 2)
     ours = copy.deepcopy(theirs)
-    optimizer = torch.optim.Adam(theirs.parameters(), lr=0.1, **options)
-    flat = FlatAdam(Flat(ours).parameter, lr=0.1, **options)
+    optimizer = torch.optim.Adam(theirs.parameters(), **options)
+    flat = FlatAdam(Flat(ours).parameter, **options)
     for i in range(5):
         for model, made in ((theirs, optimizer), (ours, flat)):
             made.zero_grad(set_to_none=False)
@@ -58,8 +58,6 @@ def test_a_step_is_torch_s_step_with_every_option(options):
         optimizer.step()
         adam_step(flat)
     assert_close([*ours.parameters()], [*theirs.parameters()])
-    with pytest.raises(TypeError, match="weight_decay"):
-        FlatAdam(Flat(ours).parameter, lr=0.1, weight_decay=0.1)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph")
@@ -85,9 +83,7 @@ def test_a_learning_rate_schedule_finds_the_step_that_it_wraps():
     assert trained.lr_critic == pytest.approx(0.5e-3)
 
 
-@pytest.mark.parametrize(
-    ("case", "captures"), [("SAC", 1), ("REDQ", 2), ("discrete SAC", 1), ("IQN", 1)]
-)
+@pytest.mark.parametrize(("case", "captures"), [("REDQ", 2), ("IQN", 1)])
 def test_graphs_change_no_result(backend, case, captures):
     plain, replayed = made(case, "off"), made(case)
     assert train(plain, 20) == train(replayed, 20)

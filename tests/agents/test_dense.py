@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from kit.boxes import box, picture
 from kit.learners import assert_same, small, tensors_of, train
+from test_as_before import BOX
 from threadpoolctl import ThreadpoolController
 from torch.testing import assert_close
 
@@ -26,7 +27,6 @@ from tmrl_like.agents import (
 from tmrl_like.policies.network import LOG_STD_MAX, LOG_STD_MIN
 
 FREE = box(np.inf, 4)
-BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
 NEAR = {"rtol": 1e-3, "atol": 1e-4}
 
 

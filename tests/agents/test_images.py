@@ -17,7 +17,6 @@ from tmrl_like.agents import (
     DiscreteEnsembleCritic,
     DiscreteSACAgent,
     EnsembleCritic,
-    REDQAgent,
     SACAgent,
     SquashedGaussianActor,
 )
@@ -35,10 +34,8 @@ ACT = box(2, 2)
 @pytest.mark.parametrize(
     ("shape", "channels", "shift"),
     [
-        ((4, 64, 64), 4, 4),
         ((3, 36, 48), 3, 2),
         ((96, 96, 3), 3, 4),
-        ((16, 24, 2), 2, 1),
         ((20, 20), 1, 1),
         ((2, 3, 8, 8), 6, 0),
         ((2, 40, 40, 3), 6, 2),
@@ -92,7 +89,6 @@ DROQ = partial(EnsembleCritic, hidden_sizes=(16,), dropout=0.01)
     ("agent_cls", "act_space", "options"),
     [
         (SACAgent, ACT, {"actor_polyak": 0.0, "critic_cls": DROQ}),
-        (REDQAgent, ACT, {"policy_delay": 1}),
         (SACAgent, ACT, {"smoothness": 0.3}),
         (DiscreteSACAgent, spaces.Discrete(3), {}),
     ],
@@ -170,14 +166,6 @@ class UsersCritic(torch.nn.Module):
         return self.net(torch.cat((obs["speed"], act), 1)).T
 
 
-class ActorBySpeed(SquashedGaussianActor):
-    """A user's actor that reads the speed from the observation."""
-
-    def forward(self, obs):
-        mean, log_std = super().forward(obs)
-        return mean + obs["speed"], log_std
-
-
 class DrawingBySpeed(SquashedGaussianActor):
     """A user's actor that draws by the speed, which it reads from the observation."""
 
@@ -196,7 +184,6 @@ class CriticBySpeed(EnsembleCritic):
 @pytest.mark.parametrize(
     "own",
     [
-        {"actor_cls": ActorBySpeed},
         {"actor_cls": DrawingBySpeed},
         {"critic_cls": CriticBySpeed},
         {"critic_cls": UsersCritic, "n_critics": 3, "critics_in_target": 2},

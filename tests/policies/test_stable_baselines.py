@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from house import alone
-from kit.boxes import box
+from kit.boxes import MIXED, box
 from kit.environments import Recording
 from kit.fakes import CountingEnv
 
@@ -72,13 +72,10 @@ def test_a_model_drives_a_worker():
         assert np.allclose(worker.env.sent, [0.05, 0.1, 0.15])
 
 
-MIXED = spaces.Dict(b=box(1, 2), a=spaces.Discrete(3, start=1), c=spaces.MultiDiscrete([2, 3]))
-
-
 def test_parts_are_put_side_by_side_as_gymnasium_does_in_the_order_of_the_space():
     """An environment may return the items of a Dict in another order than its space has them."""
     flat = spaces.flatten_space(MIXED)
     model = SimpleNamespace(observation_space=flat, predict=lambda obs, deterministic: (obs, None))
     actor = StableBaselinesActor(MIXED, flat, model=model)
-    obs = {"c": np.array([1, 2]), "b": np.float32([0.1, 0.2]), "a": np.int64(2)}
+    obs = dict(reversed(MIXED.sample().items()))
     assert np.array_equal(actor.act_(obs), spaces.flatten(MIXED, obs))

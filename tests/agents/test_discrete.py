@@ -5,11 +5,11 @@ import pytest
 import torch
 from gymnasium import spaces
 from kit.boxes import box
-from kit.learners import batch_of, small
+from kit.learners import batch_of, small, train
+from kit.refusals import one_line
 from torch.testing import assert_close
 
 from tmrl_like.agents import CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent
-from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import to_batch_of_one
 
 OBS = box(1, 3)
@@ -52,7 +52,9 @@ def test_the_smallest_random_number_makes_an_action_too():
 
 
 def test_the_losses_are_those_of_the_paper_written_out():
-    agent, batch = agent_for(SEVERAL, gamma=0.5, entropy_coef=0.3), batch_of((OBS, SEVERAL))
+    options = {"gamma": 0.5, "entropy_coef": 0.3, "learn_entropy_coef": False}
+    agent, batch = agent_for(SEVERAL, **options), batch_of((OBS, SEVERAL))
+    train(agent, 1)  # so that the targets are others
 
     def soft_value(obs, critic):
         log_prob = agent.actor(obs)
@@ -77,12 +79,8 @@ def test_the_usual_target_is_half_of_the_largest_entropy():
     assert agent_for(ONE, target_entropy=0.1).target_entropy == 0.1
 
 
-@pytest.mark.parametrize(
-    "space",
-    [box(1, 2), spaces.Discrete(20_000)],
-    ids=str,
-)
+@pytest.mark.parametrize("space", [box(1, 2), spaces.Discrete(20_000)], ids=str)
 def test_actions_that_are_not_choices_are_refused_by_name(space):
-    for cls in (CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent):
-        with pytest.raises(ConfigError, match=r"the action space is .*; this agent needs Discrete"):
+    for cls in (CategoricalActor, DiscreteSACAgent):
+        with one_line(r"the action space is .*; this agent needs Discrete"):
             cls(OBS, space)

@@ -129,12 +129,9 @@ def test_an_average_of_the_actor_acts_in_tests_and_the_actor_itself_explores(cls
 
 
 def test_usual_values_are_those_of_the_papers():
-    for size in (2, 3):
-        assert small(SACAgent, (OBS, box(1, size))).target_entropy == -size
-    assert sac(target_entropy=-7.0).target_entropy == -7.0
-    of_options = ({}, {"scale_rewards": True}, {"entropy_coef": 0.5})
-    found = [sac(**options).entropy_coef for options in of_options]
-    assert found == pytest.approx([0.2, 0.01, 0.5])
+    assert (sac().target_entropy, sac(target_entropy=-7.0).target_entropy) == (-2, -7)
+    found = [sac(scale_rewards=scales).entropy_coef for scales in (False, True)]
+    assert found == pytest.approx([0.2, 0.01])
     redq = small(REDQAgent, SPACES)
     assert (redq.n_critics, redq.critics_in_target, redq.policy_delay) == (10, 2, 20)
 
@@ -151,7 +148,6 @@ def test_critics_have_the_actor_s_hidden_layers_where_they_are_given_none():
     given = partial(EnsembleCritic, hidden_sizes=(5,))
     for actor, critic, widths in (
         (own, None, [8, 12]),
-        (own, EnsembleCritic, [8, 12]),
         (own, given, [5]),
         (Silent, None, [256, 256]),
     ):
@@ -212,7 +208,6 @@ def test_options_out_of_range_are_refused_by_name_with_what_is_expected(options,
     [
         ({"gamma": 1.5}, "gamma is 1.5; expected 0 to 1"),
         ({"entropy_coef": 0.5}, "learn_entropy_coef is True; expected false to set alpha"),
-        ({"n_critics": 3}, "n_critics of SACAgent cannot change .*; gamma, polyak, .* can"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_and_nothing_changes(tuned, named):

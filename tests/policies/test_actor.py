@@ -40,11 +40,6 @@ def test_actions_get_the_shape_and_dtype_of_their_space(action, space, fitted):
     np.testing.assert_array_equal(found, fitted)
 
 
-@pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.MultiDiscrete([3])])
-def test_an_action_that_is_not_finite_stays_so(space):
-    assert np.isnan(fit_action(np.full(space.shape, np.nan), space))
-
-
 @pytest.mark.parametrize(
     ("action", "named"),
     [

@@ -43,9 +43,7 @@ def inputs_of(observations):
 def as_if_trained(actor):
     with torch.no_grad():
         for name, values in actor.state_dict().items():
-            if "rescale" in name:
-                values.mul_(1.3).add_(0.1)
-            elif name != "behaviour":
+            if name != "behaviour":
                 values.add_(0.1 * torch.randn_like(values))
         if isinstance(actor, IQNActor):  # so that no action is always the best one
             seen = rows_of(actor.observation_space, 200)

@@ -1,11 +1,14 @@
 """The store of a run's policies on disk."""
 
+import os
+
 import msgspec
 import numpy as np
 import pytest
 from kit.boxes import box
 from kit.fakes import LinearActor
 
+from tmrl_like.base.files import disk
 from tmrl_like.base.folders import ROOT_VARIABLE
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import describe, read_card, write_policy
@@ -54,7 +57,20 @@ def test_the_newest_versions_stay_and_those_with_a_tag(store):
     assert store.versions() == [10]
 
 
-def test_a_tag_moves(store):
+def test_a_policy_is_found_by_its_tag_while_the_tag_moves(store, monkeypatch):
+    add(store, 1, 2)
+    store.tag("1", "good")
+
+    def rename(*names):
+        assert version_of(store.find("good")) == 1
+        os.replace(*names)
+
+    monkeypatch.setattr(disk, "rename", rename)
+    store.tag("2", "good")
+    assert version_of(store.find("good")) == 2
+
+
+def test_a_tag_moves_and_stays(store):
     add(store, 1, 2, 3)
     for version in (1, 1, 2):
         store.tag(str(version), "good")
@@ -178,6 +194,14 @@ def test_a_policy_is_named_by_its_file_a_folder_or_a_run(form, tmp_path, monkeyp
     missing = r"there are no policies at drone@best: .*looked for drone.policies and .*runs"
     with pytest.raises(PolicyError, match=missing):
         find_policy("drone@best")
+
+
+def test_policies_that_are_removed_meanwhile_are_passed_over(store):
+    add(store, 1, 2, 3)
+    cards = store.cards()
+    assert next(cards)[0] == "1"
+    store.path(2).unlink()
+    assert [name for name, _ in cards] == ["3"]
 
 
 def test_weights_that_say_nothing_are_passed_over(store):

@@ -106,14 +106,16 @@ def test_an_action_without_dimensions_is_learnt_as_well():
 
 
 class NormedActor(SquashedGaussianActor):
-    """A user's own actor, with batch normalisation of observations."""
+    """A user's own actor, with batch normalisation of observations, and of features by fixed
+    statistics.
+    """
 
     def __init__(self, *both_spaces):
         super().__init__(*both_spaces)
-        self.norm = torch.nn.BatchNorm1d(3)
+        self.norm, self.fixed = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3).eval()
 
     def forward(self, obs):
-        return super().forward(self.norm(obs))
+        return super().forward(self.fixed(self.norm(obs)))
 
 
 def test_what_is_held_out_is_measured_as_the_actor_drives_and_not_learnt():
@@ -122,6 +124,7 @@ def test_what_is_held_out_is_measured_as_the_actor_drives_and_not_learnt():
     _, said = clone(actor, learnt, held_out, 5)
     assert actor.norm.running_mean.max() < 1.0
     assert actor.norm.training
+    assert not actor.fixed.training
     actor.eval()
     for mean, data in zip(said, (learnt, held_out), strict=True):
         assert mean == pytest.approx(actor.log_prob(data.obs, data.act).mean().item())

@@ -280,10 +280,8 @@ def test_a_training_starts_from_a_policy_and_goes_on_with_its_statistics_as_the_
     weights = donor.get_actor().weights()
     page, compiled = both()
     for one in (compiled, page):
-        value = one.critic.head.weight.clone()
         one.start_from(weights, training_steps=20)
         assert one.get_actor().weights() == one.actor.weights() == weights
-        assert torch.equal(one.critic.head.weight, value)
         for ours, theirs in zip(one.obs_norm.buffers(), donor.obs_norm.buffers(), strict=True):
             assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
         train(one, 5, first=30)

@@ -106,6 +106,7 @@ def test_what_it_publishes_drives_a_workers_actor(make):
     ("agent", "networks", "said"),
     [
         (SACAgent, {"actor_cls": LinearActor}, "actor_cls makes LinearActor; expected SamplingA"),
+        (CrossQAgent, {"actor_cls": CategoricalActor}, "actor_cls makes CategoricalActor; expec"),
         (CrossQAgent, {"critic_cls": DiscreteEnsembleCritic}, "critic_cls makes DiscreteEnsemb"),
         (IQNAgent, {"actor_cls": CategoricalActor}, "actor_cls makes CategoricalActor; expected I"),
         (

@@ -12,13 +12,6 @@ from tmrl_like.errors import PolicyError
 from tmrl_like.policies.actor import fit_action
 
 
-def small_choice():
-    """Return a choice of three as int32; the oldest Gymnasium takes no dtype."""
-    space = spaces.Discrete(3)
-    space.dtype = np.dtype(np.int32)
-    return space
-
-
 @pytest.mark.parametrize(
     ("action", "space", "fitted"),
     [
@@ -27,7 +20,6 @@ def small_choice():
         (np.ones((1, 1)), box(1, 1), np.ones(1, np.float32)),
         (torch.ones(1, 1), box(1, 1), np.ones(1, np.float32)),
         ([1, 0], spaces.MultiDiscrete([2, 2], dtype=np.int32), np.array([1, 0], np.int32)),
-        (np.int64(2), small_choice(), np.int32(2)),
         (np.array([2]), spaces.Discrete(3), np.int64(2)),
         (2, spaces.Discrete(3), 2),
     ],

@@ -70,16 +70,6 @@ def test_a_policy_is_found_by_its_tag_while_the_tag_moves(store, monkeypatch):
     assert version_of(store.find("good")) == 2
 
 
-def test_a_tag_moves_and_stays(store):
-    add(store, 1, 2, 3)
-    for version in (1, 1, 2):
-        store.tag(str(version), "good")
-        assert version_of(store.find("good")) == version
-    assert len(list(store.folder.iterdir())) == 4
-    store.collect(at_most=1)
-    assert version_of(store.find("good")) == 2
-
-
 @pytest.mark.parametrize("name", ["", "1200", "newest", "../good", "a b", ".a", "a" * 65])
 def test_a_tag_is_no_number_and_no_path(name, store):
     add(store, 1)

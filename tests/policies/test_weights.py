@@ -3,6 +3,7 @@
 import gc
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -48,29 +49,24 @@ def test_a_copy_is_filled_again_in_the_same_memory_whatever_the_tensors_strides(
 
 
 def test_a_copy_from_a_gpu_is_queued_and_whoever_reads_it_waits(monkeypatch):
-    done, empty = [], torch.empty
-    event = SimpleNamespace(synchronize=lambda: done.append("waited for"))
-
-    def current_stream(gpu):
-        done.append("recorded")
-        return SimpleNamespace(record_event=lambda: event)
-
-    def locked(*shape, pin_memory, **of):
-        done.append(f"{pin_memory=}")
-        return empty(*shape, **of)
-
+    event, stream, empty = Mock(), Mock(), torch.empty
+    stream.record_event.return_value = event
+    locked = Mock(side_effect=lambda *shape, pin_memory, **of: empty(*shape, **of))
     monkeypatch.setattr(torch, "empty", locked)
-    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: stream)
     one = {"w": torch.ones(3)}
     on_gpu = {"w": SimpleNamespace(shape=(3,), dtype=torch.float32, device=torch.device("cuda:0"))}
     copy = WeightsCopy(on_gpu)
+    assert locked.call_args.kwargs["pin_memory"]
     assert (copy.fits(on_gpu), copy.fits(one)) == (True, False)
     copy.fill(one)
-    assert done == ["pin_memory=True", "recorded"]
+    stream.record_event.assert_called_once()
+    event.synchronize.assert_not_called()
     copy.wait()
+    event.synchronize.assert_called_once()
     assert_close(copy.tensors, one, **EXACTLY)
     del copy
-    assert done[2:] == ["waited for"] * 2
+    assert event.synchronize.call_count == 2
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)

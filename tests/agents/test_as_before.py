@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from kit.boxes import box
-from kit.learners import train
+from kit.learners import tensors_of, train
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -114,10 +114,9 @@ def trained(case, acceleration):
         (metrics,) = train(agent, 1, first=step, **own_discount)
         if step in SHOWN:
             found["losses"] |= {f"{name} in step {step}": value for name, value in metrics.items()}
-    for name, module in modules.items():
-        for key, value in module.state_dict().items():
-            found["values"][f"sum of {name}.{key}"] = float(value.double().sum())
-            found["values"][f"norm of {name}.{key}"] = float(value.double().norm())
+    for name, value in tensors_of(agent).items():
+        found["values"][f"sum of {name}"] = float(value.double().sum())
+        found["values"][f"norm of {name}"] = float(value.double().norm())
     return found
 
 

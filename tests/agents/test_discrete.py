@@ -68,7 +68,6 @@ def test_the_losses_are_those_of_the_paper_written_out():
 def test_the_usual_target_is_half_of_the_largest_entropy():
     assert agent_for(ONE).target_entropy == pytest.approx(0.5 * np.log(4))
     assert agent_for(SEVERAL).target_entropy == pytest.approx(0.5 * np.log(6))
-    assert agent_for(ONE, target_entropy=0.1).target_entropy == 0.1
 
 
 @pytest.mark.parametrize("space", [box(1, 2), spaces.Discrete(20_000)], ids=str)

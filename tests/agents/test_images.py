@@ -74,10 +74,6 @@ def make_agent(agent_cls=SACAgent, act_space=ACT, **options):
     return small(agent_cls, (CAR, act_space), *networks, **options)
 
 
-def make_batch(act_space=ACT):
-    return batch_of((CAR, act_space), rows=8)
-
-
 def pictures_of(module):
     return [p.detach().clone() for p in module.encoder.images.parameters()]
 
@@ -108,7 +104,7 @@ def test_a_step_is_what_the_losses_say():
     """The encoder's gradient comes from the critics' loss alone, with this step's features; targets
     are computed without gradients. Held-out batches are not shifted.
     """
-    agent, batch = make_agent(actor_polyak=0.0, smoothness=0.3), make_batch()
+    agent, batch = make_agent(actor_polyak=0.0, smoothness=0.3), batch_of((CAR, ACT), rows=8)
     twin = deepcopy(agent)
     encoder = twin.critic.encoder
 
@@ -149,7 +145,7 @@ class EncoderLast(EnsembleCritic):
 def test_the_target_is_an_average_of_the_critics_behind_the_encoder(critic_cls):
     agent = make_agent(polyak=0.75, critic_cls=critic_cls)
     before = deepcopy(agent.critic_target.hidden)
-    agent.train(make_batch())
+    agent.train(batch_of((CAR, ACT), rows=8))
     networks = before, agent.critic.hidden, agent.critic_target.hidden
     for old, trained, new in zip(*(network.parameters() for network in networks), strict=True):
         assert_close(new, 0.75 * old + 0.25 * trained.detach())
@@ -195,7 +191,7 @@ class CriticBySpeed(EnsembleCritic):
         {"actor_cls": ActorBySpeed},
         {"actor_cls": DrawingBySpeed},
         {"critic_cls": CriticBySpeed},
-        {"critic_cls": UsersCritic, "n_critics": 3, "critics_in_target": 2},
+        {"critic_cls": UsersCritic},
     ],
 )
 def test_a_network_of_ones_own_gets_raw_observations_and_the_actor_s_encoder_is_its_own(own):
@@ -246,7 +242,7 @@ def test_an_encoder_is_trained_written_and_begun_with(tmp_path):
     trained = [p.detach() for p in encoder.images.parameters()]
     for module in (agent.critic, agent.critic_target, agent.actor, agent.get_actor()):
         assert all(map(torch.equal, pictures_of(module), trained))
-    agent.train(make_batch())
+    agent.train(batch_of((CAR, ACT), rows=8))
 
 
 def test_an_encoder_of_other_pictures_is_refused_in_one_line(tmp_path):

@@ -191,7 +191,6 @@ def test_a_training_continues_with_the_optimiser_s_options_of_the_restart():
     ("options", "named"),
     [
         ({"critics_in_target": 3}, "critics_in_target is 3; expected 1 to 2"),
-        ({"gamma": 1.5}, "gamma is 1.5; expected 0 to 1"),
         ({"entropy_coef": 0.0}, "entropy_coef is 0.0; expected more than 0"),
         ({"target_entropy": 10**400}, "target_entropy is 10{400}; expected -10000 to 10000"),
     ],

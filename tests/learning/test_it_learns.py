@@ -30,7 +30,6 @@ class Steer(gymnasium.Env):
 
     observation_space = box(1, 1)
     action_space = box(0.5, 1)
-    default_action = np.zeros(1, np.float32)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

@@ -40,7 +40,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize("space", [BOX, spaces.Tuple((BOX, box(1, 3))), BOTH])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_found_and_what_is_large_is_not_mistaken_for_it(space, bad):
     is_fine = finite_check(space)
     assert is_fine(space.sample())

@@ -13,7 +13,7 @@ def drawn(beta, size, count, steps=1024):
     return np.array([noise.standard_normal() for _ in range(count)])
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("beta", [0.0, 1.0, 2.0])
 def test_it_has_unit_variance_and_a_spectrum_of_the_slope_asked_for(beta):
     numbers = drawn(beta, 200, 4096)
     assert numbers.dtype == np.float32

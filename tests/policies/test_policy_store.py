@@ -172,9 +172,7 @@ def test_policies_of_an_earlier_training_do_not_compete_and_its_best_gets_anothe
     assert (version_of(new.find("best")), version_of(new.find("best-2"))) == (3, 2)
 
 
-@pytest.mark.parametrize(
-    "form", ["{folder}", "{folder}@newest", "{folder}@2", "{store}@2", "me@home@2", "{file}"]
-)
+@pytest.mark.parametrize("form", ["{folder}", "{folder}@2", "{store}@2", "me@home@2", "{file}"])
 def test_a_policy_is_named_by_its_file_a_folder_or_a_run(form, tmp_path, monkeypatch):
     monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
     store = PolicyStore(tmp_path / "runs" / "me@home" / "policies")

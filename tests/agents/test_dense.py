@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from kit.boxes import box, picture
 from kit.learners import assert_same, small, tensors_of, train
+from test_as_before import BOX
 from threadpoolctl import ThreadpoolController
 from torch.testing import assert_close
 
@@ -26,7 +27,6 @@ from tmrl_like.agents import (
 from tmrl_like.policies.network import LOG_STD_MAX, LOG_STD_MIN
 
 FREE = box(np.inf, 4)
-BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
 NEAR = {"rtol": 1e-3, "atol": 1e-4}
 
 
@@ -280,10 +280,8 @@ def test_a_training_starts_from_a_policy_and_goes_on_with_its_statistics_as_the_
     weights = donor.get_actor().weights()
     page, compiled = both()
     for one in (compiled, page):
-        value = one.critic.head.weight.clone()
         one.start_from(weights, training_steps=20)
         assert one.get_actor().weights() == one.actor.weights() == weights
-        assert torch.equal(one.critic.head.weight, value)
         for ours, theirs in zip(one.obs_norm.buffers(), donor.obs_norm.buffers(), strict=True):
             assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
         train(one, 5, first=30)

@@ -14,10 +14,9 @@ def scale_of(rewards, discounts):
     return seen.item()
 
 
-@pytest.mark.parametrize(("mean", "std"), [(0.0, 2.0), (3.0, 1.0), (-1.0, 3.0)])
-def test_it_is_the_root_mean_square_of_the_returns_of_independent_rewards(mean, std):
+def test_it_is_the_root_mean_square_of_the_returns_of_independent_rewards():
     rng = np.random.default_rng(0)
-    rewards = mean + std * rng.choice([-1.0, 1.0], (5000, 300))
+    rewards = rng.choice([-4.0, 2.0], (5000, 300))
     discounts = 0.95 * (rng.random((5000, 300)) > 0.02)
     alive = np.cumprod(np.hstack((np.ones((5000, 1)), discounts[:, :-1])), axis=1)
     expected = np.sqrt(np.square((rewards * alive).sum(1)).mean())

@@ -23,13 +23,7 @@ from tmrl_like.agents import (
 )
 from tmrl_like.agents.models import SamplingActor
 from tmrl_like.agents.process import tune_process
-from tmrl_like.agents.sac import (
-    actor_loss,
-    critic_loss,
-    smoothness_loss,
-    td_target,
-    temperature_loss,
-)
+from tmrl_like.agents.sac import smoothness_loss, temperature_loss
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.snapshot import load_object_state, object_state
 
@@ -42,23 +36,7 @@ def sac(**options):
     return small(SACAgent, SPACES, **options)
 
 
-def test_the_target_is_reward_plus_discounted_soft_value_and_ends_with_the_episode():
-    next_q = torch.tensor([[10.0, 4.0, 6.0], [8.0, 5.0, 7.0]])
-    next_log_prob, terminated = torch.tensor([2.0, 0.0, -2.0]), torch.tensor([0.0, 0.0, 1.0])
-    for gamma, second in ((0.9, 4.6), (torch.tensor([0.9, 0.5, 0.9]), 3.0)):
-        target = td_target(
-            torch.ones(3), terminated, next_q, next_log_prob, torch.tensor(0.5), gamma
-        )
-        assert_close(target, torch.tensor([7.3, second, 1.0]))
-
-
-def test_the_losses_are_those_of_the_equations():
-    q = torch.tensor([[1.0, 3.0], [2.0, 2.0]])
-    assert critic_loss(q, torch.ones(2)).item() == pytest.approx(0.5 * (2.0 + 1.0))
-    assert (
-        actor_loss(torch.tensor([1.0, 3.0]), torch.tensor([4.0, 4.0]), torch.tensor(0.5)).item()
-        == 0.5 * 2.0 - 4.0
-    )
+def test_the_losses_of_smoothness_and_temperature_are_those_of_the_equations():
     assert smoothness_loss(
         torch.tensor([[1.0, -1.0], [0.5, 0.0]]), torch.zeros(2, 2)
     ).item() == 0.5 * (2.0 + 0.25)
@@ -66,46 +44,25 @@ def test_the_losses_are_those_of_the_equations():
     assert too_much.item() == pytest.approx(math.log(0.3) * (5.0 + 2.0))
 
 
-def actor_with(change):
-    """Return a class of actors whose log-density is changed."""
-
-    class Odd(SquashedGaussianActor):
-        def sample(self, obs):
-            act, log_prob = super().sample(obs)
-            return act, change(log_prob)
-
-    return Odd
+class OddActor(SquashedGaussianActor):
+    def sample(self, obs):
+        act, log_prob = super().sample(obs)
+        return act, log_prob[:, None]
 
 
-def critic_with(change):
-    """Return a class of critics whose values are changed."""
-
-    class Odd(EnsembleCritic):
-        def forward(self, obs, act):
-            return change(super().forward(obs, act))
-
-    return Odd
+class OddCritic(EnsembleCritic):
+    def forward(self, obs, act):
+        return super().forward(obs, act)[0]
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (
-            {"actor": actor_with(lambda log_prob: log_prob[:, None]), "n_critics": 1},
-            "log-density of Odd.sample has the shape [32, 1]; expected [32]",
+            {"actor": OddActor},
+            "log-density of OddActor.sample has the shape [32, 1]; expected [32]",
         ),
-        (
-            {"actor": actor_with(torch.mean)},
-            "log-density of Odd.sample has the shape []; expected [32]",
-        ),
-        (
-            {"critic": critic_with(lambda q: q[..., None])},
-            "Odd.forward has the shape [2, 32, 1]; expected [2, 32]",
-        ),
-        (
-            {"critic": critic_with(lambda q: q[0])},
-            "Odd.forward has the shape [32]; expected [2, 32]",
-        ),
+        ({"critic": OddCritic}, "OddCritic.forward has the shape [32]; expected [2, 32]"),
     ],
 )
 def test_networks_of_ones_own_must_give_the_shapes_that_the_losses_take(options, said):
@@ -120,18 +77,6 @@ def test_truncated_episodes_keep_their_value_and_terminated_ones_end_it():
         batch = batch_of(SPACES, terminated=terminated, truncated=truncated)
         losses.append(float(sac().evaluate(batch)["loss_critic"]))
     assert losses[0] == losses[1] != losses[2]
-
-
-@pytest.mark.parametrize("acceleration", ["off", "auto"])
-def test_the_loss_of_what_is_held_out_is_that_of_training_on_it(acceleration):
-    bounded = box(1, 4), ACT  # so that no statistics change
-    agent = small(SACAgent, bounded, acceleration=acceleration)
-    train(agent, 4)
-    torch.manual_seed(50)
-    held_out = agent.evaluate(batch_of(bounded, 50))
-    assert float(held_out["loss_critic"]) == pytest.approx(
-        train(agent, 1, first=50)[0]["loss_critic"], rel=1e-4
-    )
 
 
 def counting(cls):
@@ -183,20 +128,10 @@ def test_an_average_of_the_actor_acts_in_tests_and_the_actor_itself_explores(cls
     assert (actor.act_(obs) > 1.9).all()
 
 
-def test_the_average_of_a_training_that_begins_with_a_policy_begins_with_it():
-    agent, actor = sac(), sac().get_actor()
-    agent.start_from(actor.weights())
-    train(agent, 1)
-    assert_close(layers_of(agent.actor.average), layers_of(agent.actor))
-
-
 def test_usual_values_are_those_of_the_papers():
-    for size in (2, 3):
-        assert small(SACAgent, (OBS, box(1, size))).target_entropy == -size
-    assert sac(target_entropy=-7.0).target_entropy == -7.0
-    of_options = ({}, {"scale_rewards": True}, {"entropy_coef": 0.5})
-    found = [sac(**options).entropy_coef for options in of_options]
-    assert found == pytest.approx([0.2, 0.01, 0.5])
+    assert (sac().target_entropy, sac(target_entropy=-7.0).target_entropy) == (-2, -7)
+    found = [sac(scale_rewards=scales).entropy_coef for scales in (False, True)]
+    assert found == pytest.approx([0.2, 0.01])
     redq = small(REDQAgent, SPACES)
     assert (redq.n_critics, redq.critics_in_target, redq.policy_delay) == (10, 2, 20)
 
@@ -213,7 +148,6 @@ def test_critics_have_the_actor_s_hidden_layers_where_they_are_given_none():
     given = partial(EnsembleCritic, hidden_sizes=(5,))
     for actor, critic, widths in (
         (own, None, [8, 12]),
-        (own, EnsembleCritic, [8, 12]),
         (own, given, [5]),
         (Silent, None, [256, 256]),
     ):
@@ -239,20 +173,11 @@ def test_a_training_continues_with_what_is_switched_on_or_installed_before_the_r
     assert after.compiled is not None
     train(after, 1)
     assert float(after.return_scale.count) == 1
-    with pytest.raises(ValueError, match="it holds the state of an object that the agent does not"):
-        load_object_state(before, object_state(after))
 
 
-USUAL = {"betas": (0.9, 0.999), "eps": 1e-8}
-OTHER = {"betas": (0.5, 0.6), "eps": 0.1}
-
-
-ENDS = {"betas": (0, 0), "eps": 1}
-
-
-@pytest.mark.parametrize(("options", "before"), [(OTHER, USUAL), (USUAL, OTHER), (ENDS, USUAL)])
-def test_a_training_continues_with_the_optimiser_s_options_of_the_restart(options, before):
-    first, second = sac(**before), sac(**options)
+def test_a_training_continues_with_the_optimiser_s_options_of_the_restart():
+    options = {"betas": (0, 0), "eps": 1}
+    first, second = sac(), sac(**options)
     train(first, 2)
     first.lr_critic = 0.25
     load_object_state(second, object_state(first))
@@ -265,16 +190,9 @@ def test_a_training_continues_with_the_optimiser_s_options_of_the_restart(option
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"n_critics": 2, "critics_in_target": 3}, "critics_in_target is 3; expected 1 to 2"),
-        ({"gamma": 1.5}, "gamma is 1.5; expected 0 to 1"),
+        ({"critics_in_target": 3}, "critics_in_target is 3; expected 1 to 2"),
         ({"entropy_coef": 0.0}, "entropy_coef is 0.0; expected more than 0"),
-        ({"betas": (1.0, 0.9)}, "a number in betas is 1.0; expected 0 to below 1"),
-        ({"target_entropy": math.nan}, "target_entropy is nan; expected -10000 to 10000"),
         ({"target_entropy": 10**400}, "target_entropy is 10{400}; expected -10000 to 10000"),
-        (
-            {"target_entropy": "auto"},
-            "target_entropy is 'auto'; expected a number, -10000 to 10000",
-        ),
     ],
 )
 def test_options_out_of_range_are_refused_by_name_with_what_is_expected(options, named):
@@ -287,7 +205,6 @@ def test_options_out_of_range_are_refused_by_name_with_what_is_expected(options,
     [
         ({"gamma": 1.5}, "gamma is 1.5; expected 0 to 1"),
         ({"entropy_coef": 0.5}, "learn_entropy_coef is True; expected false to set alpha"),
-        ({"n_critics": 3}, "n_critics of SACAgent cannot change .*; gamma, polyak, .* can"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_and_nothing_changes(tuned, named):

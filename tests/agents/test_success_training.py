@@ -43,9 +43,7 @@ def test_success_is_learnt_wherever_it_is():
     assert errors_of(train_success(learnt, 100, 2), held_out, 0.5, 2, 2) == (20, 0, 0)
 
 
-@pytest.mark.parametrize(
-    "shape", [(8, 9), (20, 24, 3), (16, 18, 2), (8, 9, 7), (4, 16, 16), (2, 32, 32, 3), (130, 140)]
-)
+@pytest.mark.parametrize("shape", [(8, 9), (8, 9, 7), (2, 32, 32, 3), (130, 140)])
 def test_the_form_without_torch_computes_the_same_of_the_camera_that_was_learnt_from(
     shape, tmp_path
 ):

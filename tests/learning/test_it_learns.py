@@ -30,16 +30,15 @@ class Steer(gymnasium.Env):
 
     observation_space = box(1, 1)
     action_space = box(0.5, 1)
-    default_action = np.zeros(1, np.float32)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place, self.steps = self.np_random.choice([-0.9, 0.9]), 0
-        return np.array([self.place], np.float32), {}
+        self.place, self.steps = self.np_random.choice(np.float32([-0.9, 0.9]), 1), 0
+        return self.place, {}
 
     def step(self, action):
-        self.place, self.steps = float(np.clip(self.place + action[0], -1.0, 1.0)), self.steps + 1
-        return np.array([self.place], np.float32), -abs(self.place), False, self.steps == 10, {}
+        self.place, self.steps = np.clip(self.place + action, -1.0, 1.0), self.steps + 1
+        return self.place, -float(abs(self.place[0])), False, self.steps == 10, {}
 
 
 TINY = Task(

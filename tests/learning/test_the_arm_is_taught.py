@@ -25,7 +25,7 @@ from tmrl_like.replay.shown import shown_steps
 from tmrl_like.types import Buffer
 
 pytestmark = [pytest.mark.learn, pytest.mark.timeout(900)]
-ACTIONS, TIME_STEP_S, VIEW = 2, 0.05, robot.TargetUpClose()
+TIME_STEP_S, VIEW = 0.05, robot.TargetUpClose()
 
 
 @pytest.fixture(params=[0, 1, 2])
@@ -112,7 +112,7 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, arm):
         stack(observations, "cpu"),
         stack(actions, "cpu"),
         torch.tensor(episodes),
-        past_actions=ACTIONS,
+        past_actions=2,
     )
     cloned = arm.actor(*spaces)
     clone(cloned, *data.split(0.1), 2000)

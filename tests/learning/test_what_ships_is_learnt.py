@@ -4,10 +4,6 @@ preprocessors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -20,40 +16,31 @@ from tmrl_like.envs.drone import MirroredFlights
 from tmrl_like.envs.robot.robot_env import OtherTargets
 
 
-@dataclass(frozen=True)
-class Goal:
-    """The least mean return over 40 targets, of which 95 % are reached, after `steps` steps."""
-
-    env: Callable[[int], Any]
-    augment: Callable[[int], Any]
-    steps: int
-    first_steps: int
-    least_return: float
-
-
-GOALS = {
-    "drone": Goal(lambda seed: SimulatedDroneEnv(seed=seed), MirroredFlights, 600, 20, -3.0),
-    "robot": Goal(lambda seed: Robot(seed=seed), OtherTargets, 1200, 40, -6.0),
-}
-
-
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("name", GOALS)
-def test_targets_are_reached_after_half_a_minute_of_flight_and_a_minute_of_the_arm(name, seed):
+@pytest.mark.parametrize(
+    ("name", "make", "augment", "steps", "first_steps", "least_return"),
+    [
+        ("drone", SimulatedDroneEnv, MirroredFlights, 600, 20, -3.0),
+        ("robot", Robot, OtherTargets, 1200, 40, -6.0),
+    ],
+)
+def test_targets_are_reached_after_half_a_minute_of_flight_and_a_minute_of_the_arm(
+    name, make, augment, steps, first_steps, least_return, seed
+):
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    goal, experiment = GOALS[name], load_experiment(name)
-    env, view = goal.env(seed), experiment.obs_preprocessor
+    experiment = load_experiment(name)
+    env, view = make(seed=seed), experiment.obs_preprocessor
     agent = experiment.agent_cls(env.observation_space, env.action_space, "cpu")
-    memory = experiment.memory_cls(sample_preprocessor=goal.augment(seed))
+    memory = experiment.memory_cls(sample_preprocessor=augment(seed))
     memory.seed(seed)
-    actor = learn(env, agent, memory, goal.steps, goal.first_steps, ratio=20, view=view)
-    tests = [drive(goal.env(1000 + number), actor, view=view) for number in range(40)]
+    actor = learn(env, agent, memory, steps, first_steps, ratio=20, view=view)
+    tests = [drive(make(seed=1000 + number), actor, view=view) for number in range(40)]
     reached = np.mean([samples[-1].terminated for samples in tests])
     total = np.mean([return_of(samples) for samples in tests])
     print(f"{name}, seed {seed}: return {total:.2f}, reached {reached:.0%}")
     assert reached >= 0.95
-    assert total > goal.least_return
+    assert total > least_return

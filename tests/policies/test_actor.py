@@ -8,29 +8,18 @@ import torch
 from gymnasium import spaces
 from kit.boxes import box
 
-from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.actor import fit_action
-
-
-def small_choice():
-    """Return a choice of three as int32; the oldest Gymnasium takes no dtype."""
-    space = spaces.Discrete(3)
-    space.dtype = np.dtype(np.int32)
-    return space
 
 
 @pytest.mark.parametrize(
     ("action", "space", "fitted"),
     [
         (np.array([0.1, -0.2]), box(1, 2), np.array([0.1, -0.2], np.float32)),
-        ([0.1, -0.2], box(1, 2), np.array([0.1, -0.2], np.float32)),
         (0.5, box(1, 1), np.array([0.5], np.float32)),
         (np.ones((1, 1)), box(1, 1), np.ones(1, np.float32)),
-        (np.ones(()), box(1, 1), np.ones(1, np.float32)),
         (torch.ones(1, 1), box(1, 1), np.ones(1, np.float32)),
         ([1, 0], spaces.MultiDiscrete([2, 2], dtype=np.int32), np.array([1, 0], np.int32)),
-        (np.int64(2), small_choice(), np.int32(2)),
         (np.array([2]), spaces.Discrete(3), np.int64(2)),
         (2, spaces.Discrete(3), 2),
     ],
@@ -43,17 +32,13 @@ def test_actions_get_the_shape_and_dtype_of_their_space(action, space, fitted):
     np.testing.assert_array_equal(found, fitted)
 
 
-@pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.MultiDiscrete([3])])
-def test_an_action_that_is_not_finite_stays_so(space):
-    assert np.isnan(fit_action(np.full(space.shape, np.nan), space))
-
-
-NO_ACTIONS = None, (np.zeros(2), 1.0), 0.5, "left"
-
-
 @pytest.mark.parametrize(
     ("action", "named"),
-    [*((each, one_line(each)) for each in NO_ACTIONS), (np.zeros(3), "an array of shape (3,)")],
+    [
+        (None, "None"),
+        ((np.zeros(2), 1.0), "(array([0., 0.]), 1.0)"),
+        (np.zeros(3), "an array of shape (3,)"),
+    ],
 )
 def test_what_is_no_action_of_the_space_is_named(action, named):
     said = re.escape(f"act() returned {named}; the action space wants an array of shape (2,)")

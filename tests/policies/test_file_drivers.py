@@ -8,7 +8,7 @@ from kit.policies import written
 
 from tmrl_like import load_policy
 from tmrl_like.agents import SquashedGaussianActor
-from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.errors import ConfigError
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.file_drivers import OnnxDriver, PolicyDriver
 from tmrl_like.worker.takeover import to_action
@@ -35,8 +35,6 @@ def test_a_policy_file_drives_with_its_best_actions(tmp_path):
         PolicyDriver(box(1, 2), REST, str(path))
     with pytest.raises(ConfigError, match=r"policy.safetensors is for"):
         PolicyDriver(ACT, REST, str(path), observation_space=PARTS)
-    with pytest.raises(PolicyError, match="nobody"):
-        PolicyDriver(ACT, REST, "nobody@best")
 
 
 def test_an_onnx_file_of_ours_gets_the_items_of_a_dict_by_name_whatever_their_order(tmp_path):

@@ -11,6 +11,7 @@ from kit.boxes import box, picture
 from kit.fakes import LinearActor
 from kit.policies import written
 from kit.pythons import python
+from kit.refusals import one_line
 
 from tmrl_like import load_policy
 from tmrl_like.agents import CategoricalActor, IQNActor, SquashedGaussianActor, in_numpy
@@ -173,9 +174,8 @@ SHIPPED = "tmrl_like.agents.SquashedGaussianActor"
     ],
 )
 def test_a_file_that_cannot_be_what_it_says_is_refused_in_one_line(card, message, actor, tmp_path):
-    with pytest.raises(PolicyError, match=message) as raised:
+    with one_line(message, PolicyError) as raised:
         load_policy(written(tmp_path / "p", actor, **card))
-    assert "\n" not in str(raised.value)
     assert str(tmp_path / "p") in str(raised.value)
 
 

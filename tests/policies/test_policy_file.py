@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 from kit.boxes import box
 from kit.fakes import LinearActor
-from kit.policies import written
 
-from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import Code, describe, read_card
 from tmrl_like.policies.weight_file import write_weights
-from tmrl_like.wire.spaces import spec_of
 
 SPACES = box(1, 3), box(1, 2)
 
@@ -54,17 +51,6 @@ class Picky(LinearActor):
         super().__init__(observation_space, action_space)
 
 
-def test_a_file_says_which_actor_it_is_and_for_which_spaces(tmp_path):
-    actor = SquashedGaussianActor(*SPACES, hidden_sizes=(8, 8), layer_norm=True)
-    said = {"run": "drone", "version": 7, "return_": 1.5, "episodes": 2}
-    card = read_card(written(tmp_path / "p", actor, **said))
-    options = {"hidden_sizes": [8, 8], "layer_norm": True}
-    assert card.actor == Code("tmrl_like.agents.SquashedGaussianActor", options)
-    assert (card.observation_space, card.action_space) == tuple(map(spec_of, SPACES))
-    assert {name: getattr(card, name) for name in said} == said
-    assert card.obs_preprocessor is None
-
-
 @pytest.mark.parametrize(
     ("preprocessor", "said"),
     [
@@ -77,7 +63,6 @@ def test_a_file_says_which_actor_it_is_and_for_which_spaces(tmp_path):
             Scaled(2.0).back,
             "is an object's method: use a function, a partial of one or a dataclass",
         ),
-        (Scaled.of_one, Code(f"{__name__}.Scaled.of_one")),
         (Doubled.of_one, Code(f"{__name__}.Doubled.of_one")),
         (Undocumented(2.0), "was made: use a function, a partial of one or a dataclass"),
     ],

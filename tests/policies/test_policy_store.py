@@ -1,7 +1,6 @@
 """The store of a run's policies on disk."""
 
 import os
-import threading
 
 import msgspec
 import numpy as np
@@ -9,11 +8,11 @@ import pytest
 from kit.boxes import box
 from kit.fakes import LinearActor
 
+from tmrl_like.base.files import disk
 from tmrl_like.base.folders import ROOT_VARIABLE
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import describe, read_card, write_policy
 from tmrl_like.policies.policy_store import TESTS, PolicyStore, find_policy
-from tmrl_like.policies.weight_file import read_weights
 
 SPACES = box(1, 3), box(1, 2)
 ACTOR = LinearActor(*SPACES)
@@ -32,15 +31,6 @@ def add(store, *versions):
 
 def version_of(path):
     return read_card(path).version
-
-
-def test_a_version_is_found_by_its_number_by_a_tag_and_as_the_newest(store):
-    add(store, 1, 2, 10)
-    store.tag("2", "good")
-    assert [version_of(store.find(which)) for which in ("1", "good", "newest")] == [1, 2, 10]
-    assert (store.versions(), store.tags()) == ([1, 2, 10], ["good"])
-    assert [name for name, _ in store.cards()] == ["1", "2", "10", "good"]
-    assert [card.version for _, card in store.cards()] == [1, 2, 10, 2]
 
 
 def test_a_policy_that_is_not_there_is_refused_and_what_there_is_named(store):
@@ -67,19 +57,16 @@ def test_the_newest_versions_stay_and_those_with_a_tag(store):
     assert store.versions() == [10]
 
 
-def refuse(*_):
-    raise OSError("no links here")
+def test_a_policy_is_found_by_its_tag_while_the_tag_moves(store, monkeypatch):
+    add(store, 1, 2)
+    store.tag("1", "good")
 
+    def rename(*names):
+        assert version_of(store.find("good")) == 1
+        os.replace(*names)
 
-@pytest.mark.parametrize("link", [os.link, refuse])
-def test_a_tag_moves_in_one_step_and_is_a_copy_where_there_are_no_links(store, monkeypatch, link):
-    monkeypatch.setattr(os, "link", link)
-    add(store, 1, 2, 3)
-    for version in (1, 1, 2):
-        store.tag(str(version), "good")
-        assert version_of(store.find("good")) == version
-    assert len(list(store.folder.iterdir())) == 4
-    store.collect(at_most=1)
+    monkeypatch.setattr(disk, "rename", rename)
+    store.tag("2", "good")
     assert version_of(store.find("good")) == 2
 
 
@@ -116,10 +103,9 @@ def test_the_best_is_the_version_whose_worst_of_three_test_episodes_is_best(stor
     assert read_card(store.find("best")).worst == 3.0
 
 
-@pytest.mark.parametrize("huge", [-1e160, -1.7e308, 1.7e308])
-def test_a_policy_stays_readable_whatever_its_finite_returns(store, huge):
+def test_a_policy_stays_readable_whatever_its_finite_returns(store):
     add(store, 1)
-    for return_ in (huge, -huge / 5, huge):
+    for return_ in (-1.7e308, 1e160, 1.7e308):
         store.add_return(1, return_)
     for name in ("1", "best"):
         card = read_card(store.find(name))
@@ -186,33 +172,7 @@ def test_policies_of_an_earlier_training_do_not_compete_and_its_best_gets_anothe
     assert (version_of(new.find("best")), version_of(new.find("best-2"))) == (3, 2)
 
 
-def test_it_is_read_while_it_is_written_and_collected(store):
-    add(store, 1)
-    store.tag("1", "good")
-
-    def write():
-        for version in range(2, 20):
-            add(store, version)
-            store.tag(str(version), "good")
-            for _ in range(TESTS):
-                store.add_return(version, float(version))
-            store.collect(at_most=2)
-
-    writer, seen = threading.Thread(target=write), []
-    writer.start()
-    while writer.is_alive():
-        seen.append(version_of(store.find("good")))
-        if store.path("best").exists():
-            assert read_weights(store.path("best"))[1].manifest == ACTOR.manifest()
-        assert [card.version for _, card in store.cards()]
-    writer.join()
-    assert seen == sorted(seen)
-    assert version_of(store.find("best")) == version_of(store.find("good")) == 19
-
-
-@pytest.mark.parametrize(
-    "form", ["{folder}", "{folder}@newest", "{folder}@2", "{store}@2", "me@home@2", "{file}"]
-)
+@pytest.mark.parametrize("form", ["{folder}", "{folder}@2", "{store}@2", "me@home@2", "{file}"])
 def test_a_policy_is_named_by_its_file_a_folder_or_a_run(form, tmp_path, monkeypatch):
     monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
     store = PolicyStore(tmp_path / "runs" / "me@home" / "policies")
@@ -224,9 +184,16 @@ def test_a_policy_is_named_by_its_file_a_folder_or_a_run(form, tmp_path, monkeyp
         find_policy("drone@best")
 
 
+def test_policies_that_are_removed_meanwhile_are_passed_over(store):
+    add(store, 1, 2, 3)
+    cards = store.cards()
+    assert next(cards)[0] == "1"
+    store.path(2).unlink()
+    assert [name for name, _ in cards] == ["3"]
+
+
 def test_weights_that_say_nothing_are_passed_over(store):
     add(store, 1)
     ACTOR.save(store.path(2))
     assert not store.add_return(2, 1.0)
     assert [name for name, _ in store.cards()] == ["1"]
-    assert np.isfinite(CARD.published_at_s)

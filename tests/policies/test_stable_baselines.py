@@ -1,18 +1,15 @@
 """Policies of Stable-Baselines3 as experts."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from house import alone
-from kit.boxes import box
-from kit.environments import Recording
-from kit.fakes import CountingEnv
+from kit.boxes import MIXED, box
 
-from tmrl_like import partial
 from tmrl_like.policies.stable_baselines import StableBaselinesActor
 
 WIDE = spaces.Box(np.float32([-3.0, 0.0]), np.float32([1.0, 9.0]))  # asymmetric bounds
@@ -59,26 +56,12 @@ def test_an_expert_does_what_the_policy_does(algorithm, policy, observed, action
     assert len(done) > 1
 
 
-def mean_of(obs, deterministic):
-    assert deterministic
-    return np.full((1, 1), obs.mean() / 10, np.float32), None
-
-
-def test_a_model_drives_a_worker():
-    model = SimpleNamespace(observation_space=CountingEnv().observation_space, predict=mean_of)
-    env = partial(Recording, episode_steps=3)
-    with alone(env, partial(StableBaselinesActor, model=model)) as worker:
-        worker.run_episode()
-        assert np.allclose(worker.env.sent, [0.05, 0.1, 0.15])
-
-
-MIXED = spaces.Dict(b=box(1, 2), a=spaces.Discrete(3, start=1), c=spaces.MultiDiscrete([2, 3]))
-
-
 def test_parts_are_put_side_by_side_as_gymnasium_does_in_the_order_of_the_space():
     """An environment may return the items of a Dict in another order than its space has them."""
     flat = spaces.flatten_space(MIXED)
-    model = SimpleNamespace(observation_space=flat, predict=lambda obs, deterministic: (obs, None))
+    predict = Mock(side_effect=lambda obs, deterministic: (obs, None))
+    model = SimpleNamespace(observation_space=flat, predict=predict)
     actor = StableBaselinesActor(MIXED, flat, model=model)
-    obs = {"c": np.array([1, 2]), "b": np.float32([0.1, 0.2]), "a": np.int64(2)}
+    obs = dict(reversed(MIXED.sample().items()))
     assert np.array_equal(actor.act_(obs), spaces.flatten(MIXED, obs))
+    assert predict.call_args.kwargs["deterministic"]

@@ -3,19 +3,22 @@
 import gc
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.weight_file import Weights, refuse_misfit, refuse_not_finite
-from tmrl_like.policies.weights import WeightsCopy, copied, manifest_of, tensors_of
+from tmrl_like.policies.weights import WeightsCopy, copied, tensors_of
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
 TENSORS = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES}
+EXACTLY = {"rtol": 0.0, "atol": 0.0}
 TENSORS |= {"empty": torch.empty(0, 3), "one": torch.tensor(2.0)}
 
 
@@ -24,36 +27,15 @@ def weights_of(tensors):
     return Weights(manifest, bytes(data))
 
 
-def same(one, other):
-    pairs = [(one[name], other[name]) for name in other]
-    return one.keys() == other.keys() and all(
-        found.dtype == tensor.dtype and torch.equal(found, tensor) for found, tensor in pairs
-    )
-
-
-@pytest.mark.parametrize("call", [manifest_of, copied])
-def test_a_dtype_that_no_file_knows_is_refused_by_name_and_nothing_else_is_said(call, monkeypatch):
+def test_a_dtype_that_no_file_knows_is_refused_by_name_and_nothing_else_is_said(monkeypatch):
     said = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     with pytest.raises(
         PolicyError, match=r"w has dtype torch.complex64, which weights cannot have"
     ):
-        call({"w": torch.zeros(1, dtype=torch.complex64)})
+        copied({"w": torch.zeros(1, dtype=torch.complex64)})
     gc.collect()
     assert not said
-
-
-def test_every_dtype_is_read_without_a_copy():
-    memory = memoryview(bytearray(weights_of(TENSORS).data))
-    weights = Weights(weights_of(TENSORS).manifest, memory)
-    assert same(tensors_of(weights), TENSORS)
-    for name, tensor in TENSORS.items():
-        plain = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
-        assert weights.arrays()[name].tolist() == plain.tolist()
-    array, tensor = weights.arrays()["torch.float64"], tensors_of(weights)["torch.float64"]
-    memory[:] = bytes(len(memory))
-    assert not array.any()
-    assert not tensor.any()
 
 
 def test_a_copy_is_filled_again_in_the_same_memory_whatever_the_tensors_strides():
@@ -63,37 +45,31 @@ def test_a_copy_is_filled_again_in_the_same_memory_whatever_the_tensors_strides(
     for tensors in (zeros, strided):
         copy.fill(tensors)
         copy.wait()
-        assert same(tensors_of(copy.content), tensors)
+        assert_close(tensors_of(copy.content), tensors, **EXACTLY)
 
 
 def test_a_copy_from_a_gpu_is_queued_and_whoever_reads_it_waits(monkeypatch):
-    done, empty = [], torch.empty
-    event = SimpleNamespace(synchronize=lambda: done.append("waited for"))
-
-    def current_stream(gpu):
-        done.append("recorded")
-        return SimpleNamespace(record_event=lambda: event)
-
-    def locked(*shape, pin_memory, **of):
-        done.append(f"{pin_memory=}")
-        return empty(*shape, **of)
-
+    event, stream, empty = Mock(), Mock(), torch.empty
+    stream.record_event.return_value = event
+    locked = Mock(side_effect=lambda *shape, pin_memory, **of: empty(*shape, **of))
     monkeypatch.setattr(torch, "empty", locked)
-    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: stream)
     one = {"w": torch.ones(3)}
     on_gpu = {"w": SimpleNamespace(shape=(3,), dtype=torch.float32, device=torch.device("cuda:0"))}
     copy = WeightsCopy(on_gpu)
+    assert locked.call_args.kwargs["pin_memory"]
     assert (copy.fits(on_gpu), copy.fits(one)) == (True, False)
     copy.fill(one)
-    assert done == ["pin_memory=True", "recorded"]
+    event.synchronize.assert_not_called()
     copy.wait()
-    assert same(copy.tensors, one)
+    event.synchronize.assert_called_once()
+    assert_close(copy.tensors, one, **EXACTLY)
     del copy
-    assert done[2:] == ["waited for"] * 2
+    assert event.synchronize.call_count == 2
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_the_parameter_that_is_not_finite_is_named(dtype, bad):
     large = torch.full((3, 100), torch.finfo(dtype).max, dtype=dtype)
     tensors = {"a": torch.ones(3, dtype=torch.int32), "b": large, "c": large.clone(), "d": -large}

@@ -37,9 +37,9 @@ class Ends:
         self.log = self.logs[0]
         self.outbox = self.reader()
 
-    def reader(self):
+    def reader(self, **options):
         own = [log.incarnation for log in self.logs]
-        return Outbox(self.path, "w", own, self._dead, self._options, self.clock)
+        return Outbox(self.path, "w", own, self._dead, self._options, self.clock, **options)
 
     def __getattr__(self, name):
         return getattr(self.outbox, name)

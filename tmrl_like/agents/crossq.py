@@ -132,6 +132,7 @@ class CrossQAgent(SACAgent):
 
     _default_critic = staticmethod(partial(EnsembleCritic, layer_norm=False))
     _kinds = SquashedGaussianActor, EnsembleCritic
+    _sees_once = True
 
     critic_frozen = cached_property(lambda self: self.critic_target)
 

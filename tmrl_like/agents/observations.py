@@ -130,15 +130,17 @@ def encoders_of(networks: Iterable[nn.Module]) -> list[Encoder]:
 
 
 def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
-    """Let networks of one space share the first one's encoders of images, and return these.
+    """Let networks of one space share the first one's encoders of images, if there are any, and
+    return these. What the first one's `see` returns is then an input of all.
 
-    Return None, and change nothing, if a network has no `Encoder` that sees pictures of this space,
-    or a `forward` or `sample` of the user's, which gets raw observations.
+    Return None, and change nothing, if a network has no `Encoder` of this space, one that sees
+    images without a `PictureEncoder`, or a `forward` or `sample` of the user's, which gets raw
+    observations.
     """
     encoders = [
         encoder
         for encoder in encoders_of(filter(_takes_features, networks))
-        if encoder.sees_pictures
+        if encoder.sees_pictures or not encoder.images
     ]
     if len(encoders) < len(networks) or any(
         encoder.space != encoders[0].space for encoder in encoders

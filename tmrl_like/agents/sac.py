@@ -303,21 +303,21 @@ class SACAgent(ShippedAgent):
         metrics = self._train_critics(batch)
         if with_actor:
             metrics |= self._train_actor(
-                batch._replace(obs=batch.obs.detach()) if self._shares_pictures else batch
+                batch._replace(obs=batch.obs.detach()) if self._sees_once else batch
             )
         self.average(with_actor)
         return metrics
 
     def _see(self, batch: Batch, shift: bool = False) -> Batch:
-        """Return the batch with features in place of pictures, computed once for all networks.
-        Gradients reach the encoder only through `obs`.
+        """Return the batch with its observations flattened, and features in place of pictures, once
+        for all networks. Gradients reach the encoder only through `obs`.
 
         As in Yarats et al., "Mastering Visual Continuous Control: Improved Data-Augmented
         Reinforcement Learning", 2021 (DrQ-v2, arXiv:2107.09645): the critics' loss trains the
         encoder, the actor sees `obs` without gradients, and the target sees `next_obs` through the
         same encoder, not a moving average of it. `shift` augments the pictures.
         """
-        if not self._shares_pictures:
+        if not self._sees_once:
             return batch
         encoder = self.critic.encoder
         assert isinstance(encoder, Encoder)
@@ -479,9 +479,7 @@ class SACAgent(ShippedAgent):
         """Update what follows the networks in training: here, the target critics."""
         target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
         # the parameters of the shared picture encoder come first
-        soft_update(
-            self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic
-        )
+        soft_update(self.polyak, target, critic[-len(target) :])
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
@@ -522,7 +520,7 @@ class SACAgent(ShippedAgent):
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
     _kinds: tuple[type[ActorModule], type[Any]] = SamplingActor, nn.Module
-    _shares_pictures = False  # whether all networks share one picture encoder
+    _sees_once = False  # whether all networks take what one encoder sees
     _flat_average: Flat | None = None  # of a built-in actor
 
     def _made(
@@ -549,7 +547,7 @@ class SACAgent(ShippedAgent):
         self.obs_norm = RunningNorm(normalizing) if normalizing else None
         self.critic_target = no_grad(copy_shared(self.critic))
         shared = share_pictures((self.critic, self.critic_target, self.actor))
-        self._shares_pictures = shared is not None
+        self._sees_once = shared is not None
         self._flat_actor = self._flat_published = self._flatten(self.actor, shared)
         self._flat_critic = Flat(self.critic, first=shared)
         self._flat_critic_target = Flat(self.critic_target, self.critic, without=shared)

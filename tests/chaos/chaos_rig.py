@@ -269,6 +269,7 @@ class Rig:
         self._stack = stack
         self.workers = []
         self._runs = []
+        self._trainings = {}
         KeyFolder(self.place.keys).server_keys()  # before several parts make them at the same time
 
     # threads of the test
@@ -284,8 +285,11 @@ class Rig:
 
     def trainer(self, **options):
         trainer = self._stack.enter_context(self.place.make_trainer(**options))
-        self._start(trainer.run)
+        self._trainings[trainer] = self._start(trainer.run)
         return trainer
+
+    def trains(self, trainer):
+        return self._trainings[trainer].is_alive()
 
     def _start(self, call, *args, **kwargs):
         thread = threading.Thread(target=call, args=args, kwargs=kwargs, daemon=True)

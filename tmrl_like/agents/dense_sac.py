@@ -44,7 +44,7 @@ from tmrl_like.agents.models import (
 from tmrl_like.agents.observations import Rescale, RunningNorm
 from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import LOG_STD_MAX, LOG_STD_MIN
-from tmrl_like.types import Batch, Observation
+from tmrl_like.types import Batch
 
 Doubles: TypeAlias = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ class Drawn(NamedTuple):
 
 class CompiledSAC:
     """Computes the gradients of the losses, and leaves them in the parameters of critics and actor
-    as autograd does.
+    as autograd does. The observations of its batches are flat, [B, R], see `Encoder.see`.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class CompiledSAC:
             names = "which", "count", "mean", "mean_square", "scale", "shift"
             self._statistics = [getattr(obs_norm, name).numpy() for name in names]
 
-    def count(self, obs: Observation) -> None:
+    def count(self, obs_BR: Tensor) -> None:
         """Do what `RunningNorm.update` does, without ranks."""
-        _count(self._encoder.flatten(obs).numpy(), *self._statistics)
+        _count(obs_BR.numpy(), *self._statistics)
 
     def of_critics(
         self,
@@ -138,12 +138,12 @@ class CompiledSAC:
         )
         return {"loss_actor": loss, "entropy_nats": entropy}
 
-    def _features(self, obs: Observation) -> Floats:
-        """Do what the encoder does: return features, [B, F]."""
+    def _features(self, obs_BR: Tensor) -> Floats:
+        """Do what the encoder does with flat observations: return features, [B, F]."""
         encoder = self._encoder
         if encoder.one_hot is None:
-            return scaled(encoder.flatten(obs).numpy(), *self._rescale)
-        features_BF: Floats = encoder(obs).numpy()
+            return scaled(obs_BR.numpy(), *self._rescale)
+        features_BF: Floats = encoder(obs_BR).numpy()
         return features_BF
 
     def _noise(self, num_rows: int) -> Floats:

@@ -231,8 +231,14 @@ def threads_of_torch():
     torch.set_num_threads(before)
 
 
-def test_matrix_products_use_as_many_threads_as_torch_is_told_to(threads_of_torch):
-    made = small(SACAgent, (FREE, BOX))
+class Watched(SACAgent):
+    def average(self, with_actor):
+        super().average(with_actor)
+        self.threads = torch.get_num_threads()
+
+
+def test_matrix_products_use_as_many_threads_as_torch_is_told_to_and_the_rest_one(threads_of_torch):
+    made = small(Watched, (FREE, BOX))
     train(made, 1)  # loads the BLAS library
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
     assert libraries
@@ -240,6 +246,8 @@ def test_matrix_products_use_as_many_threads_as_torch_is_told_to(threads_of_torc
         torch.set_num_threads(threads)
         train(made, 1)
         assert {library.num_threads for library in libraries} == {threads}
+        assert made.threads == 1
+        assert torch.get_num_threads() == threads
 
 
 def test_numba_without_scipy_costs_speed_alone(monkeypatch, caplog):

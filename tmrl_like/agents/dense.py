@@ -12,11 +12,12 @@ Shape names: N networks side by side, B batch, I inputs, O outputs of a layer, P
 # ruff: noqa: N803
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -91,16 +92,23 @@ def _say_that_nothing_is_kept(folder: str) -> None:
     )
 
 
-def share_threads() -> None:
-    """Let matrix products use as many threads as torch.
+@contextlib.contextmanager
+def threads_for_products() -> Iterator[None]:
+    """Let matrix products use as many threads as torch, and torch's own operations one.
 
     BLAS ignores `torch.set_num_threads`, by which scripts set this number, and would take the core
-    that a trainer leaves to a robot.
+    that a trainer leaves to a robot. Torch's threads spin for some milliseconds after an operation,
+    on cores that BLAS then waits for.
     """
     threads = torch.get_num_threads()
     for library in _blas_libraries():
         if library.num_threads != threads:
             library.set_num_threads(threads)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @functools.cache

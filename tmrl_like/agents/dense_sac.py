@@ -33,7 +33,7 @@ from tmrl_like.agents.dense import (
     descend,
     forward,
     network_of,
-    share_threads,
+    threads_for_products,
 )
 from tmrl_like.agents.models import (
     LARGEST_VALUE,
@@ -68,6 +68,8 @@ class CompiledSAC:
     as autograd does. The observations of its batches are flat, [B, R], see `Encoder.see`.
     """
 
+    threads = staticmethod(threads_for_products)  # in which a training step runs
+
     def __init__(
         self,
         actor: SquashedGaussianActor,
@@ -100,7 +102,6 @@ class CompiledSAC:
         gamma: float | Tensor,
     ) -> Metrics:
         """Compute the critics' gradients of `critic_loss`, and return the metrics."""
-        share_threads()  # for the whole training step, which begins here
         num_rows = len(batch.rew)
         act_BA = batch.act.reshape(num_rows, -1).float().numpy()
         noise_BA = self._noise(num_rows)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -281,9 +282,10 @@ class SACAgent(ShippedAgent):
         """
         self.updates += 1
         with_actor = self.updates % self.policy_delay == 0
-        metrics = self._step(batch, with_actor)
-        if with_actor:
-            self._average_actor()
+        with nullcontext() if self.compiled is None else self.compiled.threads():
+            metrics = self._step(batch, with_actor)
+            if with_actor:
+                self._average_actor()
         return metrics
 
     def _average_actor(self) -> None:

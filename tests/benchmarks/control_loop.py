@@ -211,14 +211,15 @@ def outside_us(times):
     return 1e6 * outside_s[is_step[1:] & is_step[:-1]]
 
 
-def costs(what, own):
+def costs(case, own):
     """Yield rows of the worker's own share of a step."""
-    act_us = 1e6 * own["act_s"][~np.isnan(own["act_s"])]
-    values = {"outside": (outside_us(own), 4.0, 100.0), "act": (act_us, 12.0, 50.0)}
-    for name, (values_us, median_goal, worst_goal) in values.items():
+    rows = {"outside": (outside_us(own), 4.0, 100.0)}
+    if case is FLAT:
+        rows["act"] = 1e6 * own["act_s"][~np.isnan(own["act_s"])], 12.0, 50.0
+    for name, (values_us, median_goal, worst_goal) in rows.items():
         for q, goal in ((50, median_goal), (99.9, worst_goal)):
             yield {
-                "what": f"{what}: {name}, p{q:g}, µs",
+                "what": f"{case.name}: {name}, p{q:g}, µs",
                 "ours": float(np.percentile(values_us, q)),
                 "goal": goal,
             }
@@ -254,7 +255,7 @@ def in_slices(case, seconds, priority):
         trainer.tell("publish")
         time.sleep(max(2 * seconds, 2.5 * SLICE_S))  # at least a turn for each
         own, alone = worker.ask("stop"), bare.ask("stop")
-    yield from costs(case.name, own)
+    yield from costs(case, own)
     if case is not FLAT:
         yield deadlines(case.name, own, alone, case.hz)
 
@@ -314,7 +315,7 @@ def disturbed(seconds, cut_s, stop_s, priority):
             f"{case.name}, {phase}", within(own, start, end), within(bare, start, end), case.hz
         )
     since, until = phases["quiet"][0], float("inf")
-    yield from costs(f"{case.name}, all phases", within(own, since, until))
+    yield from costs(case, within(own, since, until))
     resets = np.flatnonzero(np.isnan(own["act_s"]))[1:]
     between_ms = 1e3 * (own["called"][resets] - own["returned"][resets - 1])
     yield {

@@ -270,6 +270,20 @@ def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
     assert [d.receipt.worker for d in trainer.inbox] == ["bad"]
 
 
+def test_what_there_was_no_room_for_is_asked_for_when_the_worker_heeds_a_request_again():
+    """Just after another one it would ignore the request, and nothing else would follow."""
+    trainer = Trainer(total_bytes=4000)
+    trainer.give(2)
+    assert [message.again for message in trainer.due()] == [True]
+    trainer.give(1, newest=4)
+    trainer.give(5)
+    trainer.store()
+    assert [(ack.received, ack.again) for ack in trainer.due()] == [(4, False)]
+    trainer.now += 0.6
+    trainer.store()
+    assert [(ack.received, ack.again) for ack in trainer.due()] == [(4, True)]
+
+
 def test_reports_of_episodes_without_samples_are_limited_and_the_packets_acknowledged(trainer):
     for entry in range(1, 200):
         first = 1 + (entry - 1) * m.MAX_EPISODES

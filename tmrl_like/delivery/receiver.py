@@ -249,9 +249,12 @@ class Receiver:
         progress.begin_stretch(first_kept)
 
     def _ask_again(self, process: Process, progress: _Progress, now: float) -> None:
-        """Ask a worker to send again, or tell it again that it is rejected, but not too often."""
+        """Ask a worker to send again, or tell it again that it is rejected, but not too often: it
+        ignores requests that follow each other closely.
+        """
         if now - progress.asked_at > _ASK_AGAIN_S:
             progress.asked_at = now
+            self._kept_out.discard(process)
             with self._lock:
                 self._due[process] = True
 
@@ -425,10 +428,13 @@ class Receiver:
 
     def write(self, now: float) -> None:
         """Store what the memory has, and acknowledge what is stored; what the disk does not take
-        now waits.
+        now waits. Once there is much room, ask for what there was none for.
         """
         while self._is_settled(now) and self._write_group(now):
             pass
+        if self._kept_out and self._waiting_bytes.total() <= self.total_bytes // 2:
+            for process in tuple(self._kept_out):
+                self._ask_again(process, self._progress(process), now)
 
     def finish(self) -> None:
         """Store everything that the memory has, however long it takes; call this before closing the
@@ -482,9 +488,7 @@ class Receiver:
         return StoreHead(self.run, self.samples + held, held, tuple(progress), parts)
 
     def _note_stored(self, packets: int) -> None:
-        """Note that this number of packets, from the first, is stored or need not be. Once there is
-        much room, ask for what there was none for.
-        """
+        """Note that this number of packets, from the first, is stored or need not be."""
         for _ in range(packets):
             with self._lock:
                 waiting = self._waiting.popleft()
@@ -497,10 +501,6 @@ class Receiver:
             if not waiting.progress.rejection:
                 waiting.progress.stored = max(waiting.progress.stored, entry)
                 self._acknowledge((worker, incarnation))
-        if self._kept_out and self._waiting_bytes.total() <= self.total_bytes // 2:
-            with self._lock:
-                self._due |= dict.fromkeys(self._kept_out, True)
-            self._kept_out.clear()
 
     def answer(self, send: Send) -> None:
         """Send the messages that are due to the workers; what `send` does not take stays due."""

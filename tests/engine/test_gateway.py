@@ -64,10 +64,14 @@ def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
     )
 
 
+def trainings_of(worker):
+    """Return how many trainings the worker has heard of."""
+    return len(set(worker.feeds) - {0})
+
+
 @pytest.mark.fault("disk", "a node of an engine loses its disk", "no sample is lost")
 def test_a_stream_that_is_lost_with_its_disk_is_filled_again(rig):
-    trainer, server = rig.trainer(), rig.server()
-    worker = rig.worker(server)
+    trainer, worker = rig.both()
     deliver(worker, 20)
     trainer.close()
     make(worker, 20)
@@ -78,7 +82,7 @@ def test_a_stream_that_is_lost_with_its_disk_is_filled_again(rig):
     trainer = rig.trainer(trainer.receiver)
     deliver(worker, 1)
     assert trainer.memory == {"w1": list(range(21, 42))}
-    assert len(set(worker.feeds) - {0}) == 1
+    assert trainings_of(worker) == 1
 
 
 def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
@@ -94,7 +98,7 @@ def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
 
 
 def test_a_worker_hears_that_its_samples_do_not_fit(rig):
-    trainer, worker = rig.trainer(), rig.worker(rig.server())
+    trainer, worker = rig.both()
     deliver(worker, 1)
     trainer.link.reject(Receipt("w1", worker.log.incarnation, 1), "they are too long")
     make(worker, 1)
@@ -103,8 +107,7 @@ def test_a_worker_hears_that_its_samples_do_not_fit(rig):
 
 def test_a_worker_hears_that_its_packet_is_too_large_for_the_nodes_and_what_to_do(rig_with):
     rig = rig_with(more="max_payload: 1MB")
-    rig.trainer()
-    worker = rig.worker(rig.server())
+    _, worker = rig.both()
     noise = np.random.default_rng(0).bytes(1 << 20)  # as it cannot be compressed
     worker.append((None, noise, 0.0, False, False, {}))
     until(lambda: worker.dismissed)
@@ -116,13 +119,13 @@ def test_a_worker_hears_that_its_packet_is_too_large_for_the_nodes_and_what_to_d
 
 
 def test_workers_hear_of_another_training_once(rig):
-    first, worker = rig.trainer(), rig.worker(rig.server())
+    first, worker = rig.both()
     deliver(worker, 5)
     first.close()
     rig.trainer()
-    until(lambda: len(set(worker.feeds) - {0}) == 2)
+    until(lambda: trainings_of(worker) == 2)
     deliver(worker, 5)
-    assert len(set(worker.feeds) - {0}) == 2
+    assert trainings_of(worker) == 2
 
 
 def test_a_trainer_that_dials_the_server_reads_what_to_do(rig, caplog):
@@ -233,7 +236,7 @@ def test_a_site_is_served_through_a_node_of_its_own(rig_with, tmp_path):
     rig.arena = replace(rig.arena, nodes=(f"nats://localhost:{port}",))
     with subprocess.Popen([nats_server(), "-c", str(tmp_path / "leaf.conf")]) as leaf:
         try:
-            trainer, worker = rig.trainer(), rig.worker(rig.server())
+            trainer, worker = rig.both()
             deliver(worker, 20)
         finally:
             leaf.kill()

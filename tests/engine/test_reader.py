@@ -75,7 +75,7 @@ def test_what_the_stream_does_not_keep_is_heard_on_its_way(rig, monkeypatch):
         return await add(stream, config, **how)
 
     monkeypatch.setattr(JetStreamContext, "add_stream", add_elsewhere)
-    trainer, worker = rig.trainer(), rig.worker(rig.server())
+    trainer, worker = rig.both()
     until(lambda: trainer.connected)
     deliver(worker, 1)
     assert trainer.memory == {"w1": [1]}
@@ -113,8 +113,7 @@ def test_what_is_stored_is_purged_although_a_purge_has_failed(rig, monkeypatch):
         return await purge(*arguments, **how)
 
     monkeypatch.setattr(JetStreamContext, "purge_stream", purge_later)
-    rig.trainer()
-    worker = rig.worker(rig.server())
+    _, worker = rig.both()
     deliver(worker, 1)
     until(lambda: rig.in_stream() == 0, within_s=20.0)
     assert next(failures, None) is None
@@ -138,7 +137,7 @@ def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on
             await super().publish(subject, *arguments, **how)
 
     monkeypatch.setattr("tmrl_like.engine.client.NodeClient", Failing)
-    trainer, worker = rig.trainer(), rig.worker(rig.server())
+    trainer, worker = rig.both()
     directly, beats = subject_of(RUN, SAMPLES, None, None), subject_of(RUN, BEATS, None, None)
     until(lambda: directly in heard)
     errors.append(OutboundBufferLimitError())

@@ -1,7 +1,5 @@
 """Admission of peers according to the key folder, whose brief absence changes nothing."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import functools

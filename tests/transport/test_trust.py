@@ -1,7 +1,5 @@
 """Admission of peers, and protection against harm from outside."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import random

@@ -1,18 +1,8 @@
-"""Numbered samples and their audit alone, without a pipeline."""
+"""The audit of numbered samples alone, without a pipeline."""
 
 import numpy as np
 import pytest
-from kit.fakes import ListMemory
-from kit.solo import episode
-from numbered_samples import Audit, Ledger, NumberedEnv, audit, produced
-
-from tmrl_like.types import Buffer
-
-
-def rows(*numbers, worker=1, incarnation=1):
-    return np.array([[worker, incarnation, number] for number in numbers], np.float32).reshape(
-        -1, 3
-    )
+from numbered_samples import Audit, audit
 
 
 def of_one(*numbers):
@@ -30,28 +20,5 @@ def of_one(*numbers):
     ],
 )
 def test_an_audit_finds_what_is_lost_doubled_and_out_of_order(recorded, count, found):
-    assert audit(rows(*recorded), {(1, 1): count}) == found
+    assert audit(np.array(of_one(*recorded)).reshape(-1, 3), {(1, 1): count}) == found
     assert found.exactly_once == (recorded == tuple(range(count)))
-
-
-def test_an_audit_keeps_workers_and_incarnations_apart_and_says_what_is_wrong():
-    held = np.concatenate([rows(0, 1), rows(0, 5, 6, worker=2), rows(0, 0, incarnation=2)])
-    found = audit(held, {(1, 1): 2, (2, 1): 7, (1, 2): 1})
-    assert str(found) == (
-        "10 produced, 4 lost, 1 doubled, 0 out of order: "
-        "(2, 1, 1), (2, 1, 2), (2, 1, 3), (2, 1, 4), (1, 2, 0)"
-    )
-
-
-class LedgerListMemory(Ledger, ListMemory):
-    pass
-
-
-def test_a_ledger_keeps_what_an_environment_produced_when_the_memory_drops_it(tmp_path):
-    env, memory = NumberedEnv(tmp_path, period_s=0.0), LedgerListMemory(memory_size=5)
-    samples = [*episode(env, lambda obs: None)]
-    for _ in range(2):
-        memory.append(Buffer(samples, "a"))
-    assert len(memory) < 6
-    assert audit(memory.rows()[: len(samples)], produced(tmp_path)).exactly_once
-    assert len(audit(memory.rows(), produced(tmp_path)).doubled) == len(samples)

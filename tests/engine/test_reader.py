@@ -48,8 +48,7 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
     rig.stream()
     EngineConnection(rig.arena, forge).close()
     time.sleep(0.5)  # enough for several looks at the seat
-    worker = rig.worker(rig.server())
-    deliver(worker, 1)
+    deliver(rig.worker(rig.server()), 1)
     assert trainer.memory == {"w1": [1]}
     assert trainer.connected
     until(lambda: rig.in_stream() == 0)

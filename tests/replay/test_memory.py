@@ -206,23 +206,20 @@ def test_preprocessors_get_raw_transitions_or_where_they_say_so_whole_batches(ki
 
 
 def test_a_sample_preprocessor_that_returns_a_single_done_is_told_how_it_split():
-    memory = filled(sample_preprocessor=lambda *six: six[:5])
     with pytest.raises(MemoryContractError, match=r"sample_preprocessor returned 5 items.*`done`"):
-        memory.sample()
+        filled(sample_preprocessor=lambda *six: six[:5]).sample()
 
 
 def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
-    memory = filled(crc_debug=True, act_buf_len=LENGTH - 1)
     with pytest.raises(PipelineMismatchError, match="last_obs"):
-        memory.sample()
+        filled(crc_debug=True, act_buf_len=LENGTH - 1).sample()
 
 
 @pytest.mark.parametrize("first", [0, 0.0, np.zeros(1)])
 def test_a_reward_may_be_a_number_or_an_array_of_one(first):
     memory = ReplayMemory()
     memory.append(rows([(0, 0.0, first)] * 2))
-    later = [0.25, 2, np.full(1, 3.0), np.full((1, 1), 4.0)]
-    for rew in later:
+    for rew in (0.25, 2, np.full(1, 3.0), np.full((1, 1), 4.0)):
         memory.append(rows([(1, 1.0, rew)], reset_at=()))
     found = [float(np.squeeze(memory.get_transition(k).rew)) for k in range(len(memory))]
     assert found == [0.0, 0.25, 2.0, 3.0, 4.0]

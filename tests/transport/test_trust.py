@@ -62,8 +62,8 @@ def test_a_key_that_the_server_does_not_know_is_refused(machines, server, caplog
 
 
 def test_a_key_for_another_server_is_an_error_at_the_peer(machines, server):
-    peer = machines.connect(server, machines.stranger(), HASTY)
-    assert "not the server that this machine's key is for" in refusal_of(peer)
+    said = refusal_of(machines.connect(server, machines.stranger(), HASTY))
+    assert "not the server that this machine's key is for" in said
 
 
 def test_a_known_public_key_without_its_secret_is_refused(machines, server):

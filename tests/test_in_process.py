@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from kit.environments import calling
 from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 
 from tmrl_like import Experiment, GenericGymEnv, partial
@@ -169,16 +170,14 @@ def test_samples_that_cannot_be_learnt_from_end_it(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, signals_stay):
-    class Interrupted(Seeds):
-        def step(self, action):
-            if self.total_steps == 30:
-                signal.raise_signal(signal.SIGINT)
-            return super().step(action)
+    def interrupt(env):
+        if env.total_steps == 30:
+            signal.raise_signal(signal.SIGINT)
 
     # SIGINT is ignored if tests run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
     checkpoint = tmp_path / "checkpoint"
-    stopped = run(tmp_path, checkpoint, env=Interrupted)
+    stopped = run(tmp_path, checkpoint, env=calling(interrupt))
     assert 10 < stopped.total_updates < 40
     resumed = run(tmp_path, checkpoint)
     assert (resumed.epoch, resumed.round) == (1, 0)

@@ -72,18 +72,14 @@ def whole_transitions(kept, history, after_reset):
     return begun
 
 
-def n_step_returns(arrived, n_steps, greedy_only):
+def n_step_returns(streams, n_steps, greedy_only):
     """Return the steps that make up each n-step return, by the observation in which it begins."""
-    expected, of_streams = {}, {}
-    for stream, step in arrived:
-        of_streams.setdefault(stream, []).append(step)
-    for steps in of_streams.values():
-        for row, step in enumerate(steps):
-            if not step.is_reset:
-                expected[identity_of(step.last_obs)] = steps_of_return(
-                    steps, row, n_steps, greedy_only
-                )
-    return expected
+    return {
+        identity_of(step.last_obs): steps_of_return(steps, row, n_steps, greedy_only)
+        for steps in streams.values()
+        for row, step in enumerate(steps)
+        if not step.is_reset
+    }
 
 
 @settings(max_examples=50)
@@ -117,7 +113,7 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
     actions, frames = env["act_buf_len"], env["frame_stack"]
     history = {"act_buf_len": actions, "frame_stack": {1: frames} if frames else 0}
     memory = ReplayMemory(**history, **options, gamma=GAMMA)
-    compress, arrived, breaks = DropHistory(**history), [], [0] * workers
+    compress, arrived, streams, breaks = DropHistory(**history), [], {}, [0] * workers
     coming = list(arriving(workers, sizes, options["memory_size"], first=first, **env))
     for number, (worker, steps) in enumerate(coming[:packets]):
         if number in lost:
@@ -126,7 +122,8 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
         stream = f"w{worker}/{breaks[worker]}"
         memory.append(packed(steps, stream, compress))
         arrived += [(stream, step) for step in steps]
-    expected = n_step_returns(arrived, options["n_steps"], options["greedy_only"])
+        streams.setdefault(stream, []).extend(steps)
+    expected = n_step_returns(streams, options["n_steps"], options["greedy_only"])
     batch, found = assert_a_batch_is_what_the_items_are(memory), []
     for item in range(len(memory)):
         transition = memory.get_transition(item)

@@ -45,10 +45,10 @@ def get_local_buffer_sample(prev_act, obs, *others):
 
 
 def make_env(**keys):
-    config = rtgym.DEFAULT_CONFIG_DICT | {"interface": Drone, "act_buf_len": LENGTH}
-    config |= {"time_step_duration": 0.001, "start_obs_capture": 0.001, "ep_max_length": 8}
-    config["time_step_timeout_factor"] = 1e6
-    return GenericGymEnv("real-time-gym-ts-v1", {"config": config | keys})
+    short = {"time_step_duration": 0.001, "start_obs_capture": 0.001, "ep_max_length": 8}
+    patient = {"time_step_timeout_factor": 1e6, "interface": Drone, "act_buf_len": LENGTH}
+    config = rtgym.DEFAULT_CONFIG_DICT | short | patient | keys
+    return GenericGymEnv("real-time-gym-ts-v1", {"config": config})
 
 
 @pytest.fixture(

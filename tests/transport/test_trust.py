@@ -223,19 +223,17 @@ def test_ten_thousand_malformed_envelopes_leave_the_server_as_it_was(rogue):
 # nothing is unpickled; the settings of ruff ban what would do so
 
 
-class Bomb:
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.mark),)
-
-
 @pytest.fixture
 def bomb(tmp_path):
     """A pickle that makes a folder when loaded; check that it never was."""
-    yield pickle.dumps(Bomb(tmp_path / "exploded"))
-    assert not (tmp_path / "exploded").exists()
+    mark = tmp_path / "exploded"
+
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(mark),)
+
+    yield pickle.dumps(Bomb())
+    assert not mark.exists()
 
 
 @pytest.mark.fault("peers", "a pickle in place of a message", "it is never executed")

@@ -293,3 +293,11 @@ def test_one_worker_cannot_fill_the_log(trainer, caplog):
         trainer.give(entry, oldest=entry)
     assert caplog.records[0].message == "entries 3 to 3 of worker w are lost for good"
     assert len(caplog.records) < 200
+
+
+def test_who_begins_to_await_training_hears_how_far_it_is(trainer):
+    trainer.give(1)
+    trainer.store()
+    trainer.due()
+    trainer.receiver.remind("w")
+    assert trainer.due() == [m.Ack("w", 7, 1, 1, trained=1)]

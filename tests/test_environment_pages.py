@@ -25,18 +25,16 @@ TABLE = re.compile(r"^(\|.*\|)\n\|[-|]+\|\n((?:\|.*\|\n)+)", re.M)
 NAME = re.compile(r"`(\w+)`")
 
 
-def all_tables():
-    """Yield the header and the rows of each table, with stripped cells."""
-    for page in (*PAGES, *FILES):
-        for header, rows in TABLE.findall(page.read_text(encoding="utf-8")):
-            yield cells_of(header), [cells_of(row) for row in rows.splitlines()]
-
-
 def cells_of(line):
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-TABLES = list(all_tables())
+# the header and the rows of each table
+TABLES = [
+    (cells_of(header), [cells_of(row) for row in rows.splitlines()])
+    for page in (*PAGES, *FILES)
+    for header, rows in TABLE.findall(page.read_text(encoding="utf-8"))
+]
 
 
 def tables_of_spaces():

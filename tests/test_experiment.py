@@ -3,7 +3,9 @@ it.
 """
 
 import dataclasses
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
@@ -12,10 +14,14 @@ from kit.ports import free_port
 from tmrl_like import Experiment, RolloutWorker, partial
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.config.settings import TrainerSection
+from tmrl_like.engine.subjects import stream_name
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay import DropHistory, ReplayMemory, WithDemonstrations
+
+sys.path.append(str(Path(__file__).parent / "engine"))
+from engine_nodes import Nodes
 
 DRONE = {
     "env": partial(DroneEnv, act_buf_len=3),
@@ -104,25 +110,27 @@ def test_an_experiment_of_a_script_names_no_code_to_import():
         Experiment(**COUNTING).with_code()
 
 
+@pytest.mark.parametrize("nodes", [0, 3], ids=["directly", "behind an engine"])
 def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_runs_folder(
-    own_home,
+    own_home, tmp_path, nodes
 ):
-    experiment = Experiment(
-        **COUNTING, run_name="mine", server={"port": free_port()}, trainer=SHORT
-    )
     heard = []
-    with (
-        experiment.make_server(),
-        experiment.make_worker(
-            env_cls=partial(CountingEnv, step_s=0.001), on_rollout=heard.append
-        ) as worker,
-        experiment.make_trainer(sinks=[]) as trainer,
-    ):
-        flight = threading.Thread(target=worker.run)
-        flight.start()
-        trainer.run()
-        worker.stop()
-        flight.join()
+    with Nodes(tmp_path / "engine", nodes, is_open=True) as engine:
+        server = {"port": free_port(), "engine": ",".join(engine.urls) or None}
+        experiment = Experiment(**COUNTING, run_name="mine", server=server, trainer=SHORT)
+        with (
+            experiment.make_server(),
+            experiment.make_worker(
+                env_cls=partial(CountingEnv, step_s=0.001), on_rollout=heard.append
+            ) as worker,
+            experiment.make_trainer(sinks=[]) as trainer,
+        ):
+            flight = threading.Thread(target=worker.run)
+            flight.start()
+            trainer.run()
+            worker.stop()
+            flight.join()
+        assert (engine.leader(stream_name("mine")) is None) == (nodes == 0)
     assert trainer.training.total_updates == 20
     assert heard
     paths = experiment.paths

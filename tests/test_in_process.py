@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from kit.environments import calling
 from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 
 from tmrl_like import Experiment, GenericGymEnv, partial
@@ -16,8 +17,6 @@ from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.replay import ReplayMemory
-
-SMALL = partial(ListMemory, batch_size=4)
 
 
 class Seeds(CountingEnv):
@@ -61,30 +60,19 @@ def nothing_is_recorded_yet():
         records.clear()
 
 
-def run(
-    tmp_path,
-    env_cls=Seeds,
-    actor_cls=LinearActor,
-    envs=1,
-    seed=None,
-    interval=0,
-    checkpoint=None,
-    agent=Threads,
-    memory=SMALL,
-    **fields,
-):
-    usual = {"rounds": 2, "steps": 20, "update_model_interval": 1, "epochs": 1}
-    experiment = Experiment(
-        env=env_cls,
-        actor=actor_cls,
-        agent=agent,
-        memory=memory,
-        seed=seed,
-        worker={"envs": envs, "test_episode_interval": interval},
-        trainer=usual | fields,
-    )
+def run(tmp_path, checkpoint=None, envs=1, interval=0, trainer=None, **parts):
+    """Run an experiment; `trainer` holds options of the trainer, `parts` replace its parts."""
+    short = {"rounds": 2, "steps": 20, "update_model_interval": 1, "epochs": 1}
+    usual = {
+        "env": Seeds,
+        "actor": LinearActor,
+        "agent": Threads,
+        "memory": partial(ListMemory, batch_size=4),
+        "worker": {"envs": envs, "test_episode_interval": interval},
+        "trainer": short | (trainer or {}),
+    }
     files = {"metrics_path": tmp_path / "m.jsonl", "model_path": None, "policies_path": None}
-    with experiment.make_in_process(
+    with Experiment(**usual | parts).make_in_process(
         {"model_path": None}, checkpoint_path=checkpoint, sinks=[], **files
     ) as trainer:
         trainer.run()
@@ -133,35 +121,31 @@ def test_the_newest_policy_chooses_the_next_action(tmp_path):
             trained.append(batch)
             return super().train(batch)
 
-    run(tmp_path, Watched, agent=Watching)
+    run(tmp_path, env=Watched, agent=Watching)
     assert given == pytest.approx(expected)
     assert len(set(given)) > 3
 
 
-def rounds_in(tmp_path):
-    return [r for r in read_records(tmp_path / "m.jsonl") if r["kind"] == "round"]
-
-
 def test_the_trainer_knows_what_its_worker_drives(tmp_path):
-    run(tmp_path, epochs=2)
-    rounds = rounds_in(tmp_path)
+    run(tmp_path, trainer={"epochs": 2})
+    rounds = [r for r in read_records(tmp_path / "m.jsonl") if r["kind"] == "round"]
     assert len(rounds) == 4
     assert max(record["policy_lag_versions"] for record in rounds) <= 2
     assert {record["dropped_stale_samples_total"] for record in rounds} == {0}
 
 
 def parameters(tmp_path, seed, envs):
-    actor = partial(SquashedGaussianActor, hidden_sizes=(16,))
-    fields = {
-        "agent": SACAgent,
-        "memory": partial(ReplayMemory, batch_size=16),
-        "device": "cpu",
-        "rounds": 1,
-        "steps": 40,
-        "start_training": 30,
-        "update_model_interval": 3,
-    }
-    done = run(tmp_path, GenericGymEnv, actor, envs, seed, interval=2, **fields)
+    done = run(
+        tmp_path,
+        env=GenericGymEnv,
+        actor=partial(SquashedGaussianActor, hidden_sizes=(16,)),
+        agent=SACAgent,
+        memory=partial(ReplayMemory, batch_size=16),
+        trainer={"device": "cpu", "start_training": 30, "update_model_interval": 3},
+        envs=envs,
+        interval=2,
+        seed=seed,
+    )
     return done.agent.get_actor().weights()
 
 
@@ -186,17 +170,16 @@ def test_samples_that_cannot_be_learnt_from_end_it(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, signals_stay):
-    class Interrupted(Seeds):
-        def step(self, action):
-            if self.total_steps == 30:
-                signal.raise_signal(signal.SIGINT)
-            return super().step(action)
+    def interrupt(env):
+        if env.total_steps == 30:
+            signal.raise_signal(signal.SIGINT)
 
     # SIGINT is ignored if tests run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    stopped = run(tmp_path, Interrupted, checkpoint=tmp_path / "checkpoint")
+    checkpoint = tmp_path / "checkpoint"
+    stopped = run(tmp_path, checkpoint, env=calling(interrupt))
     assert 10 < stopped.total_updates < 40
-    resumed = run(tmp_path, checkpoint=tmp_path / "checkpoint")
+    resumed = run(tmp_path, checkpoint)
     assert (resumed.epoch, resumed.round) == (1, 0)
     assert resumed.total_updates >= 40
     assert resumed.total_samples > stopped.total_samples

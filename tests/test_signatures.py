@@ -82,22 +82,8 @@ def test_a_training_takes_its_fields_by_position_and_the_others_by_name():
     def schedule(agent, epoch):
         pass
 
-    given = (
-        CountingEnv,
-        ListMemory,
-        CountingAgent,
-        math.inf,
-        3,
-        7,
-        2,
-        4,
-        0.5,
-        0.25,
-        False,
-        schedule,
-        9,
-        "cpu",
-    )
+    numbers = (math.inf, 3, 7, 2, 4, 0.5, 0.25, False)
+    given = (CountingEnv, ListMemory, CountingAgent, *numbers, schedule, 9, "cpu")
     training = TrainingOffline(*given, reward_window=30)
     assert tuple(getattr(training, name) for name in ORDER[TrainingOffline]) == given
     assert training.reward_window == 30

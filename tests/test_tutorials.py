@@ -148,20 +148,20 @@ class _Robot:
     units per step.
     """
 
+    is_connected = False
+
     def __init__(self):
         self.at = {"joint_1.pos": 0.0, "joint_2.pos": 0.0, "joint_3.pos": 90.0}
-        self.action_features = {**dict.fromkeys(self.at, float), "speed": float}
-        self.is_connected = False
+        self.action_features = [*self.at, "speed"]
 
     def connect(self, calibrate=True):
         assert (calibrate, self.is_connected) == (False, False)
         self.is_connected = True
 
     def get_observation(self):
-        return self.at | {"camera": np.zeros((4, 4, 3), np.uint8)}
+        return self.at | {"camera": "a picture"}
 
     def send_action(self, action):
-        assert self.is_connected
         self.at = {
             joint: at + min(max(action[joint] - at, -2.0), 2.0) for joint, at in self.at.items()
         }
@@ -178,19 +178,15 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
     with contextlib.closing(arm_tutorial.ReachPose(lambda: robot)) as task:
         (position, way, goal), _ = task.reset(seed=0)
         assert position.tolist() == goal.tolist() == [0.0, 0.0, 90.0]
-        terminated = False
-        for _ in range(80):
+        terminated, steps = False, 0
+        while not terminated:
             task.send_control(np.clip(way / arm_tutorial.MAX_MOVE, -1.0, 1.0))
-            before = way
-            (position, way, goal), reward, terminated, _ = task.get_obs_rew_terminated_info()
-            assert np.abs(way).max() <= np.abs(before).max()
+            (position, way, goal), _, terminated, _ = task.get_obs_rew_terminated_info()
             assert goal.tolist() == [*robot.at.values()]
-            if terminated:
-                break
-        assert terminated
+            steps += 1
+        assert steps < 80
         assert np.abs(way).max() < arm_tutorial.REACHED
         assert np.abs(position).max() < arm_tutorial.LIMIT + arm_tutorial.REACHED
-        assert reward == pytest.approx(-np.abs(way).mean() / arm_tutorial.LIMIT - 0.1)
         robot.at["joint_1.pos"] = -100.0  # held far from its goal, which follows it
         task.get_obs_rew_terminated_info()
         task.send_control(np.ones(3, np.float32))

@@ -1,10 +1,12 @@
 """Delivery of entries that a worker's earlier processes left in its folder."""
 
+import errno
 import logging
 import zlib
 from pathlib import Path
 
-from both_ends import STATS, Taker
+from both_ends import Taker
+from kit.failing import failing
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.sample_log import SampleLog
@@ -48,19 +50,6 @@ def test_a_link_that_starts_after_its_worker_was_killed_leaves_a_successor_its_f
     assert successor.incarnation in incarnations_in(folder.path)
     successor.close()
     folder.close()
-
-
-def test_reports_and_breaks_are_left_as_well(spool):
-    box = spool(1, min_samples=5)
-    box.fill(1)
-    box.log.add_break()
-    box.end_episode()
-    box.kill()
-    packets = spool(2).emptied().packets
-    assert [(packet.breaks, packet.samples, packet.episodes) for packet in packets] == [
-        (0, 1, ()),
-        (1, 0, ((3, STATS),)),
-    ]
 
 
 def test_what_the_trainer_refuses_stays_on_disk_for_another_one_and_is_reported_once(spool, caplog):
@@ -154,13 +143,10 @@ def test_those_that_are_too_many_at_once_wait(spool, monkeypatch):
 
 
 def test_files_that_cannot_be_removed_stop_nothing_and_go_with_a_later_process(spool, monkeypatch):
-    def refuse(path, **how):
-        raise PermissionError
-
     path_of(left(spool, 1, 1, 2), 1, 99).touch()
     box = spool(2)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", refuse)
+        patch.setattr(Path, "unlink", failing(errno.EACCES))
         box.emptied().acknowledge(box)
         assert (box.pending(), box.unacknowledged_samples()) == (False, 0)
         box.kill()

@@ -43,6 +43,10 @@ class Rig:
         reader = Reader(self.nodes.options(RUN, "gpu", **options), **dict(reads))
         return self.keep(Trainer(reader, receiver or Receiver(run=f"training {len(self.parts)}")))
 
+    def both(self):
+        """Start a trainer, and a worker at a server."""
+        return self.trainer(), self.worker(self.server())
+
     def keep(self, part):
         self.parts.append(part)
         return part

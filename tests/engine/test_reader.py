@@ -48,8 +48,7 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
     rig.stream()
     EngineConnection(rig.arena, forge).close()
     time.sleep(0.5)  # enough for several looks at the seat
-    worker = rig.worker(rig.server())
-    deliver(worker, 1)
+    deliver(rig.worker(rig.server()), 1)
     assert trainer.memory == {"w1": [1]}
     assert trainer.connected
     until(lambda: rig.in_stream() == 0)
@@ -75,7 +74,7 @@ def test_what_the_stream_does_not_keep_is_heard_on_its_way(rig, monkeypatch):
         return await add(stream, config, **how)
 
     monkeypatch.setattr(JetStreamContext, "add_stream", add_elsewhere)
-    trainer, worker = rig.trainer(), rig.worker(rig.server())
+    trainer, worker = rig.both()
     until(lambda: trainer.connected)
     deliver(worker, 1)
     assert trainer.memory == {"w1": [1]}
@@ -113,8 +112,7 @@ def test_what_is_stored_is_purged_although_a_purge_has_failed(rig, monkeypatch):
         return await purge(*arguments, **how)
 
     monkeypatch.setattr(JetStreamContext, "purge_stream", purge_later)
-    rig.trainer()
-    worker = rig.worker(rig.server())
+    _, worker = rig.both()
     deliver(worker, 1)
     until(lambda: rig.in_stream() == 0, within_s=20.0)
     assert next(failures, None) is None
@@ -138,7 +136,7 @@ def test_a_trainer_that_goes_on_with_another_client_while_nothing_comes_reads_on
             await super().publish(subject, *arguments, **how)
 
     monkeypatch.setattr("tmrl_like.engine.client.NodeClient", Failing)
-    trainer, worker = rig.trainer(), rig.worker(rig.server())
+    trainer, worker = rig.both()
     directly, beats = subject_of(RUN, SAMPLES, None, None), subject_of(RUN, BEATS, None, None)
     until(lambda: directly in heard)
     errors.append(OutboundBufferLimitError())

@@ -2,8 +2,6 @@
 more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import asynccontextmanager
@@ -26,7 +24,6 @@ from tmrl_like.engine.subjects import (
 RUN, SITE, OTHER = "run", "arena", "lab"
 STREAM = stream_name(RUN)
 OWN_SAMPLES = subject_of(RUN, SAMPLES, SITE, "w1")
-API = "$JS.API."
 
 SITE_MAY_NOT_PUBLISH = (
     subject_of(RUN, POLICIES),  # a policy
@@ -37,12 +34,12 @@ SITE_MAY_NOT_PUBLISH = (
     subject_of(RUN, ANSWERS, SITE),  # acknowledgements for itself
     f"{inbox('gpu')}.x",  # into the trainer's inbox
     f"$KV.{BUCKET}.{RUN}",  # a trainer's seat
-    f"{API}STREAM.CREATE.x",  # a stream
-    f"{API}STREAM.UPDATE.{STREAM}",  # a change of the stream
-    f"{API}STREAM.PURGE.{STREAM}",  # a purge
-    f"{API}STREAM.DELETE.{STREAM}",  # the stream's end
-    f"{API}CONSUMER.CREATE.{STREAM}.x",  # a consumer
-    f"{API}STREAM.MSG.GET.{STREAM}",  # a question for a message
+    "$JS.API.STREAM.CREATE.x",  # a stream
+    f"$JS.API.STREAM.UPDATE.{STREAM}",  # a change of the stream
+    f"$JS.API.STREAM.PURGE.{STREAM}",  # a purge
+    f"$JS.API.STREAM.DELETE.{STREAM}",  # the stream's end
+    f"$JS.API.CONSUMER.CREATE.{STREAM}.x",  # a consumer
+    f"$JS.API.STREAM.MSG.GET.{STREAM}",  # a question for a message
 )
 SITE_MAY_NOT_HEAR = (
     subject_of(RUN, SAMPLES, None, None),  # samples
@@ -56,8 +53,8 @@ TRAINER_MAY_NOT_PUBLISH = (
     OWN_SAMPLES,  # samples
     subject_of(RUN, BEATS, SITE, "w1"),  # signs of life
     subject_of(RUN, GATEWAYS, SITE),  # a gateway's state
-    f"{API}STREAM.DELETE.{STREAM}",  # the stream's end
-    f"{API}STREAM.UPDATE.{STREAM}",  # a change of the stream
+    f"$JS.API.STREAM.DELETE.{STREAM}",  # the stream's end
+    f"$JS.API.STREAM.UPDATE.{STREAM}",  # a change of the stream
 )
 
 

@@ -108,16 +108,13 @@ def test_the_seat_of_a_dead_trainer_is_free_after_a_moment(node, trainer, seated
 
 
 def test_the_seat_of_a_trainer_that_ends_is_free_at_once(seated):
-    first = seated("first")
-    first.reader.close()
-    second = seated("second", within_s=4.0)
-    assert len(second.answers) == 1
+    seated("first").reader.close()
+    assert len(seated("second", within_s=4.0).answers) == 1
 
 
 @pytest.mark.parametrize("content", [b"garbage", m.encode(m.Beat())])
 def test_a_seat_that_holds_no_hello_is_free(content, node, seated):
-    first = seated("first")
-    first.reader.close()
+    seated("first").reader.close()
     written = threading.Event()
 
     async def write(client):

@@ -1,7 +1,5 @@
 """Names as parts of an engine's subjects."""
 
-from __future__ import annotations
-
 import re
 
 from hypothesis import given

@@ -2,8 +2,6 @@
 real time with a trainer that is always fast enough.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from unittest import mock
 

@@ -70,14 +70,6 @@ def test_samples_that_make_no_transition_yet_are_held_all_the_same():
     assert memory.holds_samples
 
 
-def test_what_the_policy_does_never_overwrites_a_demonstration():
-    memory = filled(EXPERT, inner={"memory_size": 100})
-    before = len(memory.demonstrations)
-    for _ in range(5):
-        memory.append(arrived(OWN))
-    assert len(memory.demonstrations) == before
-
-
 def test_a_stream_stays_with_the_demonstrations_when_a_safe_action_drives():
     memory = make()
     memory.append(arrived(EXPERT, slice(50)))

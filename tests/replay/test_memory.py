@@ -72,18 +72,14 @@ def whole_transitions(kept, history, after_reset):
     return begun
 
 
-def n_step_returns(arrived, n_steps, greedy_only):
+def n_step_returns(streams, n_steps, greedy_only):
     """Return the steps that make up each n-step return, by the observation in which it begins."""
-    expected, of_streams = {}, {}
-    for stream, step in arrived:
-        of_streams.setdefault(stream, []).append(step)
-    for steps in of_streams.values():
-        for row, step in enumerate(steps):
-            if not step.is_reset:
-                expected[identity_of(step.last_obs)] = steps_of_return(
-                    steps, row, n_steps, greedy_only
-                )
-    return expected
+    return {
+        identity_of(step.last_obs): steps_of_return(steps, row, n_steps, greedy_only)
+        for steps in streams.values()
+        for row, step in enumerate(steps)
+        if not step.is_reset
+    }
 
 
 @settings(max_examples=50)
@@ -117,7 +113,7 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
     actions, frames = env["act_buf_len"], env["frame_stack"]
     history = {"act_buf_len": actions, "frame_stack": {1: frames} if frames else 0}
     memory = ReplayMemory(**history, **options, gamma=GAMMA)
-    compress, arrived, breaks = DropHistory(**history), [], [0] * workers
+    compress, arrived, streams, breaks = DropHistory(**history), [], {}, [0] * workers
     coming = list(arriving(workers, sizes, options["memory_size"], first=first, **env))
     for number, (worker, steps) in enumerate(coming[:packets]):
         if number in lost:
@@ -126,7 +122,8 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
         stream = f"w{worker}/{breaks[worker]}"
         memory.append(packed(steps, stream, compress))
         arrived += [(stream, step) for step in steps]
-    expected = n_step_returns(arrived, options["n_steps"], options["greedy_only"])
+        streams.setdefault(stream, []).extend(steps)
+    expected = n_step_returns(streams, options["n_steps"], options["greedy_only"])
     batch, found = assert_a_batch_is_what_the_items_are(memory), []
     for item in range(len(memory)):
         transition = memory.get_transition(item)
@@ -206,23 +203,20 @@ def test_preprocessors_get_raw_transitions_or_where_they_say_so_whole_batches(ki
 
 
 def test_a_sample_preprocessor_that_returns_a_single_done_is_told_how_it_split():
-    memory = filled(sample_preprocessor=lambda *six: six[:5])
     with pytest.raises(MemoryContractError, match=r"sample_preprocessor returned 5 items.*`done`"):
-        memory.sample()
+        filled(sample_preprocessor=lambda *six: six[:5]).sample()
 
 
 def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
-    memory = filled(crc_debug=True, act_buf_len=LENGTH - 1)
     with pytest.raises(PipelineMismatchError, match="last_obs"):
-        memory.sample()
+        filled(crc_debug=True, act_buf_len=LENGTH - 1).sample()
 
 
 @pytest.mark.parametrize("first", [0, 0.0, np.zeros(1)])
 def test_a_reward_may_be_a_number_or_an_array_of_one(first):
     memory = ReplayMemory()
     memory.append(rows([(0, 0.0, first)] * 2))
-    later = [0.25, 2, np.full(1, 3.0), np.full((1, 1), 4.0)]
-    for rew in later:
+    for rew in (0.25, 2, np.full(1, 3.0), np.full((1, 1), 4.0)):
         memory.append(rows([(1, 1.0, rew)], reset_at=()))
     found = [float(np.squeeze(memory.get_transition(k).rew)) for k in range(len(memory))]
     assert found == [0.0, 0.25, 2.0, 3.0, 4.0]

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from kit.fakes import CountingEnv, ListMemory
-from kit.packets import TIMING, packet_of
+from kit.packets import TIMING
 
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.replay.sample_check import SampleCheck
 from tmrl_like.types import Buffer, Info, Sample
-from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import PacketWriter
 
 F32 = np.float32
@@ -118,17 +117,6 @@ def test_what_the_memorys_own_compressor_leaves_is_expected():
         check(block(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
 
 
-def test_a_trainer_rejects_the_worker_of_a_bad_sample_and_takes_the_others(inproc_house):
-    trainer = inproc_house.trainer(ReplayMemory)
-    trainer.link.session.close(0.0)
-    for sample, worker in ((TEXTS["text"], "bad"), (GOOD, "good")):
-        data = packet_of(1, tuple(sample), worker=worker)
-        trainer.link.on_message(*m.decode(data), data)
-    trainer.link.on_tick(lambda data: True, connected=False)
-    assert [delivery.receipt.worker for delivery in trainer.link.retrieve()] == ["good"]
-    assert trainer.link.fleet()["rejected_workers_total"] == 1
-
-
 def test_a_memory_beside_a_compressor_of_the_users_own_takes_what_that_leaves():
     memory = ReplayMemory(act_buf_len=2)  # observations of the space are no tuples
     SampleCheck(*SPACES, memory)(block(changed("obs", (np.ones(2, F32),))))
@@ -153,9 +141,3 @@ def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len, ref
     ):
         with pytest.raises(refused, match=f"{error}.*give the memory the act_buf_len"):
             make(**both)
-
-
-def test_a_data_set_with_a_value_that_is_not_finite_is_one_line(tmp_path):
-    write_data_set(tmp_path, [Buffer([GOOD] * 9 + [NOT_FINITE["a reward that is NaN"]], "a")])
-    with pytest.raises(CheckpointError, match=r"does not fit this .*: rew holds nan, which is not"):
-        ListMemory(dataset_path=tmp_path)

@@ -5,29 +5,27 @@ import random
 import numpy as np
 import pytest
 import rtgym
-from gymnasium import spaces
 from house import buffers_of
+from kit.boxes import box
+from kit.environments import acting
 from kit.interfaces import Interface
 from list_memory import ListMemory
 
 from tmrl_like import GenericGymEnv, RolloutWorker, partial
 from tmrl_like.cli.check import taken
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import ReplayMemory
 
 LENGTH = 4
+Exploring = acting(lambda obs: box(2.0, 2).sample())
 
 
 class Drone(Interface):
-    """An interface with different positions and targets in every step; episodes of 1 to 9 steps."""
+    """An interface with another observation in every step; episodes of 1 to 9 steps."""
 
-    action_space = spaces.Box(-2.0, 2.0, (2,))
+    action_space = box(2.0, 2)
     count = 0
     rng = random.Random(0)
-
-    def get_observation_space(self):
-        return spaces.Tuple([spaces.Box(-np.inf, np.inf, (1,)) for _ in range(4)])
 
     def reset(self, seed=None, options=None):
         self.steps_left = self.rng.randint(1, 9)
@@ -39,23 +37,18 @@ class Drone(Interface):
 
     def _observation(self):
         self.count += 1
-        return [np.array([self.count + k / 4], np.float32) for k in range(4)]
-
-
-class Explorer(ActorModule):
-    def act(self, obs, test=False):
-        return np.random.default_rng().uniform(-2, 2, 2).astype(np.float32)
+        return [np.array([self.count], np.float32)]
 
 
 def get_local_buffer_sample(prev_act, obs, *others):
-    return prev_act, obs[:4], *others
+    return prev_act, obs[:1], *others
 
 
 def make_env(**keys):
-    config = rtgym.DEFAULT_CONFIG_DICT | {"interface": Drone, "act_buf_len": LENGTH}
-    config |= {"time_step_duration": 0.001, "start_obs_capture": 0.001, "ep_max_length": 8}
-    config["time_step_timeout_factor"] = 1e6
-    return GenericGymEnv("real-time-gym-ts-v1", {"config": config | keys})
+    short = {"time_step_duration": 0.001, "start_obs_capture": 0.001, "ep_max_length": 8}
+    patient = {"time_step_timeout_factor": 1e6, "interface": Drone, "act_buf_len": LENGTH}
+    config = rtgym.DEFAULT_CONFIG_DICT | short | patient | keys
+    return GenericGymEnv("real-time-gym-ts-v1", {"config": config})
 
 
 @pytest.fixture(
@@ -72,7 +65,7 @@ def buffers(request):
     options = {"standalone": True, "crc_debug": True}
     with (
         RolloutWorker(
-            partial(make_env, **request.param), Explorer, get_local_buffer_sample, **options
+            partial(make_env, **request.param), Exploring, get_local_buffer_sample, **options
         ) as worker,
         taken(worker, OutboxOptions(max_samples=7)) as take,
     ):

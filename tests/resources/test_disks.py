@@ -36,21 +36,6 @@ def alarms(worker):
     return [alarm for alarm in (worker.loop.samples.alarm, worker.link.status.alarm) if alarm]
 
 
-def assert_that_what_is_lost_is_counted(rig, trainer, worker):
-    """Check also that all other samples are in the memory, once and in order."""
-    worker.stop()
-
-    def is_settled():
-        return rig.arrived(trainer) + worker.link.status.lost_samples >= sum(
-            rig.produced().values()
-        )
-
-    until(is_settled, "all has arrived, or is counted as lost")
-    found = rig.settle(trainer, within_s=0.0)
-    assert len(found.lost) == worker.link.status.lost_samples, str(found)
-    assert found.doubled == found.out_of_order == [], str(found)
-
-
 @pytest.mark.fault(
     "disk",
     "the trainer's disk fails (EIO)",
@@ -124,7 +109,11 @@ def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(
         until(lambda: not alarms(worker), "the alarm is over", 20.0)
         worker.stop()
         all_is_stored(worker)
-        assert_that_what_is_lost_is_counted(rig, trainer, worker)
+        lost, made = worker.link.status.lost_samples, sum(rig.produced().values())
+        until(lambda: rig.arrived(trainer) + lost >= made, "all has arrived, or is counted as lost")
+        found = rig.settle(trainer, within_s=0.0)
+        assert len(found.lost) == lost, str(found)
+        assert found.doubled == found.out_of_order == [], str(found)
     said = Counter(text.partition(":")[0] for text in errors(caplog))
     assert max(said.values()) == 1, said
 

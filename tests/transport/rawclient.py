@@ -2,8 +2,6 @@
 way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

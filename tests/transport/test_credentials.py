@@ -1,7 +1,5 @@
 """Admission of peers according to the key folder, whose brief absence changes nothing."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import functools
@@ -80,11 +78,8 @@ def test_no_secret_is_ever_readable_by_others(tmp_path, monkeypatch):
     def watched(name, *arguments):
         done = operations[name](*arguments)
         if keys.exists():
-            modes.append(keys.stat().st_mode & 0o777)
-            modes.extend(
-                file.stat().st_mode & 0o777 for file in keys.glob("*") if "json" in file.name
-            )
-            modes.extend(draft.stat().st_mode & 0o777 for draft in keys.glob(".*"))
+            secret = (keys, *keys.glob("*json*"), *keys.glob(".*"))
+            modes.extend(path.stat().st_mode & 0o077 for path in secret)
         return done
 
     for name in operations:
@@ -95,7 +90,7 @@ def test_no_secret_is_ever_readable_by_others(tmp_path, monkeypatch):
     finally:
         os.umask(umask)
     assert len(modes) > 10
-    assert {mode & 0o077 for mode in modes} == {0}
+    assert set(modes) == {0}
 
 
 def test_a_folder_of_other_things_is_no_key_folder(mount):

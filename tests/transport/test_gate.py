@@ -1,7 +1,5 @@
 """Limits for strangers at a server: few connections, little data, short stays."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Limits on data that waits for a peer that does not receive."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

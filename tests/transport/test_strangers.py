@@ -1,7 +1,5 @@
 """The choice of connections to cut if too many have not proved a key."""
 
-from __future__ import annotations
-
 import pytest
 from kit.clocks import Clock
 

@@ -1,7 +1,5 @@
 """Particulars of the tlspyo transport: its connections, its passwords, its thread."""
 
-from __future__ import annotations
-
 import gc
 import os
 import socket

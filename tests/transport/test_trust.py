@@ -1,7 +1,5 @@
 """Admission of peers, and protection against harm from outside."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import random
@@ -64,8 +62,8 @@ def test_a_key_that_the_server_does_not_know_is_refused(machines, server, caplog
 
 
 def test_a_key_for_another_server_is_an_error_at_the_peer(machines, server):
-    peer = machines.connect(server, machines.stranger(), HASTY)
-    assert "not the server that this machine's key is for" in refusal_of(peer)
+    said = refusal_of(machines.connect(server, machines.stranger(), HASTY))
+    assert "not the server that this machine's key is for" in said
 
 
 def test_a_known_public_key_without_its_secret_is_refused(machines, server):
@@ -225,19 +223,17 @@ def test_ten_thousand_malformed_envelopes_leave_the_server_as_it_was(rogue):
 # nothing is unpickled; the settings of ruff ban what would do so
 
 
-class Bomb:
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.mark),)
-
-
 @pytest.fixture
 def bomb(tmp_path):
     """A pickle that makes a folder when loaded; check that it never was."""
-    yield pickle.dumps(Bomb(tmp_path / "exploded"))
-    assert not (tmp_path / "exploded").exists()
+    mark = tmp_path / "exploded"
+
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(mark),)
+
+    yield pickle.dumps(Bomb())
+    assert not mark.exists()
 
 
 @pytest.mark.fault("peers", "a pickle in place of a message", "it is never executed")

@@ -51,6 +51,13 @@ def test_no_lower_bound_admits_a_known_hole():
     assert bounds["filelock"] >= (3, 20, 3)
 
 
+def test_the_tests_of_the_lowest_versions_are_there():
+    for test in TESTS:
+        file, _, name = test.partition("::")
+        assert (ROOT / file).exists(), test
+        assert not name or f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(), test
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_the_three_roles_run_with_the_lowest_versions(tmp_path):

@@ -82,6 +82,7 @@ def read_and_copy(folder, held):
 
 
 def measure(options):
+    torch.set_num_threads(1)  # as a trainer on two cores
     torch.manual_seed(0)
     count = options.transitions
     with tempfile.TemporaryDirectory() as name:

@@ -87,8 +87,6 @@ def test_whole_episodes_are_held_out():
     assert not set(learnt.episode.tolist()) & set(held_out.episode.tolist())
     assert sorted(learnt.obs.tolist() + held_out.obs.tolist()) == list(range(40))
     assert len(data.split(0.001)[1].episode.unique()) == 1
-    with pytest.raises(ConfigError, match=r"recorded episodes is 1; expected 2 or more"):
-        shown(torch.zeros(4, 1), torch.zeros(4, 1), episodes=1).split(0.5)
 
 
 def test_an_actor_without_a_likelihood_is_refused():

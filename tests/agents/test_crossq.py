@@ -72,13 +72,6 @@ def test_what_is_not_finite_makes_the_losses_so(acceleration, broken):
     assert math.isnan(metrics["loss_actor"])
 
 
-def test_critics_are_as_wide_as_the_actor_and_half_a_nat_per_dimension_is_aimed_at():
-    made = CrossQAgent(OBS, BOX, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(8, 7)))
-    assert made.target_entropy == -1.5  # minus half a nat per dimension
-    # as wide as the actor
-    assert [weight.shape[-1] for weight in made.critic.network.weights] == [8, 7, 101]
-
-
 def test_what_may_change_changes_and_averages_of_critics_are_not_offered():
     made = crossq()
     made.tune(lr_actor=1e-3, gamma=0.9, target_entropy=-1.0)

@@ -38,7 +38,6 @@ ACT = box(2, 2)
         ((96, 96, 3), 3, 4),
         ((20, 20), 1, 1),
         ((2, 3, 8, 8), 6, 0),
-        ((2, 40, 40, 3), 6, 2),
     ],
 )
 def test_an_image_of_any_layout_becomes_features_and_small_ones_are_shifted_less(
@@ -178,19 +177,11 @@ class DrawingBySpeed(SquashedGaussianActor):
         return act + obs["speed"], log_prob
 
 
-class CriticBySpeed(EnsembleCritic):
-    """A user's critics that read the speed from the observation."""
-
-    def forward(self, obs, act):
-        return super().forward(obs, act) + obs["speed"][:, 0]
-
-
 @pytest.mark.parametrize(
     "own",
     [
         {"actor_cls": ActorBySpeed},
         {"actor_cls": DrawingBySpeed},
-        {"critic_cls": CriticBySpeed},
         {"critic_cls": UsersCritic},
     ],
 )

@@ -26,8 +26,6 @@ def features(space, obs, obs_range=3.0):
     [
         (spaces.Discrete(3, start=(1 << 24) - 10_001), (1 << 24) - 10_000, [0, 1, 0]),
         (spaces.MultiDiscrete([[2], [2]]), np.array([[0], [1]]), [1, 0, 0, 1]),
-        # as of Blackjack-v1
-        (spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), (2, 1), [0, 0, 1, 0, 1]),
     ],
 )
 def test_choices_become_one_hot(space, obs, expected):

@@ -71,7 +71,6 @@ class Known(SuccessNetwork):
 @pytest.mark.parametrize(
     ("percents", "success", "positives", "negatives"),
     [
-        ([0, 0, 0, 0, 0, 0, 95, 95], True, 0, 0),
         ([0, 0, 0, 0, 95, 95, 0, 0], True, 0, 0),  # before the last 2, but not too early
         ([0, 0, 95, 95, 0, 0, 95, 95], True, 1, 0),  # too early
         ([0, 0, 0, 0, 95, 0, 95, 80], True, 0, 1),

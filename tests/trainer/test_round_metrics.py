@@ -43,9 +43,8 @@ def test_how_long_actions_took_and_how_many_were_safe_is_of_the_decisions():
     assert record["safe_action_share"] == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
-def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monkeypatch):
-    clock = Clock()
+def test_ages_are_right_of_samples_whose_worker_has_another_clock(monkeypatch):
+    clock, ahead_s = Clock(), 3600.0
     monkeypatch.setattr("tmrl_like.base.clocks.unix_s", clock)
     writer, metrics = PacketWriter(), RoundMetrics()
     for version, clock.now in enumerate((1e9 - 9.0, 1e9 - 8.0, 1e9 - 7.0, 1e9 - 6.0), start=1):

@@ -3,7 +3,7 @@
 import copy
 import enum
 import random
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,14 +139,9 @@ class Scheduled(CountingAgent):
 
     phase, kind, rates, device_name = Phase.FIRST, Kind.WARM, None, ""
 
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.optimizer = torch.optim.SGD(self.actor.parameters(), lr=np.float64(0.25))
-
 
 def test_values_of_derived_classes_are_restored(tmp_path):
-    make = partial(training, agent_cls=Scheduled, max_training_steps_per_env_step=np.float64(2.0))
-    one, two = make(), make()
+    one, two = training(agent_cls=Scheduled), training(agent_cls=Scheduled)
     last = {
         "phase": Phase.LAST,
         "kind": Kind.COLD,
@@ -154,12 +149,10 @@ def test_values_of_derived_classes_are_restored(tmp_path):
         "device_name": np.str_("leg"),
     }
     vars(one.agent).update(last)
-    one.agent.optimizer.param_groups[0]["lr"] = np.float32(0.125)
     take_snapshot(one).write(tmp_path)
     load_checkpoint(two, tmp_path)
     assert vars(two.agent).items() >= last.items()
     assert (two.agent.phase.name, two.agent.kind.name) == ("LAST", "COLD")
-    assert two.agent.optimizer.param_groups[0]["lr"] == 0.125
 
 
 class Part:
@@ -188,8 +181,6 @@ class WithPart(CountingAgent):
         [np.array([True]), (np.array(0.5), torch.ones(2))],
         {1: np.ones((2, 0), np.float32)},
         {1, 2},
-        1j,
-        torch.float32,
     ],
     ids=str,
 )
@@ -240,7 +231,6 @@ def restored(saved, current):
                 ([torch.tensor(1.0)] * 2, []),
                 ((1.0,), (3.0, 2.0, 1.0)),
                 (Mean(0.5, 3), Mean(0.0, 0)),
-                (defaultdict(int, a=2), defaultdict(int)),
                 (OrderedDict(b=1.0, a=2.0), OrderedDict(a=0.0, b=0.0)),
                 ([np.float64(0.5)], [0.0]),
                 ([0.5], [np.int64(0)]),
@@ -275,7 +265,6 @@ def test_a_list_of_a_class_of_its_own_is_filled():
         ((1.0, 2.0, 3.0), Mean(0.0, 0), "2 arguments"),
         ([torch.nn.Linear(1, 1)] * 2, [torch.nn.Linear(1, 1)], "make it in __init__"),
     ],
-    ids=["other fields", "one module less"],
 )
 def test_what_the_new_agent_has_no_place_for_is_refused(saved, current, match):
     with pytest.raises((TypeError, ValueError), match=match):

@@ -121,7 +121,6 @@ def test_a_change_that_is_cancelled_is_not_made():
     [
         ("agent.depth", 3, r"agent\.depth cannot change while training; .*agent\.lr.* can"),
         ("agent.lr", "fast", "agent.lr is 'fast'; expected a number$"),
-        ("trainer.sample_uses", "many", "trainer.sample_uses is 'many'; expected a number$"),
     ],
 )
 def test_what_may_not_change_and_what_is_no_number_is_refused_at_once(name, value, problem):

@@ -24,20 +24,6 @@ def test_pacing_is_arithmetic(ratio, start, updates, samples, allowed):
     assert pacer.may_train(updates, samples) is allowed
 
 
-@pytest.mark.parametrize(("ratio", "done"), [(0.5, [1, 3, 5, 7]), (2.0, [0, 0, 1, 1])])
-def test_in_lockstep_the_tasks_of_a_step_are_done_when_as_many_training_steps_are_made(ratio, done):
-    """`done`: number of environment steps whose tasks are done after 0, 1, 2, 3 training steps."""
-    pacer = Pacer(
-        Schedule(max_training_steps_per_env_step=ratio), recorded_samples=50, unpaced_steps=100
-    )
-    pacer.enter_lockstep(40)
-    assert not pacer.may_train(40, 50)
-    for made, steps in enumerate(done):
-        for tasked in range(20):
-            pacer.tasked_steps = tasked
-            assert pacer.may_train(40 + made, 1000) == (tasked > steps)
-
-
 def test_who_waits_is_told_once_when_the_tasks_up_to_there_are_done():
     pacer = Pacer(Schedule(max_training_steps_per_env_step=2.0))
     pacer.enter_lockstep(10)

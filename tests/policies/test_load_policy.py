@@ -195,6 +195,7 @@ ENV, Imported = "tmrl_like.envs.GenericGymEnv", GenericGymEnv
         lambda command: running(f"{__name__}.Imported", command),
         lambda command: called("tmrl_like.agents.IQNActor", picture_encoder=running(ENV, command)),
         lambda command: called("tmrl_like.agents.images.torch.hub.load", repo_or_dir=command[-1]),
+        lambda command: called("not.even.imported"),
     ],
 )
 def test_a_file_runs_no_command(part, code, allow, actor, tmp_path):

@@ -180,6 +180,7 @@ class WithPart(CountingAgent):
         np.arange(3)[::-1],
         [np.array([True]), (np.array(0.5), torch.ones(2))],
         {1: np.ones((2, 0), np.float32)},
+        np.float32(0.25),
         {1, 2},
     ],
     ids=str,
@@ -187,7 +188,7 @@ class WithPart(CountingAgent):
 def test_what_a_state_dict_gives_is_restored_as_it_was(state, tmp_path):
     take_snapshot(training(agent_cls=partial(WithPart, state))).write(tmp_path)
     found = loaded(tmp_path, agent_cls=partial(WithPart, None)).agent.part.state
-    assert repr(found) == repr(state)
+    assert str(found) == str(state)
 
 
 class Named(enum.Enum):

@@ -43,14 +43,11 @@ def test_the_likelihood_of_categories_is_that_of_all_variables():
     assert_close(actor.log_prob(obs, actor.best_actions(obs)), likely.amax(0))
 
 
-@pytest.mark.parametrize("low", [-1.0, -math.inf])
-def test_an_actor_does_what_was_shown_and_says_how_likely_that_was(low):
-    space = spaces.Box(low, -low, (3,))
+def test_an_actor_does_what_was_shown_and_says_how_likely_that_was():
     directions = torch.rand(2000, 3) * 2 - 1
     act = torch.stack((1.5 * directions[:, 0], torch.full((2000,), 0.5)), dim=1)
-    obs = directions * (50.0 if low < -1.0 else 1.0)  # without bounds, any magnitude
-    actor = SquashedGaussianActor(space, ACT, hidden_sizes=(32,))
-    learnt, held_out = shown(obs, act, episodes=20).split(0.2)
+    actor = SquashedGaussianActor(box(math.inf, 3), ACT, hidden_sizes=(32,))
+    learnt, held_out = shown(50.0 * directions, act, episodes=20).split(0.2)
     before, after = clone(actor, learnt, held_out, 300)
     assert min(after) > max(before) + 2.0
     assert (actor.best_actions(held_out.obs) - held_out.act).abs().mean() < 0.1

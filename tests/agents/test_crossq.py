@@ -14,7 +14,6 @@ from tmrl_like.agents import CrossQAgent, EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.batch_norm import MAX_D, MAX_R, renormalise
 from tmrl_like.errors import ConfigError, PolicyError
 
-NEAR = {"rtol": 1e-4, "atol": 1e-4}
 CRITIC = partial(EnsembleCritic, layer_norm=False)
 
 

@@ -15,7 +15,7 @@ from tmrl_like.policies.actor import fit_action
 @pytest.mark.parametrize(
     ("action", "space", "fitted"),
     [
-        (0.5, box(1, 1), np.array([0.5], np.float32)),
+        (np.array([0.1, -0.2]), box(1, 2), np.array([0.1, -0.2], np.float32)),
         (torch.ones(1, 1), box(1, 1), np.ones(1, np.float32)),
         ([1, 0], spaces.MultiDiscrete([2, 2], dtype=np.int32), np.array([1, 0], np.int32)),
         (np.array([2]), spaces.Discrete(3), np.int64(2)),

@@ -206,11 +206,6 @@ def test_the_checkpoint_of_another_training_is_not_joined_with_the_samples_and_s
     assert Run(tmp_path / "other").counts == (20, 7)
 
 
-def test_a_second_trainer_in_the_same_folder_is_one_line(tmp_path):
-    Run(tmp_path)
-    refuse(tmp_path, "in use by another trainer")
-
-
 # -- a checkpoint in a format of the user's own ----------------------------------------------------
 
 

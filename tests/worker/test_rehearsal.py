@@ -50,8 +50,8 @@ def sampled(times):
     torch.manual_seed(0)
     calls = itertools.count()  # calls of the user's compressor and preprocessor
 
-    def compress(act, obs, rew, terminated, truncated, info):
-        return act, obs, rew, terminated, truncated, {**info, "number": next(calls)}
+    def compress(*sample):
+        return *sample[:5], {**sample[5], "number": next(calls)}
 
     worker = alone(
         partial(Waiting, times),

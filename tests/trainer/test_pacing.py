@@ -54,7 +54,7 @@ def test_another_ratio_holds_from_where_it_is_and_what_was_left_undone_is_forgiv
 
 
 def test_in_lockstep_another_ratio_holds_for_the_tasks_from_there_on():
-    pacer = Pacer(Schedule(max_training_steps_per_env_step=2.0))
+    pacer = Pacer(Schedule(max_training_steps_per_env_step=2.0), recorded_samples=100)
     pacer.enter_lockstep(10)
     pacer.tasked_steps = 3
     pacer.follow(0.5, 12, 100)

@@ -8,24 +8,19 @@ from kit.boxes import box
 from tmrl_like.policies.action_check import action_problem, finite_check
 
 BOX = box(1, 2)
-
-
 BOTH = spaces.Tuple((BOX, spaces.Discrete(3)))
 
 
 @pytest.mark.parametrize(
     ("action", "space", "belongs"),
     [
-        (np.array([1.0 + 1e-6, -1.0]), BOX, True),
         (np.array([5e3 + 1e-2], np.float32), box(5e3, 1), True),
         (np.array([1e30]), box(np.inf, 1), True),
         ((np.zeros(2, np.float32), 1), BOTH, True),
         (np.array([1.1, 0.0]), BOX, False),
-        (np.array([np.nan, 0.0]), BOX, False),
         (np.zeros((2, 1)), BOX, False),
         (None, BOX, False),
         ((np.zeros(2), 3), BOTH, False),
-        ((np.zeros(2),), BOTH, False),
         ({"b": np.zeros(2)}, spaces.Dict(a=BOX), False),
         (np.array([np.inf]), box(np.inf, 1), False),
     ],

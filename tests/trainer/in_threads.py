@@ -1,6 +1,7 @@
 """Ranks as threads of one process, which communicate without `torch.distributed`."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from kit.trainings import Hears, training
 
@@ -53,24 +54,17 @@ class LateRanks(ThreadRanks):
 
 
 def all_at_once(ranks, call):
-    """Run `call(rank)` for each rank in its own thread; return what each returned or raised, None
-    if it has not ended after a minute.
-    """
-    results = [None] * len(ranks)
+    """Run `call(rank)` for each rank in its own thread; return what each returned or raised."""
 
     def run(rank):
         try:
-            results[rank.rank] = call(rank)
+            return call(rank)
         except BaseException as error:
-            results[rank.rank] = error
             rank._barrier.abort()
+            return error
 
-    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        return list(threads.map(run, ranks))
 
 
 def epochs_of(ranks, networks, should_stop=lambda one: False, make=training, **options):

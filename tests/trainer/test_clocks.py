@@ -1,5 +1,6 @@
 """Ages of samples are correct, whatever the clocks of worker and trainer show."""
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -75,15 +76,8 @@ def fleet(monkeypatch):
     return Fleet(monkeypatch)
 
 
-def test_without_a_beat_the_clocks_count_as_they_are(fleet):
-    fleet.worker.wall_off_s = 5.0
-    fleet.worker.begin(0.0)
-    assert fleet.age_s(0.0) == pytest.approx(-5.0, abs=1e-5)
-
-
-@pytest.mark.parametrize("jump_s", [-HOUR, HOUR])
-def test_what_a_dead_process_left_goes_by_its_machines_clock_now(fleet, jump_s):
-    fleet.worker.wall_off_s = jump_s
+def test_what_a_dead_process_left_goes_by_its_machines_clock_now(fleet):
+    fleet.worker.wall_off_s = HOUR
     fleet.worker.begin(0.0)
     fleet.live(1.0)
     assert fleet.age_s(0.5, epoch_s=0.0) == pytest.approx(0.5, abs=0.02)
@@ -91,8 +85,10 @@ def test_what_a_dead_process_left_goes_by_its_machines_clock_now(fleet, jump_s):
 
 @pytest.mark.parametrize(
     ("late_s", "pause_s", "at_first_s", "later_s"),
-    [(2.0, 0.0, 2.0, 0.0), (0.01, 20.0, 22.0, 2.0)],
-    ids=["a link that stays slow", "a pause of a virtual machine"],
+    [
+        (2.0, 0.0, 2.0, 0.0),  # a link that stays slow
+        (0.01, 20.0, 22.0, 2.0),  # a pause of a virtual machine
+    ],
 )
 def test_what_delays_beats_for_good_is_noticed_within_five_minutes(
     fleet, late_s, pause_s, at_first_s, later_s
@@ -150,13 +146,12 @@ def test_at_random_ages_stay_right(monkeypatch):
             assert fleet.age_s(fleet.now - age_s) == pytest.approx(age_s, abs=0.05), seed
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e300, -1.0])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e300])
 def test_numbers_that_no_clock_shows_count_for_nothing(fleet, number):
     fleet.beat()
     fleet.known.on_beat(Beat("w", at_s=1.7e9, up_s=number))
-    if number > 0 or number != number:
-        fleet.known.on_beat(Beat("w", at_s=number, up_s=5e5))
-        assert fleet.known.ahead_s("w", number) == 0.0
+    fleet.known.on_beat(Beat("w", at_s=number, up_s=5e5))
+    assert fleet.known.ahead_s("w", number) == 0.0
     assert fleet.seems_s(3.0) == 3.0
 
 

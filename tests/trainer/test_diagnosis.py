@@ -4,6 +4,7 @@ training.
 
 import math
 
+import numpy as np
 import pytest
 from kit.episodes import episode
 
@@ -43,8 +44,7 @@ WELL = {  # a round of training with the drone, after half a minute
 
 def episodes(returns, steps=100, **said):
     """Return episodes with these returns; `steps`: one length for all, or one for each."""
-    said = {"terminated": False} | said
-    lengths = steps if isinstance(steps, list) else [steps] * len(returns)
+    said, lengths = {"terminated": False} | said, np.broadcast_to(steps, len(returns))
     return [
         episode(return_=value, steps=length, **said)
         for value, length in zip(returns, lengths, strict=True)

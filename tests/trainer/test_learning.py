@@ -132,26 +132,18 @@ class Centred(torch.nn.Module):
         return x - self.mean
 
 
-class NormedActor(SquashedGaussianActor):
-    """A user's own actor, with statistics of batches."""
+def normed(cls):
+    """Return a user's own network, with statistics of batches."""
 
-    def __init__(self, *both_spaces):
-        super().__init__(*both_spaces)
-        self.norm = Centred()
+    class Normed(cls):
+        def __init__(self, *both_spaces, **options):
+            super().__init__(*both_spaces, **options)
+            self.norm = Centred()
 
-    def forward(self, obs):
-        return super().forward(self.norm(obs))
+        def forward(self, obs, *act):
+            return super().forward(self.norm(obs), *act)
 
-
-class NormedCritic(EnsembleCritic):
-    """User's own critics, with statistics of batches."""
-
-    def __init__(self, *both_spaces, **options):
-        super().__init__(*both_spaces, **options)
-        self.norm = Centred()
-
-    def forward(self, obs, act):
-        return super().forward(self.norm(obs), act)
+    return Normed
 
 
 def statistics_of(one):
@@ -164,7 +156,8 @@ class WithHeldOut(ReplayMemory):
 
 
 def test_looking_and_what_is_held_out_change_no_statistics_of_networks_of_ones_own():
-    one = SACAgent(OBSERVATIONS, ACTIONS, actor_cls=NormedActor, critic_cls=NormedCritic)
+    networks = {"actor_cls": normed(SquashedGaussianActor), "critic_cls": normed(EnsembleCritic)}
+    one = SACAgent(OBSERVATIONS, ACTIONS, **networks)
     one.train(batch())
     before = statistics_of(one)
     watch = LearningWatch(one, WithHeldOut(), Diagnosis(), RecentRewards(100))

@@ -59,20 +59,15 @@ def give(link, entry, worker, epoch_s=0.0):
     link.on_message(*m.decode(data), data)
 
 
-def test_a_trainer_says_which_run_it_goes_on_with_and_how_many_samples_that_had():
-    said = []
-
-    class Heard(DeadLink):
-        def send(self, data):
-            said.append(m.decode(data)[0])
-            return True
-
-    receiver = Receiver(run="5eed")
+def test_a_trainer_says_which_run_it_goes_on_with_and_how_many_samples_that_had(monkeypatch):
+    said, receiver = [], Receiver(run="5eed")
     receiver.began_with = 30
-    link = TrainerLink(Heard(), "t", m.Spaces("o", "a"), receiver=receiver)
+    monkeypatch.setattr(DeadLink, "send", lambda link, data: said.append(data) or True)
+    link = TrainerLink(DeadLink(), "t", m.Spaces("o", "a"), receiver=receiver)
     until(lambda: said)
     link.close(0.0)
-    assert (said[0].run, said[0].samples) == ("5eed", 30)
+    hello, _ = m.decode(said[0])
+    assert (hello.run, hello.samples) == ("5eed", 30)
 
 
 def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_worker_comes_first(

@@ -34,13 +34,13 @@ def training(path="", **fields):
 @pytest.fixture
 def places(tmp_path):
     """The paths of all that a trainer writes."""
-    names = {
-        "checkpoint_path": "c",
-        "metrics_path": "m.jsonl",
-        "model_path": "p",
-        "policies_path": "policies",
+    return {
+        "checkpoint_path": tmp_path / "c",
+        "metrics_path": tmp_path / "m.jsonl",
+        "model_path": tmp_path / "p",
+        "policies_path": tmp_path / "policies",
+        "sinks": [],
     }
-    return {name: tmp_path / place for name, place in names.items()} | {"sinks": []}
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_an_agent_that_does_not_average_or_whose_parameters_differ_is_refused(sa
 
 
 def test_a_vote_goes_with_the_gradients_and_is_heard_by_all_before_the_next_step(said):
-    heard = [[1, False, 0], [1, False, 0], [21, False, 10], [41, True, 20], [80, False, 40]]
+    heard = [[0, False, 0], [0, False, 0], [20, False, 10], [40, True, 20], [80, False, 40]]
     assert said["votes"] == [heard, heard]
 
 

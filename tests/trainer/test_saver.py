@@ -52,14 +52,9 @@ def test_each_version_that_is_finite_is_kept_and_the_newest_under_its_own_name(k
     one.save(4, bias=float("nan"))  # publishing reports this
     assert one.store.versions() == [2, 3]
     assert one.store.path(3).read_bytes() == (tmp_path / "newest").read_bytes()
-    assert linear_actor().load(one.store.path(2)).layer.bias.item() == 2.0
     card = read_card(tmp_path / "newest")
-    assert (card.run, card.version, card.published_at_s, card.training_steps) == (
-        "drone",
-        3,
-        1003.0,
-        30,
-    )
+    found = card.run, card.version, card.published_at_s, card.training_steps
+    assert found == ("drone", 3, 1003.0, 30)
 
 
 @pytest.mark.parametrize(

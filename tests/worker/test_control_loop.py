@@ -45,16 +45,12 @@ def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_r
 def test_the_actor_hears_of_each_episode_before_the_environment_is_reset():
     calls = []
 
-    class Env(CountingEnv):
-        def reset(self, **options):
-            calls.append("environment")
-            return super().reset(**options)
-
     class Actor(LinearActor):
         def reset(self):
             calls.append("actor")
 
-    with alone(Env, Actor) as worker:
+    env_cls = returning(lambda *found: calls.append("environment") or found, method="reset")
+    with alone(env_cls, Actor) as worker:
         calls.clear()
         worker.run(nb_episodes=2, verbose=False)
     assert calls == ["actor", "environment"] * 2
@@ -69,20 +65,18 @@ def test_timing_of_a_sample_is_that_of_the_decision_and_what_the_period_missed_t
 ):
     clock = LoopTime()
 
-    class Env(CountingEnv):
-        time_step_s = STEP_S
-
-        def step(self, action):
-            clock.now += PERIODS_S[self.total_steps] - INFERENCE_S[self.total_steps]
-            return super().step(action)
-
     def act(obs):
         clock.now += INFERENCE_S[int(obs[0, 1])]
         return np.zeros(1, np.float32)
 
+    def step(env):
+        clock.now += PERIODS_S[env.total_steps] - INFERENCE_S[env.total_steps]
+
+    env_cls = calling(step)
+    env_cls.time_step_s = STEP_S
     monkeypatch.setattr(control_loop, "time", clock)
     monkeypatch.setattr(clocks, "unix_s", clock.time)
-    with alone(Env, acting(act), max_samples_per_episode=3) as worker:
+    with alone(env_cls, acting(act), max_samples_per_episode=3) as worker:
         appended = appended_by(worker)
         stats = worker.collect_train_episode()
     timings = [StepTiming(*arguments[1:6]) for arguments in appended]

@@ -29,8 +29,6 @@ from tmrl_like.worker.link import WorkerRole
 from tmrl_like.worker.policy_gate import PolicyFiles, PolicyGate, Verdicts
 from tmrl_like.worker.slots import PolicySlots
 
-BOX = box(1.0, 2)
-
 
 class Free(LinearActor):
     """An actor with an unbounded linear layer."""
@@ -195,13 +193,10 @@ def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):
     assert not door.deliver(linear_actor(Picky), 2)
 
 
-def known_below_999(obs):
-    return np.where(obs < 999, obs, np.float32(np.nan))
-
-
 def test_a_built_in_actor_is_not_asked_what_a_preprocessor_makes_nan_of(inproc_house, until):
     env_cls = partial(CountingEnv, 100, 0.01)  # what is sampled from its space is larger
-    worker = inproc_house.worker(env_cls, NumpyGaussianActor, obs_preprocessor=known_below_999)
+    known = {"obs_preprocessor": lambda obs: np.where(obs < 999, obs, np.float32(np.nan))}
+    worker = inproc_house.worker(env_cls, NumpyGaussianActor, **known)
     trainer, env = inproc_house.trainer(), worker.env
     inproc_house.start(worker.run)
     trainer.link.broadcast_model(SquashedGaussianActor(env.observation_space, env.action_space))
@@ -219,7 +214,7 @@ def test_sampling_the_probe_leaves_the_environments_random_numbers_alone():
     space.seed(7)
     expected = space.sample()
     space.seed(7)
-    PolicyProbe(space, BOX)
+    PolicyProbe(space, space)
     assert space.sample().tolist() == expected.tolist()
 
 

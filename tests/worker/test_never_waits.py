@@ -121,9 +121,10 @@ def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(
 @pytest.mark.parametrize(
     ("owner", "name"),
     [(Source, "packet_after"), (Relay, "handle"), (TrainerLink, "on_message")],
-    ids=["the link stands still", "the server stands still", "the trainer stands still"],
 )
-def test_steps_go_on_while(owner, name, start, clock, gate, until, monkeypatch):
+def test_steps_go_on_while_link_server_or_trainer_stand_still(
+    owner, name, start, clock, gate, until, monkeypatch
+):
     monkeypatch.setattr(owner, name, gate.around(getattr(owner, name)))
     _, worker = start()
     gate.is_open.clear()

@@ -17,8 +17,6 @@ from kit.refusals import one_line
 
 from tmrl_like.types import ActionSource
 
-POLICY = ActionSource.POLICY
-
 
 class Hand:
     """A driver that wants what the test says."""
@@ -112,8 +110,9 @@ def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(
     _, samples = collect(worker)
     assert worker.env.sent == [0, 0, 0, 0.5, 0.5, -0.25, -0.25, 0, 0, 0]
     assert [s.act.tolist()[0] for s in samples] == worker.env.sent
-    assert [s.info.timing.source for s in samples] == [POLICY] * 3 + [source] * 4 + [POLICY] * 3
-    assert [bool(s.info["greedy"]) for s in samples] == [True] * 3 + [False] * 4 + [True] * 3
+    by_policy, by_hand = [(ActionSource.POLICY, True)] * 3, [(source, False)] * 4
+    found = [(sample.info.timing.source, sample.info["greedy"]) for sample in samples]
+    assert found == by_policy + by_hand + by_policy
     assert said == [who]
     assert f"takeover: {who} gives back after 4 steps" in caplog.text
     assert hand.made_with == {

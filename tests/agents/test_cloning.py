@@ -26,10 +26,17 @@ def shown(obs, act, episodes=4, **more):
     return Shown(obs, act, torch.arange(len(act)) * episodes // len(act), **more)
 
 
-def test_the_likelihood_of_a_squashed_gaussian_is_that_with_which_it_draws():
-    actor, obs = SquashedGaussianActor(OBS, ACT, hidden_sizes=(8,)), torch.rand(5, 3)
-    act, log_prob = actor.sample(obs)
-    assert_close(actor.log_prob(obs, act), log_prob, rtol=1e-4, atol=1e-4)
+def test_the_likelihood_of_a_squashed_gaussian_is_that_of_the_distribution():
+    actor = SquashedGaussianActor(OBS, ACT, hidden_sizes=(8,))
+    obs = torch.rand(5, 3)
+    act, drawn_log_prob = actor.sample(obs)
+    mean, log_std = actor(obs)
+    D = torch.distributions
+    bounds = D.AffineTransform(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 1.0]))
+    there = D.TransformedDistribution(D.Normal(mean, log_std.exp()), [D.TanhTransform(), bounds])
+    expected = there.log_prob(act).sum(-1)
+    assert_close(drawn_log_prob, expected, rtol=1e-4, atol=1e-4)
+    assert_close(actor.log_prob(obs, act), expected, rtol=1e-4, atol=1e-4)
     assert actor.log_prob(obs, torch.full((5, 2), 2.0)).isfinite().all()  # at the bounds
 
 
@@ -43,11 +50,14 @@ def test_the_likelihood_of_categories_is_that_of_all_variables():
     assert_close(actor.log_prob(obs, actor.best_actions(obs)), likely.amax(0))
 
 
-def test_an_actor_does_what_was_shown_and_says_how_likely_that_was():
+@pytest.mark.parametrize("low", [-1.0, -math.inf])
+def test_an_actor_does_what_was_shown_and_says_how_likely_that_was(low):
+    space = spaces.Box(low, -low, (3,))
     directions = torch.rand(2000, 3) * 2 - 1
     act = torch.stack((1.5 * directions[:, 0], torch.full((2000,), 0.5)), dim=1)
-    actor = SquashedGaussianActor(box(math.inf, 3), ACT, hidden_sizes=(32,))
-    learnt, held_out = shown(50.0 * directions, act, episodes=20).split(0.2)
+    obs = directions * (50.0 if low < -1.0 else 1.0)  # without bounds, any magnitude
+    actor = SquashedGaussianActor(space, ACT, hidden_sizes=(32,))
+    learnt, held_out = shown(obs, act, episodes=20).split(0.2)
     before, after = clone(actor, learnt, held_out, 300)
     assert min(after) > max(before) + 2.0
     assert (actor.best_actions(held_out.obs) - held_out.act).abs().mean() < 0.1
@@ -77,6 +87,8 @@ def test_whole_episodes_are_held_out():
     assert not set(learnt.episode.tolist()) & set(held_out.episode.tolist())
     assert sorted(learnt.obs.tolist() + held_out.obs.tolist()) == list(range(40))
     assert len(data.split(0.001)[1].episode.unique()) == 1
+    with pytest.raises(ConfigError, match=r"recorded episodes is 1; expected 2 or more"):
+        shown(torch.zeros(4, 1), torch.zeros(4, 1), episodes=1).split(0.5)
 
 
 def test_an_actor_without_a_likelihood_is_refused():

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from tmrl_like.agents import IQNActor, IQNAgent
 from tmrl_like.agents.images import ConvolutionEncoder
+from tmrl_like.agents.iqn import quantile_huber_loss
 from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
@@ -122,6 +123,7 @@ def test_a_test_is_greedy_and_what_is_said_has_one_form():
         assert type(said["greedy"]) is np.bool_
         assert (said["values"].dtype, said["values"].shape) == (np.float32, (4,))
     assert len({id(said) for _, said in taken}) == 20
+    assert taken[0][1]["values"].argmax() == 2
     torch.nn.init.constant_(actor.value.bias, np.nan)
     assert np.isnan(actor.act_(np.zeros(3, np.float32))), "values that are not finite"
 
@@ -191,3 +193,17 @@ def test_a_training_goes_on_with_or_without_an_average_of_the_actor(before, afte
     assert torch.equal(second.actor(obs), first.actor(obs))
     expected = first.get_actor() if after else first.actor
     assert torch.equal(second.get_actor()(obs), expected(obs))
+
+
+@pytest.mark.parametrize(
+    ("quantile", "targets", "loss"),
+    [
+        # linear beyond a kappa of 0.5: 0.5 (2 - 0.25); squared within: 0.4^2 / 2
+        (0.0, [2.0, 0.4], 0.25 * (0.875 + 0.08) / 2 / 0.5),
+        (2.0, [0.0], 0.75 * 0.875 / 0.5),  # a share of 0.75 where the target is below
+    ],
+)
+def test_the_loss_is_that_of_the_equation(quantile, targets, loss):
+    tau_BN, z_BN = torch.full((1, 2), 0.25), torch.full((1, 2), quantile)
+    found = quantile_huber_loss(z_BN, torch.tensor([targets]), tau_BN, 0.5)
+    assert_close(found, torch.tensor([2 * loss]))  # a sum over both quantiles

@@ -14,6 +14,15 @@ def scale_of(rewards, discounts):
     return seen.item()
 
 
+def test_it_is_the_root_mean_square_of_the_returns_of_independent_rewards():
+    rng = np.random.default_rng(0)
+    rewards = rng.choice([-4.0, 2.0], (5000, 300))
+    discounts = 0.95 * (rng.random((5000, 300)) > 0.02)
+    alive = np.cumprod(np.hstack((np.ones((5000, 1)), discounts[:, :-1])), axis=1)
+    expected = np.sqrt(np.square((rewards * alive).sum(1)).mean())
+    assert scale_of(rewards[:256].T, discounts[:256].T) == pytest.approx(expected, rel=0.05)
+
+
 def test_no_reward_is_larger_than_1_after_it():
     rewards = np.zeros((101, 64))
     rewards[50, 0] = -5.0

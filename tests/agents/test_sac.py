@@ -1,6 +1,7 @@
 """SAC and REDQ: the losses, what is learnt, and the effects of options."""
 
 import copy
+import math
 import re
 from functools import partial
 
@@ -23,7 +24,11 @@ from tmrl_like.agents import (
 from tmrl_like.agents.models import SamplingActor
 from tmrl_like.agents.process import tune_process
 from tmrl_like.agents.sac import (
+    actor_loss,
+    critic_loss,
+    smoothness_loss,
     td_target,
+    temperature_loss,
 )
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.snapshot import load_object_state, object_state
@@ -40,9 +45,25 @@ def sac(**options):
 def test_the_target_is_reward_plus_discounted_soft_value_and_ends_with_the_episode():
     next_q = torch.tensor([[10.0, 4.0, 6.0], [8.0, 5.0, 7.0]])
     next_log_prob, terminated = torch.tensor([2.0, 0.0, -2.0]), torch.tensor([0.0, 0.0, 1.0])
-    gamma = torch.tensor([0.9, 0.5, 0.9])
-    target = td_target(torch.ones(3), terminated, next_q, next_log_prob, torch.tensor(0.5), gamma)
-    assert_close(target, torch.tensor([7.3, 3.0, 1.0]))
+    for gamma, second in ((0.9, 4.6), (torch.tensor([0.9, 0.5, 0.9]), 3.0)):
+        target = td_target(
+            torch.ones(3), terminated, next_q, next_log_prob, torch.tensor(0.5), gamma
+        )
+        assert_close(target, torch.tensor([7.3, second, 1.0]))
+
+
+def test_the_losses_are_those_of_the_equations():
+    q = torch.tensor([[1.0, 3.0], [2.0, 2.0]])
+    assert critic_loss(q, torch.ones(2)).item() == pytest.approx(0.5 * (2.0 + 1.0))
+    assert (
+        actor_loss(torch.tensor([1.0, 3.0]), torch.tensor([4.0, 4.0]), torch.tensor(0.5)).item()
+        == 0.5 * 2.0 - 4.0
+    )
+    assert smoothness_loss(
+        torch.tensor([[1.0, -1.0], [0.5, 0.0]]), torch.zeros(2, 2)
+    ).item() == 0.5 * (2.0 + 0.25)
+    too_much = temperature_loss(torch.tensor(math.log(0.3)), torch.tensor(5.0), -2.0)
+    assert too_much.item() == pytest.approx(math.log(0.3) * (5.0 + 2.0))
 
 
 class OddActor(SquashedGaussianActor):
@@ -71,12 +92,13 @@ def test_networks_of_ones_own_must_give_the_shapes_that_the_losses_take(options,
         sac(**options).train(batch_of(SPACES))
 
 
-def test_truncated_episodes_keep_their_value():
-    losses = []
-    for truncated in (torch.zeros(32), torch.ones(32)):
+def test_truncated_episodes_keep_their_value_and_terminated_ones_end_it():
+    zeros, ones, losses = torch.zeros(32), torch.ones(32), []
+    for terminated, truncated in ((zeros, zeros), (zeros, ones), (ones, zeros)):
         torch.manual_seed(0)
-        losses.append(sac().evaluate(batch_of(SPACES, truncated=truncated)))
-    assert losses[0] == losses[1]
+        batch = batch_of(SPACES, terminated=terminated, truncated=truncated)
+        losses.append(float(sac().evaluate(batch)["loss_critic"]))
+    assert losses[0] == losses[1] != losses[2]
 
 
 def counting(cls):
@@ -222,10 +244,11 @@ def test_tuning_the_process_flushes_denormals():
         torch.set_flush_denormal(False)
 
 
-def test_with_scaled_rewards_it_learns_the_same_whatever_their_unit():
+@pytest.mark.parametrize("said", [{}, {"discount": torch.full((32,), 0.9)}])
+def test_with_scaled_rewards_it_learns_the_same_whatever_their_unit(said):
     small_unit, large_unit, unscaled = sac(scale_rewards=True), sac(scale_rewards=True), sac()
     for agent, unit in ((small_unit, 1.0), (large_unit, 1024.0), (unscaled, 1024.0)):
-        train(agent, 5, rew=unit * torch.linspace(-1.0, 1.0, 32))
+        train(agent, 5, rew=unit * torch.linspace(-1.0, 1.0, 32), **said)
     assert_same(small_unit, large_unit, but="return_scale")
     assert unscaled.actor.weights() != large_unit.actor.weights()
 

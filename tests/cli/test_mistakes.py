@@ -83,18 +83,13 @@ def agent_diverges(monkeypatch):
     monkeypatch.setattr("tiny.TinyAgent.train", lambda *_: {"loss": float("nan")})
 
 
-@pytest.fixture
-def faults_are_soon_over(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision.MAX_BACKOFF_S", 0.0)
-
-
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(("prepared", "code", "words", "said"), MISTAKES)
 def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
-    mistake, refused, tmp_path, monkeypatch, request
+    prepared, code, words, said, refused, tmp_path, monkeypatch, request
 ):
     monkeypatch.chdir(tmp_path)
-    request.getfixturevalue(mistake.given)
-    assert mistake.said in refused(mistake.typed, code=mistake.code)
+    request.getfixturevalue(prepared)
+    assert said in refused(words, code=code)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
 """The first argument of a command: what it may name."""
 
 import os
-import re
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from cli_commands import TINY
-from kit.refusals import one_line
 
 from tmrl_like.base.factories import argument_of
 from tmrl_like.cli.arguments import parse
@@ -81,19 +79,6 @@ def test_what_parts_of_a_run_know_from_each_other_follows_a_change_of_the_other_
     again = parse(["trainer", str(experiment.paths.folder), *changes]).experiment.with_code()
     known = {name: argument_of(again.memory_cls, name) for name in ("gamma", "act_buf_len")}
     assert known == {"gamma": 0.5, "act_buf_len": 7}
-
-
-@pytest.mark.parametrize(
-    ("typed", "near"),
-    [
-        ("amr", "did you mean arm?"),
-        ("", "`tmrl-like --help` lists experiments, `tmrl-like runs` runs"),
-    ],
-)
-@pytest.mark.usefixtures("run_folder")
-def test_what_is_not_there_is_one_line_with_the_nearest_name(typed, near):
-    with one_line(re.escape(f"there is no experiment and no run {typed}; {near}")):
-        find_place(typed)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there it is the name of no file")

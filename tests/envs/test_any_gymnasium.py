@@ -31,22 +31,19 @@ from tmrl_like.replay import DropHistory, ReplayMemory
 NETS = {"hidden_sizes": (16,)}
 
 
-def through_everything(env_cls, act_buf_len=0):
+def through_everything(env, act_buf_len=0):
     """Act, encode, decode, store, compare every transition, train a step, and load the weights;
     return a batch.
     """
-    spaces_of = env_cls()
-    discrete = not isinstance(spaces_of.action_space, spaces.Box)
-    spaces_of.close()
+    discrete = not isinstance(env.action_space, spaces.Box)
     actor_cls = partial(CategoricalActor if discrete else SquashedGaussianActor, **NETS)
     critic_cls = partial(DiscreteEnsembleCritic if discrete else EnsembleCritic, **NETS)
     memory = ReplayMemory(act_buf_len=act_buf_len, crc_debug=True, batch_size=8, memory_size=1000)
     compressor = DropHistory(act_buf_len) if act_buf_len else None
     options = {"crc_debug": True, "max_samples_per_episode": 20}
-    with RolloutWorker(env_cls, actor_cls, compressor, standalone=True, **options) as worker:
+    with RolloutWorker(lambda: env, actor_cls, compressor, standalone=True, **options) as worker:
         drive(worker, memory)
         agent_cls = DiscreteSACAgent if discrete else SACAgent
-        env = worker.env
         agent = agent_cls(
             env.observation_space, env.action_space, actor_cls=actor_cls, critic_cls=critic_cls
         )
@@ -109,7 +106,7 @@ MIXTURES = [  # spaces of observations and actions
 
 @pytest.mark.parametrize(("observation_space", "action_space"), MIXTURES)
 def test_any_mixture_of_spaces_goes_through_everything(observation_space, action_space):
-    through_everything(lambda: Float32Env(Fake(observation_space, action_space)))
+    through_everything(Float32Env(Fake(observation_space, action_space)))
 
 
 class Loose(Fake):
@@ -123,7 +120,7 @@ class Loose(Fake):
 def test_observations_rewards_and_ends_get_one_type():
     observation_space = spaces.Dict(a=spaces.Box(1, 9, (2,), np.float64), b=spaces.Discrete(3))
     env = Float32Env(Loose(observation_space, spaces.Discrete(2)))
-    through_everything(lambda: env)
+    through_everything(env)
     first, _ = env.reset()
     obs, *others = env.step(0)
     for seen in (first, obs):
@@ -149,6 +146,5 @@ def test_choices_stand_in_the_action_buffer_of_a_real_time_environment():
     """The default action is a plain number."""
     how = {"action_space": spaces.Discrete(3), "get_default_action": lambda self: 0}
     lamp = type("Lamp", (Interface,), how)
-    env_cls = partial(RealTimeEnv, lamp, 0.005, ep_max_length=10, act_buf_len=2)
-    batch = through_everything(env_cls, act_buf_len=2)
+    batch = through_everything(RealTimeEnv(lamp, 0.005, ep_max_length=10), act_buf_len=2)
     assert [leaf.dtype for leaf in (*batch.obs, batch.act)] == [torch.float32, *3 * [torch.int64]]

@@ -301,10 +301,18 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
     assert len(trouble.made) == environments
 
 
-@pytest.mark.parametrize("method", ["reset", "step"])
-def test_a_forgotten_return_is_one_line(method):
-    told = rf"{method}\(\) returned None; expected \(observation, "
-    with make_worker(returning(print, method=method)) as worker, one_line(told):
+@pytest.mark.parametrize(
+    ("method", "returns"),
+    [
+        ("reset", print),  # nothing
+        ("step", print),
+        ("reset", lambda obs, info: obs),
+        ("step", lambda obs, rew, terminated, truncated, info: (obs, rew, terminated, info)),
+    ],
+)
+def test_what_is_no_result_of_gymnasium_is_one_line(method, returns):
+    told = rf"the environment's {method}\(\) returned .*; expected \(observation, "
+    with make_worker(returning(returns, method=method)) as worker, one_line(told):
         worker.run_episode()
 
 

@@ -22,7 +22,7 @@ REFUSED = {  # with exit code 2
     "worker TINY --server.host 0.0.0.0": (
         "server.host is 0.0.0.0, all addresses of a machine, which nobody"
     ),
-    "check DRONE --agent.lr_actor -1": (
+    "check drone --agent.lr_actor -1": (
         "command line: agent.init_args.lr_actor is -1; expected 0 or more"
     ),
     # -- what is not there
@@ -39,7 +39,7 @@ REFUSED = {  # with exit code 2
     "engine init": "an earlier version had it: start nats-server yourself",
     "test TINY --untrained --video missing/x.mp4": ("ending in .mp4, in a folder that exists"),
     # -- what does not go together
-    "config DRONE --env.render true": (
+    "config drone --env.render true": (
         "earlier version had it: use `tmrl-like test EXPERIMENT --window"
     ),
     "config TINY --actor tiny.NoActor": "NoActor cannot be used here: it has no act",
@@ -117,7 +117,7 @@ PREPARED = [  # the fixture that prepares the surroundings, and the exit code
 ]
 
 MISTAKES = [
-    *(("tmp_path", 2, *mistake) for mistake in REFUSED.items()),
-    *(("tmp_path", 1, *mistake) for mistake in FAILED.items()),
+    *(("own_home", 2, *mistake) for mistake in REFUSED.items()),
+    *(("own_home", 1, *mistake) for mistake in FAILED.items()),
     *PREPARED,
 ]

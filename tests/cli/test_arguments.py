@@ -1,6 +1,7 @@
 """Paths on the command line."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from tiny import actor_that_presses
@@ -35,11 +36,10 @@ class Env(filmed.Filmed):
 def test_a_path_is_meant_from_where_it_was_typed_though_the_users_module_changes_the_folder(
     before, command, said, written, typed, tmp_path, monkeypatch
 ):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMRL_LIKE_HOME", "home")
     typed(before)
     actor_that_presses(1.0).save("policy")
-    (tmp_path / "leaver.py").write_text(LEAVER)
+    Path("leaver.py").write_text(LEAVER)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "leaver", raising=False)
     out = typed(command, "--env leaver.Env").out

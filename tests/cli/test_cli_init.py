@@ -14,11 +14,6 @@ ROOT = Path(__file__).parents[2]
 KINDS = ("robot", "game", "gym")
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes_passes_the_check_and_draws_itself_at_once(kind, typed, monkeypatch):
     name = f"my_{kind}_7"
@@ -80,7 +75,7 @@ def test_a_name_that_will_not_do_is_one_line(name, kind, problem, refused, monke
 def test_experiments_that_ship_are_found_by_name_and_listed(typed):
     assert load_experiment("pendulum", parts=()).run_name == "pendulum"
     assert " ".join(shipped()) in typed("--help").out
-    Path("drone.yaml").write_text((ROOT / "config" / "pendulum.yaml").read_text())
+    Path("drone.yaml").write_text(shipped()["pendulum"].read_text())
     assert (
         load_experiment("drone", parts=()).run_name == "pendulum"
     )  # a file in the working folder comes first

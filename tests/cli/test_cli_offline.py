@@ -1,5 +1,7 @@
 """`tmrl-like trainer --offline` makes a policy from a recording, without server and worker."""
 
+from pathlib import Path
+
 import pytest
 from cli_commands import TINY, summary_of
 
@@ -52,14 +54,14 @@ def mean_return(typed):
 
 
 @pytest.fixture
-def recorded(typed, tmp_path):
+def recorded(typed):
     """Return a function that records a random policy and returns the option that uses the
     recording.
     """
 
     def record(experiment, episodes):
-        typed("record", experiment, "--random --episodes", episodes, "--out", tmp_path / "data")
-        return f"--memory.dataset_path={tmp_path / 'data'}"
+        typed("record", experiment, "--random --out data --episodes", episodes)
+        return "--memory.dataset_path=data"
 
     return record
 
@@ -99,14 +101,12 @@ def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
     tmp_path, recorded, typed, refused, monkeypatch
 ):
     monkeypatch.setattr("tmrl_like.cli.train.ENCODER_STEPS", 20)
-    (tmp_path / "lights.py").write_text(LIGHTS)
-    (tmp_path / "lights.yaml").write_text(SEEN)
-    monkeypatch.syspath_prepend(tmp_path)
-    seen, file = tmp_path / "lights.yaml", tmp_path / "my lights.safetensors"
-    given = recorded(seen, 3)
-    said = typed("trainer", seen, "--encoder", file, given).out
+    Path("lights.py").write_text(LIGHTS)
+    Path("lights.yaml").write_text(SEEN)
+    file, given = tmp_path / "my lights.safetensors", recorded("lights.yaml", 3)
+    said = typed("trainer lights.yaml --encoder", file, given).out
     assert f"{file}: from 24 samples; it keeps " in said
     assert said.endswith(f"start a run with it: --agent.picture_encoder {to_type(file)}\n")
-    typed("trainer", seen, "--offline", given, "--agent.picture_encoder", file)
-    wrong = ("--encoder", tmp_path / "lights", given)
-    assert "a name that ends in .safetensors" in refused("trainer", seen, *wrong)
+    typed("trainer lights.yaml --offline", given, "--agent.picture_encoder", file)
+    error = refused("trainer lights.yaml --encoder lights", given)
+    assert "a name that ends in .safetensors" in error

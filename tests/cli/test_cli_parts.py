@@ -21,8 +21,7 @@ from tmrl_like.config.settings import Settings
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 @pytest.mark.parametrize("nohup", [False, True])
-@pytest.mark.usefixtures("signals_stay")
-def test_a_part_stops_when_its_terminal_is_closed_unless_nohup_started_it(nohup):
+def test_a_part_stops_when_its_terminal_is_closed_unless_nohup_started_it(signals_stay, nohup):
     signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
     stopper = Stopper(False, within_s=3600.0, on_stop=lambda: None)
     signal.raise_signal(signal.SIGHUP)
@@ -30,8 +29,7 @@ def test_a_part_stops_when_its_terminal_is_closed_unless_nohup_started_it(nohup)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
-@pytest.mark.usefixtures("signals_stay")
-def test_a_terminal_that_is_closed_later_hurries_no_part_that_is_ending(monkeypatch):
+def test_a_terminal_that_is_closed_later_hurries_no_part_that_is_ending(signals_stay, monkeypatch):
     monkeypatch.setattr("tmrl_like.cli.stopping.DOUBLE_S", -1.0)
     monkeypatch.setattr("tmrl_like.cli.stopping.end_now", pytest.fail)
     Stopper(False, within_s=3600.0, on_stop=lambda: None)
@@ -127,8 +125,7 @@ def test_what_the_encoding_of_the_output_lacks_ends_no_command(command_line, mon
     assert b"reset_prompt: ??" in printed.getvalue()
 
 
-@pytest.mark.usefixtures("command_line")
-def test_warnings_are_log_lines(capsys):
+def test_warnings_are_log_lines(command_line, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         set_up_logging("worker", "info")

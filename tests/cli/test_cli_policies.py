@@ -53,8 +53,7 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
         ("export tiny@3 p.safetensors --allow tiny", "--allow is ['tiny']; expected --onnx"),
     ],
 )
-@pytest.mark.usefixtures("store")
-def test_a_mistake_is_one_line(words, message, refused):
+def test_a_mistake_is_one_line(store, words, message, refused):
     assert message in refused("policies", words)
 
 
@@ -72,11 +71,9 @@ def test_policies_are_listed_while_a_trainer_removes_old_ones(typed, store, monk
     assert [row[0] for row in rows if row and row[0].isdecimal()] == ["2", "3"]
 
 
-def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(
-    typed, refused, store, tmp_path
-):
+def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(typed, refused, store):
     store.tag("3", "good")
-    file = shutil.copy(store.path(3), tmp_path / "copied")
+    file = shutil.copy(store.path(3), "copied")
     for policy in ("3", "good", "newest", f"{store.folder}@good", file):
         assert "100%" in typed("test TINY --episodes 1 --policy", policy).out
     assert "100%" not in typed("test TINY --episodes 1 --policy tiny@1").out

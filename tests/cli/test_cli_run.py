@@ -30,12 +30,6 @@ def folder(own_home):
     return own_home / ".tmrl_like" / "runs" / "tiny"
 
 
-@pytest.fixture
-def checkpoint_in_the_way(folder):
-    """Make it impossible to write a run's last checkpoint."""
-    (folder / "checkpoints" / "training" / "checkpoint-1").mkdir(parents=True)
-
-
 def all_gone(family):
     return not psutil.wait_procs(family, 60.0)[1]
 
@@ -153,7 +147,6 @@ def test_a_person_hears_the_bell_and_reads_what_to_do(start):
     assert "waits for a person: put it back" in run.wait_for("\a")
 
 
-@pytest.mark.usefixtures("checkpoint_in_the_way")
 @pytest.mark.parametrize(
     ("changes", "code", "cause"),
     [
@@ -171,7 +164,11 @@ def test_a_person_hears_the_bell_and_reads_what_to_do(start):
         ),
     ],
 )
-def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(changes, code, cause, start):
+def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(
+    changes, code, cause, start, folder
+):
+    # in the way of the last checkpoint
+    (folder / "checkpoints" / "training" / "checkpoint-1").mkdir(parents=True)
     run = start("run TINY", ENDLESS, *changes)
     assert run.ends() == code
     assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")
@@ -202,7 +199,6 @@ def test_a_run_keeps_its_folder_for_itself_until_it_is_killed_and_its_parts_have
         assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
 
 
-@pytest.mark.usefixtures("port_is_taken")
 @pytest.mark.parametrize(
     ("mistake", "said", "code"),
     [
@@ -212,7 +208,7 @@ def test_a_run_keeps_its_folder_for_itself_until_it_is_killed_and_its_parts_have
     ],
 )
 def test_a_run_that_cannot_begin_leaves_the_earlier_run_where_it_is(
-    mistake, said, code, folder, refused
+    port_is_taken, mistake, said, code, folder, refused
 ):
     folder.mkdir(parents=True)
     (folder / "notes.txt").touch()

@@ -1,6 +1,7 @@
 """`tmrl-like runs` and `test --interval`: which runs there are, and how good they are."""
 
 import re
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -76,18 +77,18 @@ def test_a_run_that_is_kept_elsewhere_is_the_run_of_the_links_name(
 
 
 @may_link
-def test_a_link_to_a_run_is_that_run_wherever_the_link_is(typed, refused, tmp_path):
+def test_a_link_to_a_run_is_that_run_wherever_the_link_is(typed, refused):
     folder = trained("real", ended="")
     folder.with_name("alias").symlink_to(folder)
-    (tmp_path / "result").symlink_to(folder)
+    Path("result").symlink_to(folder)
     with use_run(Settings(run_name="real").paths, "trainer"):
-        for place in ([], ["alias"], [tmp_path / "result"]):
+        for place in ([], ["alias"], ["result"]):
             rows = rows_of(typed("runs", *place).out)
             assert rows["real"][-1] == "running"
             assert not {"alias", "result"} & set(rows)
-        for place in ("alias", tmp_path / "result", f"{TINY} --run_name alias"):
+        for place in ("alias", "result", f"{TINY} --run_name alias"):
             assert "is in use by process" in refused("trainer", place)
-    for place in ("alias", tmp_path / "result"):
+    for place in ("alias", "result"):
         assert "run_name: real" in typed("config", place).out
 
 
@@ -165,8 +166,7 @@ def test_the_confidence_interval_is_that_of_a_mean():
         ("runs tiny --plot --out /dev/null/x.png", "--out /dev/null/x.png"),
     ],
 )
-@pytest.mark.usefixtures("store")
-def test_a_mistake_is_one_line(words, message, refused):
+def test_a_mistake_is_one_line(store, words, message, refused):
     trained("tiny")
     Settings(run_name="silent").paths.folder.mkdir()
     assert message in refused(words)

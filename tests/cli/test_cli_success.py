@@ -25,11 +25,10 @@ SHORT = "--steps 60 --last 3"
 
 
 @pytest.fixture
-def data(typed, tmp_path, monkeypatch):
+def data(typed):
     """The name of a recording in the working folder, of eight episodes, every other one a
     success.
     """
-    monkeypatch.chdir(tmp_path)
     typed("record TINY --env pictured.Lamp --random --episodes 8 --out data")
     return "data"
 
@@ -119,8 +118,8 @@ def test_what_cannot_be_is_one_line(data, refused, monkeypatch):
     assert "--held-out is 1" in refused("success-model", data, given)
 
 
-def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line(tmp_path):
-    file, space = tmp_path / "a.safetensors", Lamp.observation_space
+def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line():
+    file, space = Path("a.safetensors"), Lamp.observation_space
     network = SuccessNetwork(space[1].shape)
     weights = copied(network.state_dict()).content
     actor = SquashedGaussianActor(space, Lamp.action_space)

@@ -5,7 +5,7 @@ def test_the_time_of_steps_is_shown_in_percentiles(typed):
     out = typed("check TINY --timing 50").out
     assert "50 steps, milliseconds" in out
     assert "it does not run in real time" in out
-    timed = typed("check DRONE --timing 5 --env.time_step_duration 0.0025")
+    timed = typed("check drone --timing 5 --env.time_step_duration 0.0025")
     assert "time-step asked for: 2.5 ms" in timed.out
 
 

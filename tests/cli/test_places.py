@@ -19,19 +19,17 @@ from tmrl_like.metrics.starts import Start, write_starts
 
 
 @pytest.fixture
-def run_folder(tmp_path, monkeypatch):
-    """A run named `arm`, trained from tiny.yaml with another seed; the working folder is empty."""
-    monkeypatch.chdir(tmp_path)
+def run_folder():
+    """A run named `arm`, trained from tiny.yaml with another seed."""
     text = Path(TINY).read_text().replace("run_name: tiny", "run_name: arm\nseed: 77")
     folder = Settings(run_name="arm").paths.folder
     write_starts(folder, [Start(time="now", experiment=text, experiment_file=TINY)])
     return folder
 
 
-def test_a_file_a_name_a_run_and_a_runs_folder_are_found(run_folder, tmp_path):
-    shutil.copy(TINY, tmp_path / "mine.yaml")
-    shutil.copy(TINY, tmp_path / "my arm-v.2.yaml")
-    shutil.copy(TINY, tmp_path / "odd")
+def test_a_file_a_name_a_run_and_a_runs_folder_are_found(run_folder):
+    for file in ("mine.yaml", "my arm-v.2.yaml", "odd"):
+        shutil.copy(TINY, file)
     for typed, file in (
         (TINY, TINY),
         ("mine", "mine.yaml"),
@@ -47,8 +45,8 @@ def test_a_file_a_name_a_run_and_a_runs_folder_are_found(run_folder, tmp_path):
     assert find_place("mine").folder() == Settings(run_name="tiny").paths.folder
 
 
-def test_a_name_is_the_experiments_and_with_a_version_the_runs(run_folder, tmp_path):
-    shutil.copy(TINY, tmp_path / "arm.yaml")
+def test_a_name_is_the_experiments_and_with_a_version_the_runs(run_folder):
+    shutil.copy(TINY, "arm.yaml")
     assert find_place("arm").file == Path("arm.yaml")
     assert find_place("arm@3").run == run_folder
     assert parse(["test", "arm"]).experiment.run_name == "tiny"

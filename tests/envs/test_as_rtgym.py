@@ -56,21 +56,6 @@ class Timeline:
         return Event()
 
 
-@pytest.fixture
-def timeline(monkeypatch):
-    """Return a function that makes a timeline and puts rtgym on it."""
-
-    def make():
-        timeline = Timeline()
-        fake = SimpleNamespace(perf_counter=timeline.now, sleep=timeline.sleep)
-        monkeypatch.setattr(real_time_env, "time", fake)
-        monkeypatch.setattr(real_time_env, "Event", timeline.event)
-        monkeypatch.setattr("rtgym.envs.utils.benchmark.time", fake)
-        return timeline
-
-    return make
-
-
 class Recorder(RealTimeGymInterface):
     """An interface that records its calls and their times. Each call takes its given time; every
     fifth observation ends the episode.
@@ -84,7 +69,8 @@ class Recorder(RealTimeGymInterface):
         self._count = 0
 
     def _note(self, name, *args):
-        now = self._timeline.now() if name != "get_obs" or self._with_time else None
+        # that of "get_obs" is in the observation
+        now = self._timeline.now() if name != "get_obs" else None
         self._calls.append((name, now, *args))
         self._timeline.sleep(self._takes.get(name, 0.0))
 
@@ -156,7 +142,7 @@ def play(make, timeline, config, pauses, **interface_kwargs):
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        env = make(config)
+        env = make(config, timeline)
         seen += [env.observation_space, env.action_space, env.default_action]
         seen += [env.act_buf_len, env.act_in_obs]
         for seed in range(4):
@@ -181,13 +167,27 @@ def assert_same(ours, theirs):
         assert repr(ours) == repr(theirs)
 
 
-def play_both(make_timeline, *args, **kwargs):
-    def ours(config):
-        return ClockedGym(config, Clock(0.0, timeline.now, timeline.sleep))
+def ours(config, timeline):
+    return ClockedGym(config, Clock(0.0, timeline.now, timeline.sleep))
 
-    timeline = make_timeline()
-    played = play(ours, timeline, *args, **kwargs)
-    return played, play(real_time_env.RealTimeEnvTS, make_timeline(), *args, **kwargs)
+
+def theirs(config, timeline):
+    return real_time_env.RealTimeEnvTS(config)
+
+
+@pytest.fixture
+def play_both(monkeypatch):
+    """Return a function that plays the script with our environment and with rtgym's."""
+
+    def play_with(make, *script, **takes):
+        timeline = Timeline()
+        time = SimpleNamespace(perf_counter=timeline.now, sleep=timeline.sleep)
+        monkeypatch.setattr(real_time_env, "time", time)
+        monkeypatch.setattr(real_time_env, "Event", timeline.event)
+        monkeypatch.setattr("rtgym.envs.utils.benchmark.time", time)
+        return play(make, timeline, *script, **takes)
+
+    return lambda *script, **takes: [play_with(make, *script, **takes) for make in (ours, theirs)]
 
 
 IN_TIME = [0.0, 4 * MS, 15 * MS]  # time that the policy takes
@@ -211,8 +211,8 @@ LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
         ({"time_step_duration": 0.0, "start_obs_capture": 0.0}, [0.0, MS], {}),
     ],
 )
-def test_calls_times_observations_flags_and_warnings_are_rtgyms(timeline, config, pauses, takes):
-    assert_same(*play_both(timeline, config, pauses, with_time=True, **takes))
+def test_calls_times_observations_flags_and_warnings_are_rtgyms(play_both, config, pauses, takes):
+    assert_same(*play_both(config, pauses, with_time=True, **takes))
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_calls_times_observations_flags_and_warnings_are_rtgyms(timeline, config
     ],
 )
 def test_so_they_are_with_a_policy_that_is_late_but_for_when_observations_are_taken(
-    timeline, config
+    play_both, config
 ):
-    ours, theirs = play_both(timeline, config, LATE, with_time=False)
+    ours, theirs = play_both(config, LATE, with_time=False)
     assert_same(ours, theirs)
     assert any("Time-step timed out" in warning for warning in ours[-2])

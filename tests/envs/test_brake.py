@@ -93,8 +93,7 @@ def make_worker(env_cls, *arguments, actor_cls=LinearActor):
     "what moves is stopped at once, only once, then closed",
 )
 @pytest.mark.parametrize("where", ["act", "step", "reset"])
-@pytest.mark.usefixtures("gives_up")
-def test_what_raises_stops_what_moves(where, diary, in_time):
+def test_what_raises_stops_what_moves(gives_up, where, diary, in_time):
     def catch_fire(*_, **__):
         say(diary.file, "raises")
         raise RuntimeError("on fire")
@@ -122,11 +121,8 @@ def test_what_raises_stops_what_moves(where, diary, in_time):
     "what moves is stopped",
 )
 @posix
-@pytest.mark.parametrize(
-    ("how", "waits_s"), [("SIGKILL", 0.0), ("SIGSTOP", HANG_S)], ids=["SIGKILL", "SIGSTOP"]
-)
-@pytest.mark.usefixtures("gives_up")
-def test_without_its_device_what_moves_is_stopped(how, waits_s, diary, in_time):
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_without_its_device_what_moves_is_stopped(gives_up, how, diary, in_time):
     done_at = []
 
     def harm():
@@ -140,7 +136,8 @@ def test_without_its_device_what_moves_is_stopped(how, waits_s, diary, in_time):
     ):
         worker.run_episode(after_step=harm)
     assert diary.words[-3:] == ["moves", "stopped", "closed"]
-    in_time(diary.time_of("stopped") - done_at[0] - waits_s)
+    noticed_after_s = HANG_S if how == "SIGSTOP" else 0.0
+    in_time(diary.time_of("stopped") - done_at[0] - noticed_after_s)
 
 
 @pytest.fixture

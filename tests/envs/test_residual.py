@@ -24,7 +24,7 @@ class Counting(Interface):
     action_space = spaces.Box(np.float32([-1.0, 0.0]), np.float32([1.0, 4.0]))
 
     def get_default_action(self):
-        return np.array([0.0, 1.0], np.float32)
+        return np.float32([0.0, 1.0])
 
 
 def a_tenth_more(obs):

@@ -79,7 +79,6 @@ def test_it_may_be_unplugged_and_plugged_in_again(library):
         ({"scale": (1.0,)}, "a number for each of 6 axes"),
     ],
 )
-@pytest.mark.usefixtures("library")
-def test_what_it_cannot_be_is_one_line(options, problem):
+def test_what_it_cannot_be_is_one_line(library, options, problem):
     with one_line(problem):
         SpaceMouseDriver(BOX, REST, **options)

@@ -84,8 +84,7 @@ def window(user32):
     return Win32Window().open(GAME, "Mein Spiel")
 
 
-@pytest.mark.usefixtures("user32")
-def test_visible_windows_have_their_whole_titles():
+def test_visible_windows_have_their_whole_titles(user32):
     assert Win32Window().titles() == {GAME: "Mein Spiel é", OTHER: "Editor"}
 
 

@@ -14,14 +14,14 @@ from kit.waiting import until
 HERE = Path(__file__).parent
 TINY = str(HERE / "tiny.yaml")
 PORT = free_port()
-_MEANT = {"TINY": TINY, "PORT": str(PORT)}
 DEADLINE_S = 60.0
 
 
 def words(*typed):
     """Return the words of a command line given in pieces; TINY stands for the experiment."""
     pieces = (shlex.split(part) if isinstance(part, str) else [str(part)] for part in typed)
-    return [_MEANT.get(word, word) for piece in pieces for word in piece]
+    meant = (word.replace("TINY", TINY) for piece in pieces for word in piece)
+    return [word.replace("PORT", str(PORT)) for word in meant]
 
 
 def summary_of(out):

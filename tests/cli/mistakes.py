@@ -1,7 +1,5 @@
 """Mistakes of new users: what is typed, and a part of the one line that is said."""
 
-CHECK = "check TINY --delay-steps 0"
-
 REFUSED = {  # with exit code 2
     # -- what is typed
     "": "the following arguments are required: COMMAND",
@@ -27,7 +25,7 @@ REFUSED = {  # with exit code 2
     ),
     # -- what is not there
     "trainer TINY --trainer.device cuda:99": ("device is 'cuda:99'; torch has no such device on"),
-    f"{CHECK} --env tmrl_like.envs.GenericGymEnv --env.id Pendulm-v1": (
+    "check TINY --delay-steps 0 --env tmrl_like.envs.GenericGymEnv --env.id Pendulm-v1": (
         "no environment 'Pendulm-v1'"
     ),
     "test TINY": "or drive without one with --untrained",
@@ -45,16 +43,20 @@ REFUSED = {  # with exit code 2
     "config TINY --actor tiny.NoActor": "NoActor cannot be used here: it has no act",
     "record TINY --lap script --out x.npz": "script drives no lap of TinyEnv",
     # -- code of the user's
-    f"{CHECK} --env.returns shape": (
+    "check TINY --delay-steps 0 --env.returns shape": (
         "step 2: the observation is float32 (3,); the space says Box(-1.0, 1.0"
     ),
-    f"{CHECK} --env.returns nothing": "the observation is NoneType None; the space says",
-    f"{CHECK} --env.returns no_end": "step 2: terminated is None; expected True or False",
-    f"{CHECK} --env.returns no_info": "step 2: info is None; expected a dict",
-    f"{CHECK} --env=tiny.ShiftingEnv": (
+    "check TINY --delay-steps 0 --env.returns nothing": (
+        "the observation is NoneType None; the space says"
+    ),
+    "check TINY --delay-steps 0 --env.returns no_end": (
+        "step 2: terminated is None; expected True or False"
+    ),
+    "check TINY --delay-steps 0 --env.returns no_info": "step 2: info is None; expected a dict",
+    "check TINY --delay-steps 0 --env=tiny.ShiftingEnv": (
         "step 1: the environment changes the action that it is given"
     ),
-    f"{CHECK} --env=tiny.ReusingEnv": (
+    "check TINY --delay-steps 0 --env=tiny.ReusingEnv": (
         "step 1: the environment changes an observation that it has returned"
     ),
 }
@@ -67,9 +69,9 @@ FAILED = {  # with exit code 1
     "worker TINY --server.port 1 --env.fails true": (
         "raised in its constructor: ConnectionError: no arm ("
     ),
-    f"{CHECK} --env.returns no_reward": "reward is None; expected a number",
-    f"{CHECK} --env.returns float16": "and that it always returns the same dtype",
-    f"{CHECK} --sample_compressor tiny.drop_the_second": (
+    "check TINY --delay-steps 0 --env.returns no_reward": "reward is None; expected a number",
+    "check TINY --delay-steps 0 --env.returns float16": "and that it always returns the same dtype",
+    "check TINY --delay-steps 0 --sample_compressor tiny.drop_the_second": (
         "last_obs at element (1,) (1 of 2 elements differ)"
     ),
 }
@@ -113,7 +115,7 @@ PREPARED = [  # the fixture that prepares the surroundings, and the exit code
         "test TINY",
         "(changed since the run's last start: actor.width was 3, is 1)",
     ),
-    ("agent_diverges", 1, CHECK, "values that are not finite (loss)"),
+    ("agent_diverges", 1, "check TINY --delay-steps 0", "values that are not finite (loss)"),
 ]
 
 MISTAKES = [

@@ -8,7 +8,7 @@ from tiny import actor_that_presses
 
 SAC = "--actor tmrl_like.agents.SquashedGaussianActor --agent tmrl_like.agents.SACAgent"
 RUN = "run TINY --in-process --trainer.rounds 1"
-RECORD = "record TINY --random --episodes 4 --out"
+RECORD = "record TINY --random --episodes 4 --out data"
 LEAVER = """
 import filmed, os
 os.makedirs("elsewhere", exist_ok=True)
@@ -21,14 +21,14 @@ class Env(filmed.Filmed):
 @pytest.mark.parametrize(
     ("before", "command", "said", "written"),
     [
-        (f"{RECORD} data", f"{RECORD} new", "new", "new/0000000001.log"),
+        (RECORD, "record TINY --random --out new", "new", "new/0000000001.log"),
         (
-            f"{RECORD} data",
+            RECORD,
             f"clone TINY data --steps 1 --out a.safetensors {SAC}",
             "a.safetensors",
             "a.safetensors",
         ),
-        (f"{RECORD} data", "test TINY --policy policy --video a.mp4", "policy", "a.mp4"),
+        (RECORD, "test TINY --policy policy --video a.mp4", "policy", "a.mp4"),
         (RUN, "test home/runs/tiny --episodes 1", "home/runs/tiny", "home/runs/tiny/run.json"),
         (RUN, f"{RUN} --run_name b", "home/runs/b", "home/runs/b/run.json"),
     ],

@@ -86,7 +86,7 @@ def test_a_key_that_the_server_does_not_know(look):
 
     def look_with_mine(code=1):
         with Server(0, host="127.0.0.1", keys_dir=keys.path) as server:
-            return look(QUICK, server.address[1], "--server.keys_dir", mine.path, code=code)
+            return look(QUICK, server.address[1], "--server.keys_dir mine", code=code)
 
     assert "this machine has no key: there" in look_with_mine()
     mine.join(keys.invite("robot", ("worker",)))

@@ -51,8 +51,8 @@ def test_the_server_is_given_what_the_experiment_says_of_it(monkeypatch):
 
 def test_a_worker_is_told_whether_its_actor_is_an_expert(typed, monkeypatch):
     monkeypatch.setattr("tmrl_like.worker.worker.RolloutWorker.run", run := Mock())
-    for how in ([], ["--expert"]):
-        typed("worker TINY --server.port=1", *how)
+    for how in ("", "--expert"):
+        typed("worker TINY --server.port=1", how)
         assert run.call_args.kwargs["expert"] == bool(how)
 
 
@@ -69,7 +69,7 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
     for part, number in ((server, signal.SIGTERM), (worker, signal.SIGINT)):
         part.process.send_signal(number)
         assert part.ends() == 130, part.output
-    folder = own_home / ".tmrl_like" / "runs" / "tiny"
+    folder = own_home / ".tmrl_like/runs/tiny"
     assert (
         f"everything of this run is in {folder}; try: tmrl-like test {TINY} {port}"
         in trainer.output

@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-from cli_commands import TINY
 
 from tmrl_like import load_policy
 from tmrl_like.cli.arguments import to_type
@@ -19,7 +18,7 @@ def test_policies_are_listed_tagged_and_exported(typed, store, tmp_path):
     assert [row[:2] for row in shown[:2]] == [["1", "first"], ["2", "best"]]
     assert [row[-4:-1] for row in shown] == [["10", "-", "0"], ["20", "5", "1"], ["30", "-", "0"]]
     file = tmp_path / "my policy.safetensors"
-    exported = typed("policies export", f"{TINY}@best", file).out
+    exported = typed("policies export TINY@best", file).out
     assert f"`tmrl-like test EXPERIMENT --policy {to_type(file)}`" in exported
     assert load_policy(file, allow=("tiny",)).version == 2
 

@@ -43,9 +43,6 @@ def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(type
     assert {sample.info.timing.source for sample in samples} == {ActionSource.EXPERT}
 
 
-LAP = "--lap script --env"
-
-
 @pytest.mark.parametrize(
     ("in_the_way", "given", "said"),
     [
@@ -55,10 +52,14 @@ LAP = "--lap script --env"
         ("data.labels.csv", "--random --out data", "data.labels.csv holds labels"),
         (
             "way.npz",
-            f"{LAP} filmed.Circle --out way.npz",
+            "--lap script --env filmed.Circle --out way.npz",
             "way.npz: expected the name of a new file",
         ),
-        ("other", f"{LAP} filmed.Nowhere --out x.npz", "Nowhere does not report where it is"),
+        (
+            "other",
+            "--lap script --env filmed.Nowhere --out x.npz",
+            "Nowhere does not report where",
+        ),
     ],
 )
 def test_what_cannot_be_recorded_or_written_is_refused_before_the_first_step(

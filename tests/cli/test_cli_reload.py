@@ -156,7 +156,7 @@ def test_the_file_of_a_training_is_edited(own_home, typed, monkeypatch):
     endless = "steps: 5, checkpoint_interval_s: 99, epochs: "
     file.write_text(text(trainer=f"{endless} .inf"))
     typed("record x.yaml --random --episodes 2 --out data")
-    folder = own_home / ".tmrl_like" / "runs" / "default_run"
+    folder = own_home / ".tmrl_like/runs/default_run"
 
     def edit():
         until((folder / "experiment.yaml").exists)

@@ -27,7 +27,7 @@ ENDLESS = "--trainer.epochs .inf"
 @pytest.fixture
 def folder(own_home):
     """The folder of the run `tiny`."""
-    return own_home / ".tmrl_like" / "runs" / "tiny"
+    return own_home / ".tmrl_like/runs/tiny"
 
 
 def all_gone(family):
@@ -55,7 +55,7 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     assert set(tests) == {"untrained", "trained"}
     assert f"picture: {folder / 'proof.png'}" in run.output
     assert (folder / "proof.png").read_bytes().startswith(b"\x89PNG")
-    assert (folder / "best" / "rollout.npz").is_file()
+    assert (folder / "best/rollout.npz").is_file()
     # `tmrl-like run tiny` serves other machines again
     assert settings_of(find_place("tiny").open()).server.listens_on == "0.0.0.0"
     kept = (folder / "run.log").read_text()
@@ -168,7 +168,7 @@ def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(
     changes, code, cause, start, folder
 ):
     # in the way of the last checkpoint
-    (folder / "checkpoints" / "training" / "checkpoint-1").mkdir(parents=True)
+    (folder / "checkpoints/training/checkpoint-1").mkdir(parents=True)
     run = start("run TINY", ENDLESS, *changes)
     assert run.ends() == code
     assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")

@@ -22,7 +22,7 @@ ONE = "--interval --env.step_s 0 --episodes"
 
 
 def trained(name, ended="done"):
-    """Make a run of two minutes, with four test episodes that return 0 to 3; return its folder."""
+    """Make a run of two minutes, with four test episodes that return 0 to 3; return its paths."""
     paths = Settings(run_name=name).paths
     start = Start(
         time=f"2026-11-23T11:0{len(name)}:00+01:00",
@@ -37,7 +37,7 @@ def trained(name, ended="done"):
         counts = {"time_s": 30.0 * (number + 1), "env_steps_total": 100 * number}
         sink.write({"kind": "episode", "test": True, "return": float(number)} | counts)
     sink.close()
-    return paths.folder
+    return paths
 
 
 def rows_of(out):
@@ -49,11 +49,11 @@ def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, store, mo
     trained("killed1", ended="")
     trained("tiny")
     store.add_return(2, 5.0)
-    trained("live", ended="")
+    live = trained("live", ended="")
     Settings(run_name="empty").paths.policies.mkdir(parents=True)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")  # nothing is cut
-    with use_run(Settings(run_name="live").paths, "trainer"):
+    with use_run(live, "trainer"):
         rows = rows_of(typed("runs").out)
     assert rows["tiny"] == ["TinyEnv", "2026-11-23", "11:04", "2.0", "300", "3", "5", "done"]
     assert (rows["live"][-1], rows["killed1"][-2:]) == ("running", ["-", "killed"])
@@ -68,9 +68,9 @@ def test_a_run_that_is_kept_elsewhere_is_the_run_of_the_links_name(
     live = trained("live", ended="")
     folder = own_home / ".tmrl_like" / moved
     folder.symlink_to(folder.rename(tmp_path / "large"))
-    with use_run(Settings(run_name="live").paths, "trainer"):
-        for place in ([], ["live"], [live], [live.resolve()]):
-            assert rows_of(typed("runs", *place).out)["live"][-1] == "running"
+    with use_run(live, "trainer"):
+        for place in ("", "live", live.folder, live.folder.resolve()):
+            assert rows_of(typed("runs", place).out)["live"][-1] == "running"
     assert "run_name: live" in typed("config live").out
     if moved == "runs/live":
         assert f"{folder} is a link, behind which" in refused("run live --fresh")
@@ -78,15 +78,15 @@ def test_a_run_that_is_kept_elsewhere_is_the_run_of_the_links_name(
 
 @may_link
 def test_a_link_to_a_run_is_that_run_wherever_the_link_is(typed, refused):
-    folder = trained("real", ended="")
-    folder.with_name("alias").symlink_to(folder)
-    Path("result").symlink_to(folder)
-    with use_run(Settings(run_name="real").paths, "trainer"):
-        for place in ([], ["alias"], ["result"]):
-            rows = rows_of(typed("runs", *place).out)
+    real = trained("real", ended="")
+    real.folder.with_name("alias").symlink_to(real.folder)
+    Path("result").symlink_to(real.folder)
+    with use_run(real, "trainer"):
+        for place in ("", "alias", "result"):
+            rows = rows_of(typed("runs", place).out)
             assert rows["real"][-1] == "running"
             assert not {"alias", "result"} & set(rows)
-        for place in ("alias", "result", f"{TINY} --run_name alias"):
+        for place in ("alias", "result", "TINY --run_name alias"):
             assert "is in use by process" in refused("trainer", place)
     for place in ("alias", "result"):
         assert "run_name: real" in typed("config", place).out
@@ -102,7 +102,7 @@ def test_a_damaged_policy_hides_no_run(typed, store):
 
 
 def test_the_runs_that_are_named_are_drawn_in_a_picture(typed, tmp_path, monkeypatch):
-    folders = [trained("a"), trained("b")]
+    folders = [trained(name).folder for name in "ab"]
     trained("other")
     picture = tmp_path / "new" / "returns.png"
     assert f"picture: {picture}" in typed("runs a", folders[1], "--out", picture).out
@@ -118,7 +118,7 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
     for place, policy, shares in (
         ("tiny", "3", "100%"),
         ("tiny@best", "best", "0%"),
-        (f"{TINY}@2", "2", "0%"),
+        ("TINY@2", "2", "0%"),
     ):
         out = typed("test", place, ONE, 3).out
         assert str(store.path(policy)) in out
@@ -130,11 +130,11 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
 
 
 def test_a_run_that_was_put_aside_is_tested_with_its_own_policy(typed, store):
-    folder = trained("tiny")
-    actor_that_presses(1.0).save(Settings(run_name="tiny").paths.trainer_model)
-    aside = folder.rename(folder.with_name("tiny-until-now"))
+    paths = trained("tiny")
+    actor_that_presses(1.0).save(paths.trainer_model)
+    aside = paths.folder.rename(paths.folder.with_name("tiny-until-now"))
     trained("tiny")
-    actor_that_presses(0.0).save(Settings(run_name="tiny").paths.trainer_model)
+    actor_that_presses(0.0).save(paths.trainer_model)
     for place, share in (("tiny-until-now", "100%"), (aside, "100%"), ("tiny", "0%")):
         assert f" {share} " in typed("test", place, "--env.step_s 0 --episodes 2").out
     assert " 0% " in typed("test tiny-until-now --run_name tiny --episodes 2").out

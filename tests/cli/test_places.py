@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from cli_commands import TINY
+from cli_commands import TINY, words
 
 from tmrl_like.base.factories import argument_of
 from tmrl_like.cli.arguments import parse
@@ -55,26 +55,25 @@ def test_a_name_is_the_experiments_and_with_a_version_the_runs(run_folder):
 
 @pytest.mark.parametrize("command", ["run", "run --in-process", "trainer"])
 def test_a_run_goes_on_in_the_data_folder_alone(command, run_folder, tmp_path, refused, typed):
-    given = [*command.split(), tmp_path / "arm"]
-    shutil.copytree(run_folder, tmp_path / "arm")
-    error = refused(*given)
-    assert f"{tmp_path / 'arm'} is not {run_folder}, where the run arm is trained" in error
+    moved = shutil.copytree(run_folder, tmp_path / "arm")
+    error = refused(command, moved)
+    assert f"{moved} is not {run_folder}, where the run arm is trained" in error
     assert "move the folder there, or start another run: --run_name NAME" in error
-    assert parse(list(map(str, [*given, "--run_name", "leg"]))).experiment.run_name == "leg"
-    assert parse([*command.split(), str(run_folder)]).experiment.run_name == "arm"
-    assert "run_name: arm" in typed("config", tmp_path / "arm").out
-    encoder = ["trainer", str(tmp_path / "arm"), "--encoder", "x.safetensors"]
+    assert parse(words(command, moved, "--run_name leg")).experiment.run_name == "leg"
+    assert parse(words(command, run_folder)).experiment.run_name == "arm"
+    assert "run_name: arm" in typed("config", moved).out
+    encoder = words("trainer", moved, "--encoder x.safetensors")
     assert parse(encoder).experiment.run_name == "arm"
     shutil.copytree(run_folder, run_folder.with_name("arm (copy)"))
-    assert f" is not {run_folder}, where " in refused(*command.split(), "'arm (copy)'")
+    assert f" is not {run_folder}, where " in refused(command, "'arm (copy)'")
 
 
 def test_what_parts_of_a_run_know_from_each_other_follows_a_change_of_the_other_part():
     experiment = load_experiment("drone")
     kept = as_yaml(experiment.as_data(shows_told=False))
     write_starts(experiment.paths.folder, [Start(time="now", experiment=kept)])
-    changes = ["--agent.gamma", "0.5", "--env.act_buf_len", "7"]
-    again = parse(["trainer", str(experiment.paths.folder), *changes]).experiment.with_code()
+    folder, changes = experiment.paths.folder, "--agent.gamma 0.5 --env.act_buf_len 7"
+    again = parse(words("trainer", folder, changes)).experiment.with_code()
     known = {name: argument_of(again.memory_cls, name) for name in ("gamma", "act_buf_len")}
     assert known == {"gamma": 0.5, "act_buf_len": 7}
 
@@ -89,6 +88,6 @@ def test_a_name_that_cannot_be_looked_up_is_one_line(command, refused):
 def test_a_worker_drives_the_version_behind_the_at(refused, store, monkeypatch):
     make = Mock(side_effect=ConfigError("enough"))
     monkeypatch.setattr("tmrl_like.experiment.Experiment.make_worker", make)
-    for typed, policy in ((f"{TINY}@2", store.path(2)), (TINY, None)):
+    for typed, policy in (("TINY@2", store.path(2)), ("TINY", None)):
         refused("worker", typed)
         assert make.call_args.kwargs["policy"] == policy

@@ -112,6 +112,11 @@ def test_in_synchronous_mode_the_world_stands_still_between_steps(sync_env, simu
     assert np.array_equal(sync_env.render(), obs[2])
 
 
+def test_a_policy_goes_from_one_environment_to_the_other(env, sync_env):
+    assert env.observation_space == sync_env.observation_space
+    assert env.action_space == sync_env.action_space
+
+
 # -- how an episode ends ---------------------------------------------------------------------------
 
 

@@ -115,6 +115,16 @@ def test_what_raises_stops_what_moves(gives_up, where, diary, in_time):
     "an environment hangs while it moves something",
     "that is stopped when the hang is known",
 )
+def test_what_hangs_is_stopped_when_the_hang_is_known(gives_up, diary, in_time):
+    with (
+        make_worker(Moving, diary.file, "hangs") as worker,
+        pytest.raises(EnvironmentFaultError, match="hangs"),
+    ):
+        worker.run_episodes(nb_episodes=3)
+    assert diary.stops == 1
+    in_time(diary.time_of("stopped") - diary.time_of("hangs") - HANG_S)
+
+
 @pytest.mark.fault(
     "robots",
     "a process that an environment needs is killed, or stands still",

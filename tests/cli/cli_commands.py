@@ -24,9 +24,14 @@ def words(*typed):
     return [word.replace("PORT", str(PORT)) for word in meant]
 
 
+def rows_in(out):
+    """Return the words of each line, without empty lines."""
+    return [line.split() for line in out.splitlines() if line.split()]
+
+
 def summary_of(out):
     """Return the words of the line that `tmrl-like test` printed about all episodes."""
-    (row,) = [line.split() for line in out.splitlines() if "±" in line and "mean" not in line]
+    (row,) = [row for row in rows_in(out) if "±" in row and "mean" not in row]
     return row
 
 

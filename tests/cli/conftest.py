@@ -48,6 +48,12 @@ def typed(command_line, capsys):
 
 
 @pytest.fixture
+def out_of(typed):
+    """Return a function that runs a command in this process, and returns its standard output."""
+    return lambda *said, code=0: typed(*said, code=code).out
+
+
+@pytest.fixture
 def refused(typed):
     """Return a function that runs an impossible command, and returns the line that says why."""
 

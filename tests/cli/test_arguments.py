@@ -34,7 +34,7 @@ class Env(filmed.Filmed):
     ],
 )
 def test_a_path_is_meant_from_where_it_was_typed_though_the_users_module_changes_the_folder(
-    before, command, said, written, typed, tmp_path, monkeypatch
+    before, command, said, written, typed, out_of, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("TMRL_LIKE_HOME", "home")
     typed(before)
@@ -42,6 +42,6 @@ def test_a_path_is_meant_from_where_it_was_typed_though_the_users_module_changes
     Path("leaver.py").write_text(LEAVER)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "leaver", raising=False)
-    out = typed(command, "--env leaver.Env").out
+    out = out_of(command, "--env leaver.Env")
     assert str(tmp_path / said) in "".join(out.split())
     assert (tmp_path / written).is_file()

@@ -25,13 +25,13 @@ SLOW = f"{SAC} --env.step_s 0.02"  # so that a driver takes over within the firs
 
 
 def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
-    tmp_path, typed, free_port, monkeypatch
+    tmp_path, typed, out_of, free_port, monkeypatch
 ):
     Path("half.py").write_text(HALF)
     monkeypatch.syspath_prepend(tmp_path)
     policy = tmp_path / "my half.safetensors"
     typed("record", SLOW, "--random --episodes 8 --out data --takeover half.Half")
-    out = typed("clone", SLOW, "data --out", policy, "--steps 300 --held-out 0.25").out
+    out = out_of("clone", SLOW, "data --out", policy, "--steps 300 --held-out 0.25")
     assert "of 6 episodes" in out
     assert "of 2 episodes were held out" in out
     named = to_type(policy)

@@ -22,7 +22,7 @@ QUICK = "TINY --env.step_s 0 --server.port"
 
 
 @pytest.fixture
-def look(typed, monkeypatch):
+def look(out_of, monkeypatch):
     """Return a function that runs `doctor` on a machine without problems, apart from the test's,
     and returns its output.
     """
@@ -30,7 +30,7 @@ def look(typed, monkeypatch):
     monkeypatch.setattr(doctor, "HANGS_AFTER_S", 250.0)
     monkeypatch.setattr(doctor, "LATE_SHARE", 1.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=1 << 40))
-    return lambda *words, code=1: typed("doctor", *words, code=code).out
+    return lambda *words, code=1: out_of("doctor", *words, code=code)
 
 
 def link(wire_version=m.WIRE_VERSION, **strange):

@@ -49,9 +49,9 @@ def no_connection(monkeypatch):
 
 
 @pytest.fixture
-def mean_return(typed):
+def mean_return(out_of):
     """Return a function that runs `tmrl-like test` and returns the mean return."""
-    return lambda *arguments: float(summary_of(typed("test", *arguments).out)[1])
+    return lambda *arguments: float(summary_of(out_of("test", *arguments))[1])
 
 
 def test_a_recording_is_trained_on_and_the_policy_tested(own_home, typed, mean_return, monkeypatch):
@@ -82,7 +82,7 @@ def test_the_pendulum_is_learnt_from_what_a_random_policy_did(typed, mean_return
 
 
 def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
-    tmp_path, typed, refused, monkeypatch
+    tmp_path, typed, out_of, refused, monkeypatch
 ):
     monkeypatch.setattr("tmrl_like.cli.train.ENCODER_STEPS", 20)
     Path("lights.py").write_text(LIGHTS)
@@ -90,7 +90,7 @@ def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
     typed("record lights.yaml --random --episodes 3 --out data")
     trainer = "trainer lights.yaml --memory.dataset_path=data"
     file = tmp_path / "my lights.safetensors"
-    said = typed(trainer, "--encoder", file).out
+    said = out_of(trainer, "--encoder", file)
     assert f"{file}: from 24 samples; it keeps " in said
     assert said.endswith(f"start a run with it: --agent.picture_encoder {to_type(file)}\n")
     typed(trainer, "--offline --agent.picture_encoder", file)

@@ -84,30 +84,30 @@ def test_a_check_takes_nan_for_no_change():
         env.step(OBS[:1])
 
 
-def test_a_test_says_how_the_environment_failed_and_goes_on(typed, fail_in_step):
+def test_a_test_says_how_the_environment_failed_and_goes_on(out_of, fail_in_step):
     fail_in_step(2)
-    out = typed("test TINY --untrained --episodes 2").out
+    out = out_of("test TINY --untrained --episodes 2")
     assert "fault: the environment raised in step(): OSError: the arm is gone (" in out
     assert "conftest.py:" in out
     assert out.count("episode 1: return") == out.count("episode 2: return") + 1 == 2
     assert summary_of(out)[0] == "2", "what a fault cut short does not count"
 
 
-def test_a_check_passes_where_the_pipeline_keeps_everything(typed):
-    out = typed("check TINY --episodes 2").out
+def test_a_check_passes_where_the_pipeline_keeps_everything(out_of):
+    out = out_of("check TINY --episodes 2")
     assert "delays: driving 400 steps with random actions, up to 30% of half their range" in out
     assert "delay: no effect of the actions was seen" in out
     assert "20 compared, all equal" in out
     assert "check passed" in out
 
 
-def test_a_check_notes_what_is_odd_and_takes_each_sample_once(typed, monkeypatch):
+def test_a_check_notes_what_is_odd_and_takes_each_sample_once(out_of, monkeypatch):
     impatient = "--delay-steps 0 --worker.outbox.patience_s 0"
-    out = typed(f"check TINY {impatient} --env.returns outside").out
+    out = out_of(f"check TINY {impatient} --env.returns outside")
     assert out.count("note: step 2: the observation is outside the bounds") == 1
     assert "wire: 33 samples" in out
     monkeypatch.setattr("tmrl_like.cli.check.LONGEST_EPISODE", 5)
-    out = typed("check TINY --delay-steps 0").out
+    out = out_of("check TINY --delay-steps 0")
     assert "episode 1 of 3: 5 steps, cut there: does it ever end?" in out
 
 

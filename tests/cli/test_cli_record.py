@@ -99,9 +99,9 @@ def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(
     assert f"kept in {tmp_path / 'data'}: 2 of 5 episodes" in error
 
 
-def test_the_way_of_a_lap_is_recorded(typed):
+def test_the_way_of_a_lap_is_recorded(typed, out_of):
     lap = "record TINY --env filmed.Circle --lap script --out"
-    said = typed(lap, "way.npz").out
+    said = out_of(lap, "way.npz")
     small = load_trajectory("way.npz")
     assert f"{len(small)} points from" in said
     assert len(small) == pytest.approx(63, abs=2)
@@ -112,8 +112,8 @@ def test_the_way_of_a_lap_is_recorded(typed):
     assert len(large) == pytest.approx(63, abs=2)
 
 
-def test_positions_of_a_lap_that_are_missing_or_not_finite_are_left_out(typed):
-    said = typed("record TINY --env filmed.Blinking --lap script --out way.npz").out
+def test_positions_of_a_lap_that_are_missing_or_not_finite_are_left_out(out_of):
+    said = out_of("record TINY --env filmed.Blinking --lap script --out way.npz")
     assert "points from 99 of 101 positions" in said
     assert np.linalg.norm(load_trajectory("way.npz"), axis=1) == pytest.approx(10, 0.01)
 

@@ -34,7 +34,7 @@ def all_gone(family):
     return not psutil.wait_procs(family, 60.0)[1]
 
 
-def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
+def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, out_of):
     folder.mkdir(parents=True)
     (folder / "notes.txt").touch()  # from an earlier run
     # what its environment and agent print is not what the parts of a run say to it
@@ -61,7 +61,7 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     assert all(words in kept for words in (*shown, " server ", " worker-2 ", "proof: 5 of 5 "))
     assert "Traceback" not in run.output
     hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
-    assert str(folder) in "".join(typed(*hint, "--episodes 1").out.split())
+    assert str(folder) in "".join(out_of(*hint, "--episodes 1").split())
     assert len(list(folder.parent.glob("tiny*/notes.txt"))) == 1
 
 

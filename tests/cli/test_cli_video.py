@@ -60,8 +60,8 @@ def test_without_a_display_there_is_one_line_that_names_what_makes_a_film(refuse
 
 
 @elsewhere
-def test_a_display_that_does_not_answer_ends_nothing(dead_display, typed):
-    out = typed("test TINY", FILMED, "--window --episodes 20").out
+def test_a_display_that_does_not_answer_ends_nothing(dead_display, out_of):
+    out = out_of("test TINY", FILMED, "--window --episodes 20")
     assert out.count("no window can be shown: the display does not answer") == 1
     assert "episode 20:" in out
 

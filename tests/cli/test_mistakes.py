@@ -116,8 +116,8 @@ def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["", *parsers()[1]])
-def test_every_command_helps_on_a_screen_or_two(command, typed):
-    out = typed(*command.split(), "--help").out
+def test_every_command_helps_on_a_screen_or_two(command, out_of):
+    out = out_of(*command.split(), "--help")
     assert f"usage: tmrl-like {command}".strip() in out
     assert out.count("\n") <= 60
     if not command:  # the overview names all commands
@@ -125,31 +125,31 @@ def test_every_command_helps_on_a_screen_or_two(command, typed):
         assert named == [*parsers()[1]]
 
 
-def test_the_version_is_printed(typed):
-    assert typed("--version").out.startswith("tmrl_like ")
+def test_the_version_is_printed(out_of):
+    assert out_of("--version").startswith("tmrl_like ")
 
 
-def test_keys_are_invited_listed_joined_and_revoked(typed, refused):
+def test_keys_are_invited_listed_joined_and_revoked(typed, out_of, refused):
     invited = typed("keys invite robot1 --role both --keys-dir here")
     assert "keys join" in invited.err
     join = f"keys join {invited.out.strip()} --keys-dir"
     joined = typed(join, "there")
     assert joined.out == "this machine may connect as robot1 (worker, trainer)\n"
-    assert typed(join, "there").out == joined.out
-    other = typed("keys invite arm --keys-dir another").out.strip()
+    assert out_of(join, "there") == joined.out
+    other = out_of("keys invite arm --keys-dir another").strip()
     gone = "its key before, robot1 (worker, trainer), is gone"
-    assert gone in typed("keys join", other, "--keys-dir there").out
-    assert "robot1" in typed("keys list --keys-dir here").out
+    assert gone in out_of("keys join", other, "--keys-dir there")
+    assert "robot1" in out_of("keys list --keys-dir here")
     listed = typed("keys list --keys-dir there")
     assert listed.out.startswith("this machine connects as arm; ")
     assert listed.err == ""
-    assert "no keys in " in typed("keys list --keys-dir nowhere").out
+    assert "no keys in " in out_of("keys list --keys-dir nowhere")
     Path("file").touch()
     assert "cannot write keys to " in refused(join, "file/keys")
     typed("keys revoke robot1 --keys-dir here")
-    assert "robot1                 " not in typed("keys list --keys-dir here").out
+    assert "robot1                 " not in out_of("keys list --keys-dir here")
     typed("keys revoke local --keys-dir here")
-    assert "nobody may connect" in typed("keys list --keys-dir here").out
+    assert "nobody may connect" in out_of("keys list --keys-dir here")
 
 
 def test_a_command_may_be_interrupted_while_it_is_loaded(typed, monkeypatch):
@@ -181,14 +181,14 @@ def test_output_may_be_closed(command_line, monkeypatch):
         assert command_line("test", TINY, "--untrained", "--episodes", "1") == 0
 
 
-def test_a_key_that_cannot_be_printed_is_revoked(refused, typed, monkeypatch):
+def test_a_key_that_cannot_be_printed_is_revoked(refused, typed, out_of, monkeypatch):
     invite = "keys invite robot1 --keys-dir keys"
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, "No space left on device")
         patch.setattr(sys, "stdout", Mock(**{"write.side_effect": full}))
         error = refused(invite)
     assert "cannot write the key to standard output: No space left on device" in error
-    assert "robot1" not in typed("keys list --keys-dir keys").out
+    assert "robot1" not in out_of("keys list --keys-dir keys")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stdout := without_a_reader())
         assert "error" not in typed(invite, code=1).err  # as with each `tmrl-like … | head`
@@ -198,7 +198,7 @@ def test_a_key_that_cannot_be_printed_is_revoked(refused, typed, monkeypatch):
         patch.setattr(sys, "stdout", None)  # closed
         assert "standard output is closed, where the key would be printed" in refused(invite)
         sys.stdout.close()
-    assert "robot1" not in typed("keys list --keys-dir keys").out
+    assert "robot1" not in out_of("keys list --keys-dir keys")
     typed(invite)
 
 

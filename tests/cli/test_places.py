@@ -54,14 +54,14 @@ def test_a_name_is_the_experiments_and_with_a_version_the_runs(run_folder):
 
 
 @pytest.mark.parametrize("command", ["run", "run --in-process", "trainer"])
-def test_a_run_goes_on_in_the_data_folder_alone(command, run_folder, tmp_path, refused, typed):
+def test_a_run_goes_on_in_the_data_folder_alone(command, run_folder, tmp_path, refused, out_of):
     moved = shutil.copytree(run_folder, tmp_path / "arm")
     error = refused(command, moved)
     assert f"{moved} is not {run_folder}, where the run arm is trained" in error
     assert "move the folder there, or start another run: --run_name NAME" in error
     assert parse(words(command, moved, "--run_name leg")).experiment.run_name == "leg"
     assert parse(words(command, run_folder)).experiment.run_name == "arm"
-    assert "run_name: arm" in typed("config", moved).out
+    assert "run_name: arm" in out_of("config", moved)
     encoder = words("trainer", moved, "--encoder x.safetensors")
     assert parse(encoder).experiment.run_name == "arm"
     shutil.copytree(run_folder, run_folder.with_name("arm (copy)"))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from house import buffers_of
+from kit.boxes import CAR, box, picture
 from kit.interfaces import Interface
 
 from tmrl_like.agents import (
@@ -81,15 +82,12 @@ class Fake(gymnasium.Env):
         return self.observation_space.sample(), 1.0, False, False, {}
 
 
-PICTURE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+PICTURE = picture(16, 16, 3)
 MIXTURES = [  # spaces of observations and actions
     (PICTURE, spaces.Discrete(3, start=4)),
-    (spaces.Box(0, 9, ()), spaces.Box(-1.0, 1.0, ())),
+    (spaces.Box(0, 9, ()), box(1.0)),
     (spaces.Box(0, 9, (3, 2), np.int16), spaces.Box(0.0, 1.0, (2, 2), np.float64)),
-    (
-        spaces.Dict(camera=PICTURE, speed=spaces.Box(0, 9, (1,))),
-        spaces.MultiDiscrete([2, 3], start=[5, -7]),
-    ),
+    (CAR, spaces.MultiDiscrete([2, 3], start=[5, -7])),
     (
         spaces.Tuple((spaces.Discrete(5, start=-3), PICTURE, spaces.Discrete(1))),
         spaces.Discrete(3, start=4),

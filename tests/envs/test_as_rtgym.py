@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.boxes import box
 from kit.interfaces import Interface
 from rtgym import DEFAULT_CONFIG_DICT
 from rtgym.envs import real_time_env
@@ -64,7 +65,7 @@ class Recorder(Interface):
     Without `with_time`, it does not return the time at which an observation was taken.
     """
 
-    action_space = spaces.Box(-1.0, 1.0, (2,))
+    action_space = box(1.0, 2)
 
     def __init__(self, timeline, calls, with_time, **takes_ms):
         self._timeline, self._with_time, self._takes_ms = timeline, with_time, takes_ms

@@ -8,6 +8,7 @@ from unittest.mock import Mock, call
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.boxes import box
 from kit.fakes import CountingEnv
 from kit.interfaces import Interface
 from kit.refusals import one_line
@@ -57,7 +58,7 @@ def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_
 
 
 class Plain:
-    observation_space = action_space = spaces.Box(-1.0, 1.0, (2,))
+    observation_space = action_space = box(1.0, 2)
 
 
 def test_frames_of_a_whole_observation_are_those_of_its_part():

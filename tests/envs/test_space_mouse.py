@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from gymnasium import spaces
+from kit.boxes import box
 from kit.clocks import LoopTime
 from kit.refusals import one_line
 
@@ -14,7 +14,7 @@ from tmrl_like.envs import drivers
 from tmrl_like.envs.space_mouse import AXES, SpaceMouseDriver
 from tmrl_like.errors import EnvironmentAwayError
 
-BOX, REST = spaces.Box(-2.0, 2.0, (3,)), np.zeros(3, np.float32)
+BOX, REST = box(2.0, 3), np.zeros(3, np.float32)
 
 
 class Mouse:

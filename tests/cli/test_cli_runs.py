@@ -65,11 +65,11 @@ def test_all_runs_are_listed_with_task_minutes_return_and_state(out_of, store, m
 def test_a_run_that_is_kept_elsewhere_is_the_run_of_the_links_name(
     moved, out_of, refused, own_home, tmp_path
 ):
-    live = trained("live", ended="")
+    live = trained("live", ended="").folder
     folder = own_home / ".tmrl_like" / moved
     folder.symlink_to(folder.rename(tmp_path / "large"))
-    with use_run(live, "trainer"):
-        for place in ("", "live", live.folder, live.folder.resolve()):
+    with use_run(Settings(run_name="live").paths, "trainer"):
+        for place in ("", "live", live, live.resolve()):
             assert rows_of(out_of("runs", place))["live"][-1] == "running"
     assert "run_name: live" in out_of("config live")
     if moved == "runs/live":

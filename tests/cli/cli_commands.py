@@ -14,25 +14,24 @@ from kit.waiting import until
 HERE = Path(__file__).parent
 TINY = str(HERE / "tiny.yaml")
 PORT = free_port()
-_MEANT = {
-    "TINY": TINY,
-    "DRONE": str(HERE.parents[1] / "config" / "drone.yaml"),
-    "PORT": str(PORT),
-}
 DEADLINE_S = 60.0
 
 
 def words(*typed):
-    """Return the words of a command line given in pieces; TINY and DRONE stand for
-    experiments.
-    """
+    """Return the words of a command line given in pieces; TINY stands for the experiment."""
     pieces = (shlex.split(part) if isinstance(part, str) else [str(part)] for part in typed)
-    return [_MEANT.get(word, word) for piece in pieces for word in piece]
+    meant = (word.replace("TINY", TINY) for piece in pieces for word in piece)
+    return [word.replace("PORT", str(PORT)) for word in meant]
+
+
+def rows_in(out):
+    """Return the words of each line, without empty lines."""
+    return [line.split() for line in out.splitlines() if line.split()]
 
 
 def summary_of(out):
     """Return the words of the line that `tmrl-like test` printed about all episodes."""
-    (row,) = [line.split() for line in out.splitlines() if "±" in line and "mean" not in line]
+    (row,) = [row for row in rows_in(out) if "±" in row and "mean" not in row]
     return row
 
 

@@ -10,6 +10,11 @@ from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.server.server import Server
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def start(tmp_path):
     """Return a function that starts a command as a separate process; kill what is alive after the
@@ -40,6 +45,12 @@ def typed(command_line, capsys):
         return printed
 
     return run
+
+
+@pytest.fixture
+def out_of(typed):
+    """Return a function that runs a command in this process, and returns its standard output."""
+    return lambda *said, code=0: typed(*said, code=code).out
 
 
 @pytest.fixture

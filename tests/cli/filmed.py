@@ -22,7 +22,7 @@ class Left:
         pass
 
     def __call__(self, obs):
-        return np.array([-1.0], np.float32)
+        return np.float32([-1.0])
 
     def close(self):
         pass
@@ -38,21 +38,14 @@ class ByKeys(Filmed):
         return super().reset(**options)[0], {"position": np.zeros(2)}
 
 
-class Idle(Left):
-    """A driver that never takes over."""
-
-    def __call__(self, obs):
-        return None
-
-
 class Circle(Filmed):
-    """A circle with a radius of 10 m; 100 steps to the left make a lap."""
+    """A circle with a radius of 10 m; `lap_steps` to the left make a lap."""
 
     lap_drivers: ClassVar = {"script": Left}
 
-    def __init__(self, radius=10.0):
+    def __init__(self, radius=10.0, lap_steps=100):
         super().__init__(step_s=0.001)
-        self.radius, self.turned = radius, 0
+        self.radius, self.lap_steps = radius, lap_steps
 
     def reset(self, **options):
         self.turned = 0
@@ -61,17 +54,11 @@ class Circle(Filmed):
     def step(self, action):
         obs, rew, *_ = super().step(action)
         self.turned += action[0] < 0
-        return obs, rew, self.turned >= 100, self.steps >= 300, self._info()
+        return obs, rew, self.turned >= self.lap_steps, self.steps >= 300, self._info()
 
     def _info(self):
         turn = 2 * np.pi * self.turned / 100
         return {"position": self.radius * np.array((np.cos(turn), np.sin(turn)))}
-
-
-class Still(Circle):
-    """A circle whose driver never drives."""
-
-    lap_drivers: ClassVar = {"script": Idle}
 
 
 class Broken(Left):

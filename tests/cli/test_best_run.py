@@ -5,6 +5,7 @@ import logging
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,35 +18,34 @@ from tmrl_like.config.paths import RunPaths
 from tmrl_like.rollouts import Rollout
 from tmrl_like.types import ActionSource
 
+FILE = Path("rollout.npz")
+
 
 def drive(return_=0.0, progress=None):
-    steps = 4
-    info = {}
-    if progress is not None:
-        info["progress"] = np.linspace(0, progress, steps, dtype=np.float32)
+    """Return the rollout of four steps."""
+    info = {} if progress is None else {"progress": np.linspace(0, progress, 4, dtype=np.float32)}
     return Rollout(
-        actions=np.zeros((steps, 1), np.float32),
-        rewards=np.full(steps, return_ / steps),
+        actions=np.zeros((4, 1), np.float32),
+        rewards=np.full(4, return_ / 4),
         info=info,
-        policy_versions=np.full(steps, 7),
-        sources=np.zeros(steps, np.int64),
-        times_s=np.linspace(0.1, 2.0, steps),
+        policy_versions=np.full(4, 7),
+        sources=np.zeros(4, np.int64),
+        times_s=np.arange(4.0),
         time_step_s=0.05,
     )
 
 
 @pytest.fixture
-def keep(tmp_path):
-    return BestRun(tmp_path / "rollout.npz", "run_name: mine")
+def keep():
+    return BestRun(FILE, "run_name: mine")
 
 
-@pytest.fixture
-def kept(tmp_path):
-    """Return a function that returns the rollout that is kept."""
-    return lambda: Rollout.load(tmp_path / "rollout.npz")
+def kept():
+    """Return the rollout that is kept."""
+    return Rollout.load(FILE)
 
 
-def test_a_record_is_kept_and_neither_a_fault_nor_a_demonstration_is_one(keep, kept, caplog):
+def test_a_record_is_kept_and_neither_a_fault_nor_a_demonstration_is_one(keep, caplog):
     caplog.set_level(logging.INFO, "tmrl_like")
     fault, human = dataclasses.replace(drive(9), fault="it broke"), drive(9)
     human.sources[2] = ActionSource.EXPERT
@@ -58,7 +58,7 @@ def test_a_record_is_kept_and_neither_a_fault_nor_a_demonstration_is_one(keep, k
     assert (kept().return_, kept().experiment) == (5, "run_name: mine")
 
 
-def test_an_episode_whose_progress_is_not_a_number_is_no_record(keep, kept):
+def test_an_episode_whose_progress_is_not_a_number_is_no_record(keep):
     unknown = drive(progress=1.0)
     unknown.info["progress"][1] = np.nan
     for progress in (0.5, 0.3):
@@ -68,9 +68,9 @@ def test_an_episode_whose_progress_is_not_a_number_is_no_record(keep, kept):
     assert kept().progress == 0.5
 
 
-def test_of_workers_that_set_records_at_once_the_best_is_kept(kept, tmp_path):
+def test_of_workers_that_set_records_at_once_the_best_is_kept():
     def work(number):
-        keep = BestRun(tmp_path / "rollout.npz", "")
+        keep = BestRun(FILE, "")
         for n in range(20):
             keep(drive(100 * ((7 * n + number) % 20) + number))
 
@@ -79,9 +79,7 @@ def test_of_workers_that_set_records_at_once_the_best_is_kept(kept, tmp_path):
     assert kept().return_ == 1903
 
 
-def test_what_could_not_be_written_is_no_record_and_one_line(
-    keep, kept, monkeypatch, tmp_path, caplog
-):
+def test_what_could_not_be_written_is_no_record_and_one_line(keep, monkeypatch, caplog):
     def full(path, *content):
         raise OSError("no space left")
 
@@ -89,19 +87,18 @@ def test_what_could_not_be_written_is_no_record_and_one_line(
     with monkeypatch.context() as patch:
         patch.setattr("tmrl_like.rollouts.rollout.write_atomically", full)
         keep(drive(3))
-    file = tmp_path / "rollout.npz"
-    assert caplog.messages == [f"cannot keep the best run in {file}: no space left; acting goes on"]
+    assert caplog.messages == [f"cannot keep the best run in {FILE}: no space left; acting goes on"]
     assert kept().return_ == 1
     keep(drive(2))
     assert kept().return_ == 2
 
 
-def test_a_saved_run_that_cannot_be_read_is_put_aside(keep, kept, tmp_path, caplog):
-    (tmp_path / "rollout.npz").write_bytes(b"cut short")
+def test_a_saved_run_that_cannot_be_read_is_put_aside(keep, caplog):
+    FILE.write_bytes(b"cut short")
     keep(drive(1))
     keep(drive(2))
     assert kept().return_ == 2
-    assert (tmp_path / "rollout.npz.damaged").read_bytes() == b"cut short"
+    assert Path("rollout.npz.damaged").read_bytes() == b"cut short"
     (warning,) = caplog.messages
     assert "is no rollout that can be read" in warning
 

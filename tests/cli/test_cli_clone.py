@@ -1,10 +1,10 @@
 """From a recording to a policy with which a training starts."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_commands import TINY
 
 from tmrl_like import load_policy
 from tmrl_like.agents import cloning
@@ -20,28 +20,18 @@ class Half:
 """
 
 
-@pytest.fixture
-def task(tmp_path):
-    """An experiment with a slow environment, so that a driver takes over within the first steps."""
-    text = Path(TINY).read_text()
-    for old, new in (
-        ("tiny.TinyEnv", "{class_path: tiny.TinyEnv, init_args: {step_s: 0.02}}"),
-        ("tiny.TinyActor", "tmrl_like.agents.SquashedGaussianActor"),
-        ("tiny.TinyAgent", "tmrl_like.agents.SACAgent"),
-    ):
-        text = text.replace(old, new)
-    file = tmp_path / "task.yaml"
-    file.write_text(text)
-    return str(file)
+SAC = "TINY --actor tmrl_like.agents.SquashedGaussianActor --agent tmrl_like.agents.SACAgent"
+SLOW = f"{SAC} --env.step_s 0.02"  # so that a driver takes over within the first steps
 
 
 def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
-    task, tmp_path, typed, free_port
+    tmp_path, typed, out_of, free_port, monkeypatch
 ):
-    (tmp_path / "half.py").write_text(HALF)
-    data, policy = tmp_path / "data", tmp_path / "my half.safetensors"
-    typed("record", task, "--random --episodes 8 --out", data, "--takeover half.Half")
-    out = typed("clone", task, data, "--out", policy, "--steps 300 --held-out 0.25").out
+    Path("half.py").write_text(HALF)
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = tmp_path / "my half.safetensors"
+    typed("record", SLOW, "--random --episodes 8 --out data --takeover half.Half")
+    out = out_of("clone", SLOW, "data --out", policy, "--steps 300 --held-out 0.25")
     assert "of 6 episodes" in out
     assert "of 2 episodes were held out" in out
     named = to_type(policy)
@@ -51,9 +41,9 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
         assert in_the_end > at_first + 1.0
     assert read_policy(policy)[0].training_steps == 300
     assert load_policy(policy).act(np.zeros(2, np.float32)).item() == pytest.approx(0.5, abs=0.1)
-    typed("test", task, "--policy", policy, "--episodes 1")
-    where = ("--server.port", free_port, "--memory.dataset_path", data, "--offline")
-    typed("trainer", task, *where, "--trainer.init_policy", policy, "--trainer.steps 5")
+    typed("test", SLOW, "--policy", policy, "--episodes 1")
+    where = ("--server.port", free_port, "--memory.dataset_path data --offline")
+    typed("trainer", SLOW, *where, "--trainer.init_policy", policy, "--trainer.steps 5")
 
 
 PAST = """
@@ -102,9 +92,11 @@ def joined(obs):
     ],
 )
 def test_the_past_actions_are_those_that_the_actor_sees(
-    task, tmp_path, typed, monkeypatch, given, past_actions
+    tmp_path, typed, monkeypatch, given, past_actions
 ):
-    (tmp_path / "past.py").write_text(PAST)
+    Path("past.py").write_text(PAST)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "past", raising=False)
     seen = []
 
     def clone(actor, *shown):
@@ -112,17 +104,16 @@ def test_the_past_actions_are_those_that_the_actor_sees(
         return cloning.Likelihood(0.0, 0.0), cloning.Likelihood(0.0, 0.0)
 
     monkeypatch.setattr("tmrl_like.cli.clone.clone", clone)
-    typed("record", task, "--random --episodes 2 --out", tmp_path / "data", given)
-    typed("clone", task, tmp_path / "data", given, "--out", tmp_path / "a.safetensors")
+    typed("record", SAC, "--random --episodes 2 --out data", given)
+    typed("clone", SAC, "data --out a.safetensors", given)
     assert seen == [past_actions] * 2
 
 
-def test_a_data_set_of_another_environment_is_refused(task, tmp_path, typed, refused):
-    typed("record pendulum --random --episodes 2 --out", tmp_path / "data")
-    out = tmp_path / "a.safetensors"
-    error = refused("clone", task, tmp_path / "data", "--steps 2 --out", out, code=1)
+def test_a_data_set_of_another_environment_is_refused(typed, refused):
+    typed("record pendulum --random --episodes 2 --out data")
+    error = refused("clone", SAC, "data --steps 2 --out a.safetensors", code=1)
     assert (
         "does not fit this ReplayMemory: obs has arrays of the shapes [(3,)]; expected [(2,)]"
         in error
     )
-    assert not out.exists()
+    assert not Path("a.safetensors").exists()

@@ -1,6 +1,6 @@
 """The actions with which `check` drives, and its report about delays and action buffers."""
 
-import contextlib
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tmrl_like.cli.measured_delays import describe_response, drive_at_random, me
 from tmrl_like.envs.delays import Response
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 
-BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
+BOX = spaces.Box(np.float32([-2.0, 0.0]), np.float32([2.0, 1.0]))
 
 
 def test_past_actions_that_an_observation_holds_are_no_effect_of_an_action():
@@ -63,7 +63,7 @@ def test_what_is_said_of_a_delay(found, has_pictures, held, said):
 
 def test_random_actions_stay_near_the_default_one_and_in_their_space():
     random = np.random.default_rng(0)
-    default = np.array([0.5, 0.0], np.float32)
+    default = np.float32([0.5, 0.0])
     actions = [random_action(BOX, default, 0.25, random) for _ in range(500)]
     assert all(BOX.contains(action) for action in actions)
     away = np.array(actions) - default
@@ -83,7 +83,7 @@ def test_the_last_order_is_the_default_action_also_of_a_drive_that_is_to_stop():
         if env.total_steps == 60:
             supervised.stopping.set()
 
-    with contextlib.closing(SupervisedEnv(calling(stop, Recording))) as supervised:
+    with closing(SupervisedEnv(calling(stop, Recording))) as supervised:
         drive(45)
         assert supervised.env.sent[-2] != supervised.env.sent[-1] == 0.0
         with pytest.raises(StoppedError):

@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 import time
-from collections import namedtuple
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -22,15 +22,15 @@ QUICK = "TINY --env.step_s 0 --server.port"
 
 
 @pytest.fixture
-def look(typed, monkeypatch):
+def look(out_of, monkeypatch):
     """Return a function that runs `doctor` on a machine without problems, apart from the test's,
     and returns its output.
     """
     monkeypatch.setattr(doctor, "WAIT_S", 250.0)  # sufficient on a busy machine
     monkeypatch.setattr(doctor, "HANGS_AFTER_S", 250.0)
     monkeypatch.setattr(doctor, "LATE_SHARE", 1.0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1 << 40))
-    return lambda *words, code=1: typed("doctor", *words, code=code).out
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=1 << 40))
+    return lambda *words, code=1: out_of("doctor", *words, code=code)
 
 
 def link(wire_version=m.WIRE_VERSION, **strange):
@@ -81,12 +81,12 @@ def test_what_an_experiment_says_wrongly(option, problem, look, free_port):
     assert "1 problem," in out
 
 
-def test_a_key_that_the_server_does_not_know(look, tmp_path):
-    keys, mine = KeyFolder(tmp_path / "keys"), KeyFolder(tmp_path / "mine")
+def test_a_key_that_the_server_does_not_know(look):
+    keys, mine = KeyFolder(Path("keys")), KeyFolder(Path("mine"))
 
     def look_with_mine(code=1):
         with Server(0, host="127.0.0.1", keys_dir=keys.path) as server:
-            return look(QUICK, server.address[1], "--server.keys_dir", mine.path, code=code)
+            return look(QUICK, server.address[1], "--server.keys_dir mine", code=code)
 
     assert "this machine has no key: there" in look_with_mine()
     mine.join(keys.invite("robot", ("worker",)))
@@ -137,7 +137,7 @@ def test_an_environment_that_is_late(look, free_port, monkeypatch):
 def test_code_of_the_experiment_that_ends_its_process_is_a_problem(
     look, tmp_path, monkeypatch, code, said
 ):
-    (tmp_path / "quitter.py").write_text(f"{code}raise SystemExit('no arm')")
+    Path("quitter.py").write_text(f"{code}raise SystemExit('no arm')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "quitter", raising=False)
     out = look("TINY --actor quitter.actor")
@@ -165,15 +165,15 @@ def test_a_reader_who_has_left_ends_it_without_a_traceback(command_line, monkeyp
 
 
 def test_a_disk_that_is_full(look, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=0))
     out = look()
     assert "problem  disk: 0.0 GB are free" in out
     assert "warning  disk: 0 MB are free" in out
 
 
 def test_a_data_folder_that_is_a_file(look, monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("TMRL_LIKE_HOME", str(tmp_path / "file"))
+    Path("file").touch()
+    monkeypatch.setenv("TMRL_LIKE_HOME", "file")
     assert f"problem  disk: cannot write to {tmp_path / 'file'}" in look()
 
 
@@ -194,7 +194,7 @@ def test_a_small_board_without_torch_has_no_problem(look, monkeypatch):
 
 
 def test_a_torch_that_lacks_what_it_needs_is_a_problem(look, tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("import a_package_that_is_missing")
+    Path("torch.py").write_text("import a_package_that_is_missing")
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     problem = "problem  device: ModuleNotFoundError: No module named 'a_package_that_is_missing'"
@@ -202,10 +202,6 @@ def test_a_torch_that_lacks_what_it_needs_is_a_problem(look, tmp_path, monkeypat
 
 
 def test_a_package_that_is_missing(look, monkeypatch):
-    def version(name):
-        if name == "rtgym":
-            raise importlib.metadata.PackageNotFoundError(name)
-        return "1"
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
+    missing = Mock(side_effect=importlib.metadata.PackageNotFoundError)
+    monkeypatch.setattr(importlib.metadata, "version", missing)
     assert "warning  versions: rtgym is not installed" in look(code=0)

@@ -1,7 +1,9 @@
 """`tmrl-like trainer --offline` makes a policy from a recording, without server and worker."""
 
+from pathlib import Path
+
 import pytest
-from cli_commands import TINY, summary_of
+from cli_commands import summary_of
 
 from tmrl_like.cli.arguments import to_type
 
@@ -9,6 +11,7 @@ HAS_DONE_ITS_EPOCH = (
     "this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another "
     "run_name, or start over with resume none (--trainer.resume none; of `run`: --fresh)"
 )
+RECORDED = "TINY --memory.dataset_path=data --run_name=recorded"
 LIGHTS = """
 import gymnasium
 import numpy as np
@@ -46,67 +49,49 @@ def no_connection(monkeypatch):
 
 
 @pytest.fixture
-def mean_return(typed):
+def mean_return(out_of):
     """Return a function that runs `tmrl-like test` and returns the mean return."""
-    return lambda *arguments: float(summary_of(typed("test", *arguments).out)[1])
+    return lambda *arguments: float(summary_of(out_of("test", *arguments))[1])
 
 
-@pytest.fixture
-def recorded(typed, tmp_path):
-    """Return a function that records a random policy and returns the option that uses the
-    recording.
-    """
-
-    def record(experiment, episodes):
-        typed("record", experiment, "--random --episodes", episodes, "--out", tmp_path / "data")
-        return f"--memory.dataset_path={tmp_path / 'data'}"
-
-    return record
-
-
-def test_a_recording_is_trained_on_and_the_policy_tested(
-    recorded, own_home, typed, refused, mean_return, monkeypatch
-):
-    given = (TINY, recorded(TINY, 5), "--run_name=recorded")
-    typed("trainer", *given, "--offline")
-    folder = own_home / ".tmrl_like" / "runs" / "recorded"
+def test_a_recording_is_trained_on_and_the_policy_tested(own_home, typed, mean_return, monkeypatch):
+    typed("record TINY --random --episodes 5 --out data")
+    typed("trainer --offline", RECORDED)
+    folder = own_home / ".tmrl_like/runs/recorded"
     assert {"checkpoints", "experiment.yaml", "metrics.jsonl", "policies"} <= {
         p.name for p in folder.iterdir()
     }
-    assert not (own_home / ".tmrl_like" / "keys").exists()
+    assert not (own_home / ".tmrl_like/keys").exists()
     with monkeypatch.context() as patch:  # done: reported before anything starts
         patch.setattr("tmrl_like.cli.run.Family.start", refuse)
         patch.setattr("tmrl_like.cli.train.Trainer", refuse)
-        for words in (
-            ["trainer", *given, "--offline"],
-            ["run", *given],
-            ["run", *given, "--in-process"],
-        ):
-            assert typed(*words, code=2) == ("", f"tmrl-like: error: {HAS_DONE_ITS_EPOCH}\n")
-    typed("trainer", *given, "--offline --trainer.epochs 2")
-    untrained = mean_return(TINY, "--untrained", "--episodes", "2")
-    assert mean_return(*given, "--episodes", "2") > untrained + 5
+        for command in ("trainer --offline", "run", "run --in-process"):
+            printed = typed(command, RECORDED, code=2)
+            assert printed == ("", f"tmrl-like: error: {HAS_DONE_ITS_EPOCH}\n")
+    typed("trainer --offline --trainer.epochs 2", RECORDED)
+    untrained = mean_return("TINY --untrained --episodes 2")
+    assert mean_return(RECORDED, "--episodes 2") > untrained + 5
 
 
 @pytest.mark.learn
-def test_the_pendulum_is_learnt_from_what_a_random_policy_did(recorded, typed, mean_return):
-    steps = ("--trainer.epochs=1", "--trainer.rounds=6", "--trainer.steps=500")
-    typed("trainer pendulum --offline", recorded("pendulum", 50), *steps)
-    assert mean_return("pendulum", "--episodes", "10") > -400
+def test_the_pendulum_is_learnt_from_what_a_random_policy_did(typed, mean_return):
+    typed("record pendulum --random --episodes 50 --out data")
+    short = "--trainer.epochs=1 --trainer.rounds=6 --trainer.steps=500"
+    typed("trainer pendulum --offline --memory.dataset_path=data", short)
+    assert mean_return("pendulum --episodes 10") > -400
 
 
 def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
-    tmp_path, recorded, typed, refused, monkeypatch
+    tmp_path, typed, out_of, refused, monkeypatch
 ):
     monkeypatch.setattr("tmrl_like.cli.train.ENCODER_STEPS", 20)
-    (tmp_path / "lights.py").write_text(LIGHTS)
-    (tmp_path / "lights.yaml").write_text(SEEN)
-    monkeypatch.syspath_prepend(tmp_path)
-    seen, file = tmp_path / "lights.yaml", tmp_path / "my lights.safetensors"
-    given = recorded(seen, 3)
-    said = typed("trainer", seen, "--encoder", file, given).out
+    Path("lights.py").write_text(LIGHTS)
+    Path("lights.yaml").write_text(SEEN)
+    typed("record lights.yaml --random --episodes 3 --out data")
+    trainer = "trainer lights.yaml --memory.dataset_path=data"
+    file = tmp_path / "my lights.safetensors"
+    said = out_of(trainer, "--encoder", file)
     assert f"{file}: from 24 samples; it keeps " in said
     assert said.endswith(f"start a run with it: --agent.picture_encoder {to_type(file)}\n")
-    typed("trainer", seen, "--offline", given, "--agent.picture_encoder", file)
-    wrong = ("--encoder", tmp_path / "lights", given)
-    assert "a name that ends in .safetensors" in refused("trainer", seen, *wrong)
+    typed(trainer, "--offline --agent.picture_encoder", file)
+    assert "a name that ends in .safetensors" in refused(trainer, "--encoder lights")

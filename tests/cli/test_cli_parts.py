@@ -21,8 +21,7 @@ from tmrl_like.config.settings import Settings
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 @pytest.mark.parametrize("nohup", [False, True])
-@pytest.mark.usefixtures("signals_stay")
-def test_a_part_stops_when_its_terminal_is_closed_unless_nohup_started_it(nohup):
+def test_a_part_stops_when_its_terminal_is_closed_unless_nohup_started_it(signals_stay, nohup):
     signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
     stopper = Stopper(False, within_s=3600.0, on_stop=lambda: None)
     signal.raise_signal(signal.SIGHUP)
@@ -30,8 +29,7 @@ def test_a_part_stops_when_its_terminal_is_closed_unless_nohup_started_it(nohup)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
-@pytest.mark.usefixtures("signals_stay")
-def test_a_terminal_that_is_closed_later_hurries_no_part_that_is_ending(monkeypatch):
+def test_a_terminal_that_is_closed_later_hurries_no_part_that_is_ending(signals_stay, monkeypatch):
     monkeypatch.setattr("tmrl_like.cli.stopping.DOUBLE_S", -1.0)
     monkeypatch.setattr("tmrl_like.cli.stopping.end_now", pytest.fail)
     Stopper(False, within_s=3600.0, on_stop=lambda: None)
@@ -53,8 +51,8 @@ def test_the_server_is_given_what_the_experiment_says_of_it(monkeypatch):
 
 def test_a_worker_is_told_whether_its_actor_is_an_expert(typed, monkeypatch):
     monkeypatch.setattr("tmrl_like.worker.worker.RolloutWorker.run", run := Mock())
-    for how in ([], ["--expert"]):
-        typed("worker TINY --server.port=1", *how)
+    for how in ("", "--expert"):
+        typed("worker TINY --server.port=1", how)
         assert run.call_args.kwargs["expert"] == bool(how)
 
 
@@ -71,7 +69,7 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
     for part, number in ((server, signal.SIGTERM), (worker, signal.SIGINT)):
         part.process.send_signal(number)
         assert part.ends() == 130, part.output
-    folder = own_home / ".tmrl_like" / "runs" / "tiny"
+    folder = own_home / ".tmrl_like/runs/tiny"
     assert (
         f"everything of this run is in {folder}; try: tmrl-like test {TINY} {port}"
         in trainer.output
@@ -86,30 +84,30 @@ def test_a_check_takes_nan_for_no_change():
         env.step(OBS[:1])
 
 
-def test_a_test_says_how_the_environment_failed_and_goes_on(typed, fail_in_step):
+def test_a_test_says_how_the_environment_failed_and_goes_on(out_of, fail_in_step):
     fail_in_step(2)
-    out = typed("test TINY --untrained --episodes 2").out
+    out = out_of("test TINY --untrained --episodes 2")
     assert "fault: the environment raised in step(): OSError: the arm is gone (" in out
     assert "conftest.py:" in out
     assert out.count("episode 1: return") == out.count("episode 2: return") + 1 == 2
     assert summary_of(out)[0] == "2", "what a fault cut short does not count"
 
 
-def test_a_check_passes_where_the_pipeline_keeps_everything(typed):
-    out = typed("check TINY --episodes 2").out
+def test_a_check_passes_where_the_pipeline_keeps_everything(out_of):
+    out = out_of("check TINY --episodes 2")
     assert "delays: driving 400 steps with random actions, up to 30% of half their range" in out
     assert "delay: no effect of the actions was seen" in out
     assert "20 compared, all equal" in out
     assert "check passed" in out
 
 
-def test_a_check_notes_what_is_odd_and_takes_each_sample_once(typed, monkeypatch):
+def test_a_check_notes_what_is_odd_and_takes_each_sample_once(out_of, monkeypatch):
     impatient = "--delay-steps 0 --worker.outbox.patience_s 0"
-    out = typed(f"check TINY {impatient} --env.returns outside").out
+    out = out_of(f"check TINY {impatient} --env.returns outside")
     assert out.count("note: step 2: the observation is outside the bounds") == 1
     assert "wire: 33 samples" in out
     monkeypatch.setattr("tmrl_like.cli.check.LONGEST_EPISODE", 5)
-    out = typed("check TINY --delay-steps 0").out
+    out = out_of("check TINY --delay-steps 0")
     assert "episode 1 of 3: 5 steps, cut there: does it ever end?" in out
 
 
@@ -127,8 +125,7 @@ def test_what_the_encoding_of_the_output_lacks_ends_no_command(command_line, mon
     assert b"reset_prompt: ??" in printed.getvalue()
 
 
-@pytest.mark.usefixtures("command_line")
-def test_warnings_are_log_lines(capsys):
+def test_warnings_are_log_lines(command_line, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         set_up_logging("worker", "info")

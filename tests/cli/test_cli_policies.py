@@ -3,38 +3,37 @@
 import shutil
 
 import pytest
-from cli_commands import TINY
+from cli_commands import rows_in
 
 from tmrl_like import load_policy
 from tmrl_like.cli.arguments import to_type
 from tmrl_like.policies.policy_store import PolicyStore
 
 
-def test_policies_are_listed_tagged_and_exported(typed, store, tmp_path):
+def test_policies_are_listed_tagged_and_exported(out_of, store, tmp_path):
     store.add_return(2, 5.0)
-    tagged = typed("policies tag tiny@1 first").out
+    tagged = out_of("policies tag tiny@1 first")
     assert f"{store.path('first')} is kept until you remove it" in tagged
-    rows = [line.split() for line in typed("policies list TINY").out.splitlines()]
-    shown = [row for row in rows if row and row[0] in ("1", "2", "3")]
+    shown = [row for row in rows_in(out_of("policies list TINY")) if row[0].isdecimal()]
     assert [row[:2] for row in shown[:2]] == [["1", "first"], ["2", "best"]]
     assert [row[-4:-1] for row in shown] == [["10", "-", "0"], ["20", "5", "1"], ["30", "-", "0"]]
     file = tmp_path / "my policy.safetensors"
-    exported = typed("policies export", f"{TINY}@best", file).out
+    exported = out_of("policies export TINY@best", file)
     assert f"`tmrl-like test EXPERIMENT --policy {to_type(file)}`" in exported
     assert load_policy(file, allow=("tiny",)).version == 2
 
 
-def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
+def test_without_a_run_the_policies_of_all_runs_are_listed(out_of, store):
     run = store.folder.parent
     shutil.copytree(run, run.with_name("other"))
     run.with_name("without").mkdir()
-    lines = [line.split() for line in typed("policies list").out.splitlines() if line.split()]
-    shown = [first for first, *_ in lines if first.isdecimal() or first in ("other", "tiny")]
+    begins = [row[0] for row in rows_in(out_of("policies list"))]
+    shown = [first for first in begins if first in ("1", "2", "3", "other", "tiny")]
     assert shown == ["other", "1", "2", "3", "tiny", "1", "2", "3"]
     for folder in (run, run.with_name("other")):
         shutil.rmtree(folder / "policies")
     for words in ("policies list", "policies list tiny"):
-        assert "no policies yet" in typed(words).out
+        assert "no policies yet" in out_of(words)
 
 
 @pytest.mark.parametrize(
@@ -53,12 +52,11 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
         ("export tiny@3 p.safetensors --allow tiny", "--allow is ['tiny']; expected --onnx"),
     ],
 )
-@pytest.mark.usefixtures("store")
-def test_a_mistake_is_one_line(words, message, refused):
+def test_a_mistake_is_one_line(store, words, message, refused):
     assert message in refused("policies", words)
 
 
-def test_policies_are_listed_while_a_trainer_removes_old_ones(typed, store, monkeypatch):
+def test_policies_are_listed_while_a_trainer_removes_old_ones(out_of, store, monkeypatch):
     cards = PolicyStore.cards
 
     def removed_meanwhile(self):
@@ -68,18 +66,16 @@ def test_policies_are_listed_while_a_trainer_removes_old_ones(typed, store, monk
         self.path("2").unlink()
 
     monkeypatch.setattr(PolicyStore, "cards", removed_meanwhile)
-    rows = [line.split() for line in typed("policies list tiny").out.splitlines()]
-    assert [row[0] for row in rows if row and row[0].isdecimal()] == ["2", "3"]
+    begins = [row[0] for row in rows_in(out_of("policies list tiny"))]
+    assert list(filter(str.isdecimal, begins)) == ["2", "3"]
 
 
-def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(
-    typed, refused, store, tmp_path
-):
+def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(out_of, refused, store):
     store.tag("3", "good")
-    file = shutil.copy(store.path(3), tmp_path / "copied")
+    file = shutil.copy(store.path(3), "copied")
     for policy in ("3", "good", "newest", f"{store.folder}@good", file):
-        assert "100%" in typed("test TINY --episodes 1 --policy", policy).out
-    assert "100%" not in typed("test TINY --episodes 1 --policy tiny@1").out
+        assert "100%" in out_of("test TINY --episodes 1 --policy", policy)
+    assert "100%" not in out_of("test TINY --episodes 1 --policy tiny@1")
     error = refused("test TINY --policy gone")
     assert "--policy gone: there is no policy gone in" in error
     assert "`tmrl-like policies export` writes a file" in error

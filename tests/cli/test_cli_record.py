@@ -28,23 +28,19 @@ def test_what_a_random_policy_did_is_recorded(tmp_path, typed):
     assert len(set(actions)) > 10
 
 
-def test_what_a_stored_policy_did_is_recorded(tmp_path, typed):
-    actor_that_presses(1.0).save(tmp_path / "policy")
-    given = ("--policy", tmp_path / "policy", "--out", tmp_path / "data")
-    typed("record TINY --episodes 2", *given)
-    memory = ReplayMemory(dataset_path=tmp_path / "data")
+def test_what_a_stored_policy_did_is_recorded(typed):
+    actor_that_presses(1.0).save("policy")
+    typed("record TINY --episodes 2 --policy policy --out data")
+    memory = ReplayMemory(dataset_path="data")
     ends = [memory.get_transition(k).terminated for k in range(len(memory))]
     assert ends == [False, False, True] * 2
 
 
-def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(tmp_path, typed):
-    typed("record TINY --expert --episodes 2 --out", tmp_path / "data")
-    assert len(ReplayMemory(dataset_path=tmp_path / "data")) == 20
-    samples = [sample for buffer in read_data_set(tmp_path / "data") for sample in buffer.memory]
+def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(typed):
+    typed("record TINY --expert --episodes 2 --out data")
+    assert len(ReplayMemory(dataset_path="data")) == 20
+    samples = [sample for buffer in read_data_set(Path("data")) for sample in buffer.memory]
     assert {sample.info.timing.source for sample in samples} == {ActionSource.EXPERT}
-
-
-LAP = "--lap script --env"
 
 
 @pytest.mark.parametrize(
@@ -56,16 +52,19 @@ LAP = "--lap script --env"
         ("data.labels.csv", "--random --out data", "data.labels.csv holds labels"),
         (
             "way.npz",
-            f"{LAP} filmed.Circle --out way.npz",
+            "--lap script --env filmed.Circle --out way.npz",
             "way.npz: expected the name of a new file",
         ),
-        ("other", f"{LAP} filmed.Nowhere --out x.npz", "Nowhere does not report where it is"),
+        (
+            "other",
+            "--lap script --env filmed.Nowhere --out x.npz",
+            "Nowhere does not report where",
+        ),
     ],
 )
 def test_what_cannot_be_recorded_or_written_is_refused_before_the_first_step(
     in_the_way, given, said, tmp_path, refused, monkeypatch
 ):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tiny.TinyEnv.step", lambda *_: pytest.fail("it moves"))
     file = tmp_path / in_the_way
     file.parent.mkdir(exist_ok=True)
@@ -75,12 +74,12 @@ def test_what_cannot_be_recorded_or_written_is_refused_before_the_first_step(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
 
 
-def test_a_disk_that_gets_full_keeps_the_episodes_before(tmp_path, refused, monkeypatch):
-    data_set, writes = tmp_path / "data", itertools.count()
+def test_a_disk_that_gets_full_keeps_the_episodes_before(refused, monkeypatch):
+    writes = itertools.count()
     full_after_two = failing(errno.ENOSPC, disk.write, lambda *_: next(writes) >= 2)
     monkeypatch.setattr(disk, "write", full_after_two)
-    said = refused("record TINY --random --episodes 6 --out", data_set)
-    kept = sum(map(len, read_data_set(data_set)))
+    said = refused("record TINY --random --episodes 6 --out data")
+    kept = sum(map(len, read_data_set(Path("data"))))
     assert said.count("No space left on device") == 1
     assert said.endswith(f"it holds the {kept:,} samples before")
     assert kept > 0
@@ -93,30 +92,30 @@ def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(
     monkeypatch.setattr(
         "tmrl_like.cli.record.RandomActor.act", lambda *_, **__: np.zeros(1, np.float32)
     )
-    printed = typed("record TINY --random --episodes 5 --out", tmp_path / "data", code=1)
+    printed = typed("record TINY --random --episodes 5 --out data", code=1)
     error = printed.err.splitlines()[-1]
-    assert sum(map(len, read_data_set(tmp_path / "data"))) == 2 * 11
+    assert sum(map(len, read_data_set(Path("data")))) == 2 * 11
     assert "the arm is gone" in error
     assert f"kept in {tmp_path / 'data'}: 2 of 5 episodes" in error
 
 
-def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
+def test_the_way_of_a_lap_is_recorded(typed, out_of):
     lap = "record TINY --env filmed.Circle --lap script --out"
-    said = typed(lap, tmp_path / "way.npz").out
-    small = load_trajectory(tmp_path / "way.npz")
+    said = out_of(lap, "way.npz")
+    small = load_trajectory("way.npz")
     assert f"{len(small)} points from" in said
     assert len(small) == pytest.approx(63, abs=2)
     assert np.linalg.norm(small, axis=1) == pytest.approx(10.0, abs=0.05)
-    typed(lap, tmp_path / "large.npz", "--spacing 2.5 --env.radius 25")
-    large = load_trajectory(tmp_path / "large.npz")
+    typed(lap, "large.npz --spacing 2.5 --env.radius 25")
+    large = load_trajectory("large.npz")
     assert np.linalg.norm(large, axis=1) == pytest.approx(25.0, abs=0.1)
     assert len(large) == pytest.approx(63, abs=2)
 
 
-def test_positions_of_a_lap_that_are_missing_or_not_finite_are_left_out(tmp_path, typed):
-    lap = "record TINY --env filmed.Blinking --lap script --out"
-    assert "points from 99 of 101 positions" in typed(lap, tmp_path / "way.npz").out
-    assert np.linalg.norm(load_trajectory(tmp_path / "way.npz"), axis=1) == pytest.approx(10, 0.01)
+def test_positions_of_a_lap_that_are_missing_or_not_finite_are_left_out(out_of):
+    said = out_of("record TINY --env filmed.Blinking --lap script --out way.npz")
+    assert "points from 99 of 101 positions" in said
+    assert np.linalg.norm(load_trajectory("way.npz"), axis=1) == pytest.approx(10, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -124,34 +123,30 @@ def test_positions_of_a_lap_that_are_missing_or_not_finite_are_left_out(tmp_path
     [
         ("--env filmed.Circle --spacing -1", "--spacing is -1.0; expected more than 0"),
         ("--env filmed.Circle --out .", ": expected the name of a new file"),
-        ("--env filmed.Still", "the lap did not end within 300 steps"),
+        ("--env filmed.Circle --env.lap_steps 999", "the lap did not end within 300 steps"),
         ("--env filmed.Driverless", "the driver failed: ValueError: no wheel ("),
     ],
 )
-def test_a_mistake_in_recording_a_lap_leaves_no_file(
-    given, message, tmp_path, refused, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_in_recording_a_lap_leaves_no_file(given, message, tmp_path, refused):
     assert message in refused("record TINY --lap script --out way.npz", given)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lap_that_is_shorter_than_half_a_piece_is_kept_in_a_thousand_pieces(tmp_path, refused):
-    file = tmp_path / "way.npz"
-    said = refused("record TINY --env filmed.Circle --lap script --spacing 1000 --out", file)
+    said = refused("record TINY --env filmed.Circle --lap script --spacing 1000 --out way.npz")
     assert "choose another spacing" in said
-    assert said.endswith(f"kept in {file}: 1001 points")
-    points = load_trajectory(file)
+    assert said.endswith(f"kept in {tmp_path / 'way.npz'}: 1001 points")
+    points = load_trajectory("way.npz")
     assert len(points) == 1001
     assert np.linalg.norm(points, axis=1) == pytest.approx(10.0, abs=0.05)
 
 
 def test_a_lap_whose_file_cannot_be_written_is_kept_elsewhere(tmp_path, refused, monkeypatch):
-    (tmp_path / "full").mkdir()
+    Path("full").mkdir()
     is_there = lambda file, data: "full" in Path(file.name).parts  # noqa: E731
     monkeypatch.setattr(disk, "write", failing(errno.ENOSPC, disk.write, is_there))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    said = refused("record TINY --env filmed.Circle --lap script --out", tmp_path / "full/way.npz")
+    said = refused("record TINY --env filmed.Circle --lap script --out full/way.npz")
     (kept,) = tmp_path.glob("*/*.npz")
     assert f"cannot be written to {tmp_path / 'full/way.npz'}: " in said
     assert said.endswith(f"kept in {kept}: {len(load_trajectory(kept))} points")

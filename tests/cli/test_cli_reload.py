@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from pathlib import Path
 
 import pytest
 from kit.waiting import until
@@ -62,9 +63,9 @@ class Edited:
 
 
 @pytest.fixture
-def edited(tmp_path, caplog):
+def edited(caplog):
     caplog.set_level("INFO", "tmrl_like")
-    return lambda overrides=(): Edited(tmp_path / "x.yaml", overrides)
+    return lambda overrides=(): Edited(Path("x.yaml"), overrides)
 
 
 def test_what_may_change_changes_with_the_next_round_and_a_line_says_so(edited, caplog):
@@ -148,14 +149,14 @@ def test_what_the_command_line_says_stays_over_the_file(edited):
     assert file.in_force() == (0.1, 4, 3)
 
 
-def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch):
+def test_the_file_of_a_training_is_edited(own_home, typed, monkeypatch):
     """The training is endless until the edited file limits it."""
     monkeypatch.setattr("tmrl_like.cli.reload.LOOK_S", 0.01)
-    file, data = tmp_path / "x.yaml", tmp_path / "data"
+    file = Path("x.yaml")
     endless = "steps: 5, checkpoint_interval_s: 99, epochs: "
     file.write_text(text(trainer=f"{endless} .inf"))
-    typed("record", file, "--random --episodes 2 --out", data)
-    folder = own_home / ".tmrl_like" / "runs" / "default_run"
+    typed("record x.yaml --random --episodes 2 --out data")
+    folder = own_home / ".tmrl_like/runs/default_run"
 
     def edit():
         until((folder / "experiment.yaml").exists)
@@ -163,6 +164,6 @@ def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch
 
     editor = threading.Thread(target=edit, daemon=True)
     editor.start()
-    typed("trainer", file, "--offline --memory.dataset_path", data)
+    typed("trainer x.yaml --offline --memory.dataset_path data")
     editor.join()
     assert '"agent.gain":0.25,"trainer.epochs":1' in (folder / "metrics.jsonl").read_text()

@@ -27,20 +27,14 @@ ENDLESS = "--trainer.epochs .inf"
 @pytest.fixture
 def folder(own_home):
     """The folder of the run `tiny`."""
-    return own_home / ".tmrl_like" / "runs" / "tiny"
-
-
-@pytest.fixture
-def checkpoint_in_the_way(folder):
-    """Make it impossible to write a run's last checkpoint."""
-    (folder / "checkpoints" / "training" / "checkpoint-1").mkdir(parents=True)
+    return own_home / ".tmrl_like/runs/tiny"
 
 
 def all_gone(family):
     return not psutil.wait_procs(family, 60.0)[1]
 
 
-def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
+def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, out_of):
     folder.mkdir(parents=True)
     (folder / "notes.txt").touch()  # from an earlier run
     # what its environment and agent print is not what the parts of a run say to it
@@ -61,14 +55,13 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     assert set(tests) == {"untrained", "trained"}
     assert f"picture: {folder / 'proof.png'}" in run.output
     assert (folder / "proof.png").read_bytes().startswith(b"\x89PNG")
-    assert (folder / "best" / "rollout.npz").is_file()
     # `tmrl-like run tiny` serves other machines again
     assert settings_of(find_place("tiny").open()).server.listens_on == "0.0.0.0"
     kept = (folder / "run.log").read_text()
     assert all(words in kept for words in (*shown, " server ", " worker-2 ", "proof: 5 of 5 "))
     assert "Traceback" not in run.output
     hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
-    assert str(folder) in "".join(typed(*hint, "--episodes 1").out.split())
+    assert str(folder) in "".join(out_of(*hint, "--episodes 1").split())
     assert len(list(folder.parent.glob("tiny*/notes.txt"))) == 1
 
 
@@ -153,7 +146,6 @@ def test_a_person_hears_the_bell_and_reads_what_to_do(start):
     assert "waits for a person: put it back" in run.wait_for("\a")
 
 
-@pytest.mark.usefixtures("checkpoint_in_the_way")
 @pytest.mark.parametrize(
     ("changes", "code", "cause"),
     [
@@ -171,7 +163,11 @@ def test_a_person_hears_the_bell_and_reads_what_to_do(start):
         ),
     ],
 )
-def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(changes, code, cause, start):
+def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(
+    changes, code, cause, start, folder
+):
+    # in the way of the last checkpoint
+    (folder / "checkpoints/training/checkpoint-1").mkdir(parents=True)
     run = start("run TINY", ENDLESS, *changes)
     assert run.ends() == code
     assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")
@@ -202,7 +198,6 @@ def test_a_run_keeps_its_folder_for_itself_until_it_is_killed_and_its_parts_have
         assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
 
 
-@pytest.mark.usefixtures("port_is_taken")
 @pytest.mark.parametrize(
     ("mistake", "said", "code"),
     [
@@ -212,7 +207,7 @@ def test_a_run_keeps_its_folder_for_itself_until_it_is_killed_and_its_parts_have
     ],
 )
 def test_a_run_that_cannot_begin_leaves_the_earlier_run_where_it_is(
-    mistake, said, code, folder, refused
+    port_is_taken, mistake, said, code, folder, refused
 ):
     folder.mkdir(parents=True)
     (folder / "notes.txt").touch()

@@ -17,7 +17,6 @@ from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.agents.success_training import SuccessNetwork
 from tmrl_like.cli import label
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.policy_file import describe, write_policy
 from tmrl_like.policies.success_model import SuccessModel, SuccessSpec, write_success_model
 from tmrl_like.policies.weights import copied
 
@@ -25,11 +24,10 @@ SHORT = "--steps 60 --last 3"
 
 
 @pytest.fixture
-def data(typed, tmp_path, monkeypatch):
+def data(typed):
     """The name of a recording in the working folder, of eight episodes, every other one a
     success.
     """
-    monkeypatch.chdir(tmp_path)
     typed("record TINY --env pictured.Lamp --random --episodes 8 --out data")
     return "data"
 
@@ -41,14 +39,14 @@ def labels_of(data):
 ENDS = [f"{episode},{'true' if episode % 2 else 'false'}" for episode in range(8)]
 
 
-def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed):
-    said = typed("label", data, "--terminated").out
+def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed, out_of):
+    said = out_of("label", data, "--terminated")
     assert "success: 4, failure: 4, no label: 0" in said
     assert said.endswith(
         "learn from it: tmrl-like success-model data --out success_1.safetensors\n"
     )
     assert labels_of(data) == ENDS
-    out = typed("success-model", data, "--out lamp.safetensors", SHORT).out
+    out = out_of("success-model", data, "--out lamp.safetensors", SHORT)
     assert "of 2 episodes that were held out, 3 frames in a row" in out
     assert "      0.5  100.0%                0                0" in out
     plain = Path(TINY).read_text()
@@ -64,7 +62,7 @@ def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed
     Path("task.yaml").write_text(plain.replace("env: tiny.TinyEnv\n", wrapped))
     typed("record task.yaml --random --episodes 4 --out judged")
     Path("success_1.safetensors").touch()
-    assert typed("label judged --terminated").out.endswith(" --out success_2.safetensors\n")
+    assert out_of("label judged --terminated").endswith(" --out success_2.safetensors\n")
     assert labels_of("judged") == ENDS[:4]
     checked = typed("check task.yaml --delay-steps 0")
     assert "check passed" in checked.out
@@ -83,15 +81,15 @@ def window(keys):
     )
 
 
-def test_a_person_labels_what_has_no_label_in_a_window(data, typed, monkeypatch):
+def test_a_person_labels_what_has_no_label_in_a_window(data, out_of, monkeypatch):
     monkeypatch.setattr(label, "has_display", lambda: True)
     first, second = window("sx fq"), window("fffffff")
     monkeypatch.setattr(label, "load_opencv", lambda: first)
-    assert "success: 1, failure: 1, no label: 6" in typed("label", data, "--last 2").out
+    assert "success: 1, failure: 1, no label: 6" in out_of("label", data, "--last 2")
     assert labels_of(data) == ["0,true", "2,false"]
     assert first.imshow.call_args_list[0].args[1].shape == (384, 768, 3)
     monkeypatch.setattr(label, "load_opencv", lambda: second)
-    assert "success: 1, failure: 7, no label: 0" in typed("label", data).out
+    assert "success: 1, failure: 7, no label: 0" in out_of("label", data)
     assert second.imshow.call_count == 6
 
 
@@ -119,12 +117,11 @@ def test_what_cannot_be_is_one_line(data, refused, monkeypatch):
     assert "--held-out is 1" in refused("success-model", data, given)
 
 
-def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line(tmp_path):
-    file, space = tmp_path / "a.safetensors", Lamp.observation_space
+def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line():
+    file, space = Path("a.safetensors"), Lamp.observation_space
     network = SuccessNetwork(space[1].shape)
     weights = copied(network.state_dict()).content
-    actor = SquashedGaussianActor(space, Lamp.action_space)
-    write_policy(file, actor.weights(), describe(actor))
+    SquashedGaussianActor(space, Lamp.action_space).save(file)
     told = "is no model of success, or an earlier version's: learn it again"
     with one_line(rf"a\.safetensors {told}", PolicyError):
         SuccessModel(str(file), space)

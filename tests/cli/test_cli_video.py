@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,12 +27,11 @@ def dead_display(monkeypatch):
     monkeypatch.setenv("DISPLAY", ":977")
 
 
-def test_the_first_test_episode_is_filmed(tmp_path, typed):
+def test_the_first_test_episode_is_filmed(typed):
     import cv2
 
-    file = tmp_path / "drive.mp4"
-    typed("test TINY", FILMED, "--episodes 2 --video", file)
-    video = cv2.VideoCapture(str(file))
+    typed("test TINY", FILMED, "--episodes 2 --video drive.mp4")
+    video = cv2.VideoCapture("drive.mp4")
     pictures = []
     while (read := video.read())[0]:
         pictures.append(read[1])
@@ -40,15 +40,14 @@ def test_the_first_test_episode_is_filmed(tmp_path, typed):
     assert [p.mean() for p in pictures] == pytest.approx(20.0 * np.arange(1, 11), abs=6)
 
 
-@pytest.mark.usefixtures("dead_display")
-def test_an_environment_without_a_picture_is_one_line_and_no_file(tmp_path, refused):
-    for how in (["--video", tmp_path / "drive.mp4"], ["--window"]):
-        error = refused("test TINY --untrained", *how)
+def test_an_environment_without_a_picture_is_one_line_and_no_file(dead_display, refused):
+    for how in ("--video drive.mp4", "--window"):
+        error = refused("test TINY --untrained", how)
         assert (
             "there is nothing to draw: the environment's render() raised NotImplementedError"
             in error
         )
-    assert not (tmp_path / "drive.mp4").exists()
+    assert not Path("drive.mp4").exists()
 
 
 @elsewhere
@@ -61,9 +60,8 @@ def test_without_a_display_there_is_one_line_that_names_what_makes_a_film(refuse
 
 
 @elsewhere
-@pytest.mark.usefixtures("dead_display")
-def test_a_display_that_does_not_answer_ends_nothing(typed):
-    out = typed("test TINY", FILMED, "--window --episodes 20").out
+def test_a_display_that_does_not_answer_ends_nothing(dead_display, out_of):
+    out = out_of("test TINY", FILMED, "--window --episodes 20")
     assert out.count("no window can be shown: the display does not answer") == 1
     assert "episode 20:" in out
 
@@ -81,13 +79,11 @@ def closed_window(dead_display, tmp_path, monkeypatch):
     monkeypatch.setattr(window, "start_script", start)
 
 
-@pytest.mark.usefixtures("closed_window")
-def test_a_window_that_the_user_closes_ends_the_episodes(typed):
+def test_a_window_that_the_user_closes_ends_the_episodes(closed_window, typed):
     typed("test TINY", FILMED, "--window")
 
 
-@pytest.mark.usefixtures("closed_window")
-def test_a_window_that_the_user_closes_ends_a_lap_without_a_file(typed, tmp_path):
-    lap = "record TINY --env filmed.ByKeys --lap keyboard --out"
-    assert "Traceback" not in typed(lap, tmp_path / "way.npz", code=130).err
-    assert not (tmp_path / "way.npz").exists()
+def test_a_window_that_the_user_closes_ends_a_lap_without_a_file(closed_window, typed):
+    lap = "record TINY --env filmed.ByKeys --lap keyboard --out way.npz"
+    assert "Traceback" not in typed(lap, code=130).err
+    assert not Path("way.npz").exists()

@@ -2,11 +2,12 @@
 by an exit code.
 """
 
-import contextlib
 import errno
 import io
 import re
 import sys
+from contextlib import closing
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -24,17 +25,17 @@ from tmrl_like.wire import messages as m
 
 
 @pytest.fixture
-def home_is_a_file(tmp_path, monkeypatch):
+def home_is_a_file(monkeypatch):
     """Make the data folder unwritable, also for root, who runs tests in containers and can write
     into any folder.
     """
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("TMRL_LIKE_HOME", str(tmp_path / "file" / "data"))
+    Path("file").touch()
+    monkeypatch.setenv("TMRL_LIKE_HOME", "file/data")
 
 
 @pytest.fixture
-def disk_is_full(full_disk, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMRL_LIKE_HOME", str(tmp_path / "disk" / "data"))
+def disk_is_full(full_disk, monkeypatch):
+    monkeypatch.setenv("TMRL_LIKE_HOME", "disk/data")
     KeyFolder(keys_folder()).server_keys()
     full_disk()
 
@@ -57,8 +58,8 @@ def key_is_damaged():
 
 
 @pytest.fixture
-def key_is_of_another_server(port_is_taken, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMRL_LIKE_HOME", str(tmp_path / "other"))
+def key_is_of_another_server(port_is_taken, monkeypatch):
+    monkeypatch.setenv("TMRL_LIKE_HOME", "other")
 
 
 @pytest.fixture
@@ -83,18 +84,12 @@ def agent_diverges(monkeypatch):
     monkeypatch.setattr("tiny.TinyAgent.train", lambda *_: {"loss": float("nan")})
 
 
-@pytest.fixture
-def faults_are_soon_over(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision.MAX_BACKOFF_S", 0.0)
-
-
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(("prepared", "code", "words", "said"), MISTAKES)
 def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
-    mistake, refused, tmp_path, monkeypatch, request
+    prepared, code, words, said, refused, request
 ):
-    monkeypatch.chdir(tmp_path)
-    request.getfixturevalue(mistake.given)
-    assert mistake.said in refused(mistake.typed, code=mistake.code)
+    request.getfixturevalue(prepared)
+    assert said in refused(words, code=code)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +116,8 @@ def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["", *parsers()[1]])
-def test_every_command_helps_on_a_screen_or_two(command, typed):
-    out = typed(*command.split(), "--help").out
+def test_every_command_helps_on_a_screen_or_two(command, out_of):
+    out = out_of(*command.split(), "--help")
     assert f"usage: tmrl-like {command}".strip() in out
     assert out.count("\n") <= 60
     if not command:  # the overview names all commands
@@ -130,32 +125,31 @@ def test_every_command_helps_on_a_screen_or_two(command, typed):
         assert named == [*parsers()[1]]
 
 
-def test_the_version_is_printed(typed):
-    assert typed("--version").out.startswith("tmrl_like ")
+def test_the_version_is_printed(out_of):
+    assert out_of("--version").startswith("tmrl_like ")
 
 
-def test_keys_are_invited_listed_joined_and_revoked(typed, refused, tmp_path):
-    here, there = ("--keys-dir", tmp_path / "here"), ("--keys-dir", tmp_path / "there")
-    invited = typed("keys invite robot1 --role both", *here)
+def test_keys_are_invited_listed_joined_and_revoked(typed, out_of, refused):
+    invited = typed("keys invite robot1 --role both --keys-dir here")
     assert "keys join" in invited.err
-    joined = typed("keys join", invited.out.strip(), *there)
+    join = f"keys join {invited.out.strip()} --keys-dir"
+    joined = typed(join, "there")
     assert joined.out == "this machine may connect as robot1 (worker, trainer)\n"
-    assert typed("keys join", invited.out.strip(), *there).out == joined.out
-    other = typed("keys invite arm", "--keys-dir", tmp_path / "another").out.strip()
+    assert out_of(join, "there") == joined.out
+    other = out_of("keys invite arm --keys-dir another").strip()
     gone = "its key before, robot1 (worker, trainer), is gone"
-    assert gone in typed("keys join", other, *there).out
-    assert "robot1" in typed("keys list", *here).out
-    listed = typed("keys list", *there)
+    assert gone in out_of("keys join", other, "--keys-dir there")
+    assert "robot1" in out_of("keys list --keys-dir here")
+    listed = typed("keys list --keys-dir there")
     assert listed.out.startswith("this machine connects as arm; ")
     assert listed.err == ""
-    assert "no keys in " in typed("keys list", "--keys-dir", tmp_path / "nowhere").out
-    (tmp_path / "file").touch()
-    folder = ("--keys-dir", tmp_path / "file" / "keys")
-    assert "cannot write keys to " in refused("keys join", invited.out.strip(), *folder)
-    typed("keys revoke robot1", *here)
-    assert "robot1                 " not in typed("keys list", *here).out
-    typed("keys revoke local", *here)
-    assert "nobody may connect" in typed("keys list", *here).out
+    assert "no keys in " in out_of("keys list --keys-dir nowhere")
+    Path("file").touch()
+    assert "cannot write keys to " in refused(join, "file/keys")
+    typed("keys revoke robot1 --keys-dir here")
+    assert "robot1                 " not in out_of("keys list --keys-dir here")
+    typed("keys revoke local --keys-dir here")
+    assert "nobody may connect" in out_of("keys list --keys-dir here")
 
 
 def test_a_command_may_be_interrupted_while_it_is_loaded(typed, monkeypatch):
@@ -183,29 +177,29 @@ def test_output_may_be_closed(command_line, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
     assert command_line("run", "no_such_file.yaml") == 2
-    with contextlib.closing(sys.stdout), contextlib.closing(sys.stderr):
+    with closing(sys.stdout), closing(sys.stderr):
         assert command_line("test", TINY, "--untrained", "--episodes", "1") == 0
 
 
-def test_a_key_that_cannot_be_printed_is_revoked(refused, typed, tmp_path, monkeypatch):
-    invite = ("keys invite robot1 --keys-dir", tmp_path / "keys")
+def test_a_key_that_cannot_be_printed_is_revoked(refused, typed, out_of, monkeypatch):
+    invite = "keys invite robot1 --keys-dir keys"
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, "No space left on device")
         patch.setattr(sys, "stdout", Mock(**{"write.side_effect": full}))
-        error = refused(*invite)
+        error = refused(invite)
     assert "cannot write the key to standard output: No space left on device" in error
-    assert "robot1" not in typed("keys list --keys-dir", tmp_path / "keys").out
+    assert "robot1" not in out_of("keys list --keys-dir keys")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stdout := without_a_reader())
-        assert "error" not in typed(*invite, code=1).err  # as with each `tmrl-like … | head`
+        assert "error" not in typed(invite, code=1).err  # as with each `tmrl-like … | head`
     with pytest.raises(BrokenPipeError):
         stdout.close()
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", None)  # closed
-        assert "standard output is closed, where the key would be printed" in refused(*invite)
+        assert "standard output is closed, where the key would be printed" in refused(invite)
         sys.stdout.close()
-    assert "robot1" not in typed("keys list --keys-dir", tmp_path / "keys").out
-    typed(*invite)
+    assert "robot1" not in out_of("keys list --keys-dir keys")
+    typed(invite)
 
 
 class Terminal:
@@ -215,11 +209,11 @@ class Terminal:
         return True
 
 
-def test_a_line_that_is_pasted_into_a_terminal_is_not_shown(typed, tmp_path, monkeypatch):
-    line = KeyFolder(tmp_path / "here").invite("robot1")
+def test_a_line_that_is_pasted_into_a_terminal_is_not_shown(typed, monkeypatch):
+    line = KeyFolder(Path("here")).invite("robot1")
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr("getpass.getpass", lambda _: line)
-    joined = typed("keys join - --keys-dir", tmp_path / "there")
+    joined = typed("keys join - --keys-dir there")
     assert joined.out == "this machine may connect as robot1 (worker)\n"
 
 

@@ -43,8 +43,7 @@ def test_a_child_imports_from_the_working_folder_only_if_its_parent_does(
     imports_from_it, tmp_path, monkeypatch
 ):
     """`python -m tmrl_like` does, `tmrl-like` does not."""
-    (tmp_path / "msgspec.py").write_text("raise SystemExit(3)")
-    monkeypatch.chdir(tmp_path)
+    Path("msgspec.py").write_text("raise SystemExit(3)")
     monkeypatch.setenv("PYTHONPATH", str(Path(tmrl_like.__file__).parents[1]))
     if imports_from_it:
         monkeypatch.syspath_prepend(tmp_path)

@@ -76,36 +76,9 @@ class Agent(Base):
     def get_actor(self): ...
 
 
-class Env:
-    def __init__(self, period_s: float = 0.1):
-        self.period_s = period_s
-
-    def reset(self): ...
-    def step(self): ...
-
-
-class Actor:
-    def act(self): ...
-
-
-class Memory:
-    def __init__(self, nb_steps: int, device: str, size: int, obs_preprocessor: Any = None):
-        self.size = size
-
-    def append_buffer(self): ...
-    def get_transition(self): ...
-
-
 class Open:
     def __init__(self, **anything: Any):
         self.anything = anything
-
-
-class Compressor:
-    def __init__(self, number: int):
-        if number < 0:
-            raise ConfigError(f"number is {number}; it must be 0 or more")
-        self.number = number
 
 
 def preprocess(obs: Any):

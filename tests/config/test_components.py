@@ -11,12 +11,11 @@ from tmrl_like.config.components import check_value, resolve_component
 from tmrl_like.config.document import Document, Location
 from tmrl_like.errors import ConfigError
 
-MODULE = "parts_for_tests"
 SPACES = ("observation_space", "action_space", "device")
 
 
 def resolve(arguments, path="Agent", supplied=SPACES):
-    data = {"part": {"class_path": f"{MODULE}.{path}", "init_args": arguments}}
+    data = {"part": {"class_path": f"parts_for_tests.{path}", "init_args": arguments}}
     return resolve_component(Document("x.yaml", data, {("part",): "x.yaml:7"}), ("part",), supplied)
 
 
@@ -34,7 +33,7 @@ def agent(**arguments):
             "part.init_args.device: is supplied when the object is made; leave it out here",
         ),
         (
-            {"net_cls": {"class_path": f"{MODULE}.Net", "init_arg": {}}},
+            {"net_cls": {"class_path": "parts_for_tests.Net", "init_arg": {}}},
             "part.init_args.net_cls.init_arg: there is no such key; did you mean init_args?",
         ),
         ({"options": {"period_s": 0}}, "part.init_args.options.period_s is 0; it must be positive"),
@@ -43,8 +42,8 @@ def agent(**arguments):
             "part.init_args.options.size: expected a list of a whole number or none, got [1]",
         ),
         (
-            {"change": f"{MODULE}.Nett"},
-            f"part.init_args.change.class_path: {MODULE} has no Nett; did you mean Net?",
+            {"change": "parts_for_tests.Nett"},
+            "part.init_args.change.class_path: parts_for_tests has no Nett; did you mean Net?",
         ),
         ({"change": 3}, "part.init_args.change: expected Change or none, got 3"),
     ],
@@ -55,7 +54,7 @@ def test_a_wrong_argument_is_one_line_with_place_key_and_what_was_expected(argum
 
 
 def test_code_inside_arguments_becomes_what_the_annotation_asks_for():
-    net = {"class_path": f"{MODULE}.Net", "init_args": {"width": 8}}
+    net = {"class_path": "parts_for_tests.Net", "init_args": {"width": 8}}
     made = agent(net_cls=net, net=net, extra={"deep": [net]})
     assert made.net_cls().width == 8
     assert isinstance(made.net, parts.Net)
@@ -71,34 +70,35 @@ def test_keys_with_values_become_the_dataclass_that_the_annotation_names():
 
 def test_objects_and_callables_may_be_named_by_their_path_alone():
     made = agent(
-        net=f"{MODULE}.Net",
-        net_cls=f"{MODULE}.Net",
-        change=f"{MODULE}.Doubled",
-        options=f"{MODULE}.Options",
+        net="parts_for_tests.Net",
+        net_cls="parts_for_tests.Net",
+        change="parts_for_tests.Doubled",
+        options="parts_for_tests.Options",
     )
     kinds = [type(part) for part in (made.net, made.change, made.options)]
     assert kinds == [parts.Net, parts.Doubled, parts.Options]
     assert made.net_cls is parts.Net
-    assert isinstance(agent(options={"net": f"{MODULE}.Net"}).options.net, parts.Net)
+    assert isinstance(agent(options={"net": "parts_for_tests.Net"}).options.net, parts.Net)
 
 
-@pytest.mark.parametrize("named", [f"{MODULE}.Sized", {"class_path": f"{MODULE}.Sized"}])
+@pytest.mark.parametrize(
+    "named", ["parts_for_tests.Sized", {"class_path": "parts_for_tests.Sized"}]
+)
 def test_what_is_called_without_arguments_is_given_all_of_them(named):
     with pytest.raises(ConfigError, match=r"make_net\.init_args\.size is missing: Sized needs it"):
         agent(make_net=named)
     assert agent(net_cls=named).net_cls is parts.Sized
-    assert agent(make_net=f"{MODULE}.SizedByItself").make_net().size == 3
-    assert (
-        agent(make_net={"class_path": f"{MODULE}.Sized", "init_args": {"size": 2}}).make_net().size
-        == 2
-    )
+    assert agent(make_net="parts_for_tests.SizedByItself").make_net().size == 3
+    sized = {"class_path": "parts_for_tests.Sized", "init_args": {"size": 2}}
+    assert agent(make_net=sized).make_net().size == 2
 
 
 def test_a_missing_argument_is_named_unless_the_framework_supplies_it():
-    with pytest.raises(ConfigError, match=r"part\.init_args\.size is missing: Memory needs it"):
-        resolve({}, "Memory", ("nb_steps", "device"))
-    with pytest.raises(ConfigError, match=r"init_args\.size is missing"):
-        agent(net={"class_path": f"{MODULE}.Memory", "init_args": {"nb_steps": 1, "device": "cpu"}})
+    assert resolve({}, "Sized", ("size",))(size=3).size == 3
+    with pytest.raises(ConfigError, match=r"part\.init_args\.size is missing: Sized needs it"):
+        resolve({}, "Sized", ())
+    with pytest.raises(ConfigError, match=r"net\.init_args\.size is missing"):
+        agent(net="parts_for_tests.Sized")
 
 
 def test_a_class_that_takes_anything_takes_anything():
@@ -106,16 +106,16 @@ def test_a_class_that_takes_anything_takes_anything():
 
 
 def test_nested_classes_can_be_named():
-    assert import_object(f"{MODULE}.Outer.Inner") is parts.Outer.Inner
+    assert import_object("parts_for_tests.Outer.Inner") is parts.Outer.Inner
     with pytest.raises(ConfigError, match="Outer has no Iner; did you mean Inner"):
-        import_object(f"{MODULE}.Outer.Iner")
+        import_object("parts_for_tests.Outer.Iner")
 
 
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
         ("Agent", "expected an import path like module.Class, got 'Agent'"),
-        (f"{MODULE}.constant", "is a int, no class or function"),
+        ("parts_for_tests.constant", "is a int, no class or function"),
     ],
 )
 def test_what_cannot_be_imported_is_reported_in_one_line(path, problem):

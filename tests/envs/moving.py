@@ -54,9 +54,9 @@ class Moving(CountingEnv):
 class Remote(Moving):
     """A moving environment that another process can stop as well."""
 
-    def __init__(self, file, what=""):
-        super().__init__(file, what)
-        self.stop_from_outside = ("said.say", file, "stopped-from-outside")
+    @property
+    def stop_from_outside(self):
+        return "said.say", self.file, "stopped-from-outside"
 
 
 class WithDevice(Moving):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.boxes import box
 from kit.interfaces import Interface
 from kit.refusals import one_line
 
@@ -13,7 +14,7 @@ from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
 class Two(Interface):
     """An interface driven by two numbers."""
 
-    action_space = spaces.Box(-1.0, 1.0, (2,))
+    action_space = box(1.0, 2)
 
 
 FEW = [(1, 0), (0, 0), (0, 1)]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from house import buffers_of
+from kit.boxes import CAR, box, picture
 from kit.interfaces import Interface
 
 from tmrl_like.agents import (
@@ -31,22 +32,19 @@ from tmrl_like.replay import DropHistory, ReplayMemory
 NETS = {"hidden_sizes": (16,)}
 
 
-def through_everything(env_cls, act_buf_len=0):
+def through_everything(env, act_buf_len=0):
     """Act, encode, decode, store, compare every transition, train a step, and load the weights;
     return a batch.
     """
-    spaces_of = env_cls()
-    discrete = not isinstance(spaces_of.action_space, spaces.Box)
-    spaces_of.close()
+    discrete = not isinstance(env.action_space, spaces.Box)
     actor_cls = partial(CategoricalActor if discrete else SquashedGaussianActor, **NETS)
     critic_cls = partial(DiscreteEnsembleCritic if discrete else EnsembleCritic, **NETS)
     memory = ReplayMemory(act_buf_len=act_buf_len, crc_debug=True, batch_size=8, memory_size=1000)
     compressor = DropHistory(act_buf_len) if act_buf_len else None
     options = {"crc_debug": True, "max_samples_per_episode": 20}
-    with RolloutWorker(env_cls, actor_cls, compressor, standalone=True, **options) as worker:
+    with RolloutWorker(lambda: env, actor_cls, compressor, standalone=True, **options) as worker:
         drive(worker, memory)
         agent_cls = DiscreteSACAgent if discrete else SACAgent
-        env = worker.env
         agent = agent_cls(
             env.observation_space, env.action_space, actor_cls=actor_cls, critic_cls=critic_cls
         )
@@ -84,15 +82,12 @@ class Fake(gymnasium.Env):
         return self.observation_space.sample(), 1.0, False, False, {}
 
 
-PICTURE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+PICTURE = picture(16, 16, 3)
 MIXTURES = [  # spaces of observations and actions
     (PICTURE, spaces.Discrete(3, start=4)),
-    (spaces.Box(0, 9, ()), spaces.Box(-1.0, 1.0, ())),
+    (spaces.Box(0, 9, ()), box(1.0)),
     (spaces.Box(0, 9, (3, 2), np.int16), spaces.Box(0.0, 1.0, (2, 2), np.float64)),
-    (
-        spaces.Dict(camera=PICTURE, speed=spaces.Box(0, 9, (1,))),
-        spaces.MultiDiscrete([2, 3], start=[5, -7]),
-    ),
+    (CAR, spaces.MultiDiscrete([2, 3], start=[5, -7])),
     (
         spaces.Tuple((spaces.Discrete(5, start=-3), PICTURE, spaces.Discrete(1))),
         spaces.Discrete(3, start=4),
@@ -109,7 +104,7 @@ MIXTURES = [  # spaces of observations and actions
 
 @pytest.mark.parametrize(("observation_space", "action_space"), MIXTURES)
 def test_any_mixture_of_spaces_goes_through_everything(observation_space, action_space):
-    through_everything(lambda: Float32Env(Fake(observation_space, action_space)))
+    through_everything(Float32Env(Fake(observation_space, action_space)))
 
 
 class Loose(Fake):
@@ -123,7 +118,7 @@ class Loose(Fake):
 def test_observations_rewards_and_ends_get_one_type():
     observation_space = spaces.Dict(a=spaces.Box(1, 9, (2,), np.float64), b=spaces.Discrete(3))
     env = Float32Env(Loose(observation_space, spaces.Discrete(2)))
-    through_everything(lambda: env)
+    through_everything(env)
     first, _ = env.reset()
     obs, *others = env.step(0)
     for seen in (first, obs):
@@ -135,20 +130,19 @@ def test_observations_rewards_and_ends_get_one_type():
 @pytest.mark.parametrize("form", [lambda x: x, lambda x: (x, x), lambda x: {"a": (3, x)}])
 def test_numbers_that_are_float64_in_a_late_step_alone_become_float32(form):
     """What ran for long dies of it otherwise, in the trainer."""
-    returned = iter([np.float32([0.0])] * 9 + [np.float64([0.5])])
-    late = type("Late", (Fake,), {"step": lambda *_: (form(next(returned)), 0.0, False, False, {})})
-    env = Float32Env(late(PICTURE, spaces.Discrete(2)))
-    env.reset()
-    seen = [env.step(0)[0] for _ in range(10)]
-    kinds = [[np.asarray(leaf).dtype for leaf in tree.leaves(obs)] for obs in seen]
-    assert kinds[-1] == kinds[0]
-    assert np.float64 not in kinds[0]
+    numbers = iter((np.float32([0.0]), np.float64([0.5])))
+    env = Fake(PICTURE, spaces.Discrete(2))
+    env.step = lambda _: (form(next(numbers)), 0.0, False, False, {})
+    wrapped = Float32Env(env)
+    steps = [tree.leaves(wrapped.step(0)[0]) for _ in range(2)]
+    early, late = ([np.asarray(leaf).dtype for leaf in leaves] for leaves in steps)
+    assert late == early
+    assert np.float64 not in early
 
 
 def test_choices_stand_in_the_action_buffer_of_a_real_time_environment():
     """The default action is a plain number."""
     how = {"action_space": spaces.Discrete(3), "get_default_action": lambda self: 0}
     lamp = type("Lamp", (Interface,), how)
-    env_cls = partial(RealTimeEnv, lamp, 0.005, ep_max_length=10, act_buf_len=2)
-    batch = through_everything(env_cls, act_buf_len=2)
+    batch = through_everything(RealTimeEnv(lamp, 0.005, ep_max_length=10), act_buf_len=2)
     assert [leaf.dtype for leaf in (*batch.obs, batch.act)] == [torch.float32, *3 * [torch.int64]]

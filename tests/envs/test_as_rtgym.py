@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gymnasium import spaces
-from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+from kit.boxes import box
+from kit.interfaces import Interface
+from rtgym import DEFAULT_CONFIG_DICT
 from rtgym.envs import real_time_env
 
 from tmrl_like.envs.clock import Clock
@@ -56,43 +58,31 @@ class Timeline:
         return Event()
 
 
-@pytest.fixture
-def timeline(monkeypatch):
-    """Return a function that makes a timeline and puts rtgym on it."""
-
-    def make():
-        timeline = Timeline()
-        fake = SimpleNamespace(perf_counter=timeline.now, sleep=timeline.sleep)
-        monkeypatch.setattr(real_time_env, "time", fake)
-        monkeypatch.setattr(real_time_env, "Event", timeline.event)
-        monkeypatch.setattr("rtgym.envs.utils.benchmark.time", fake)
-        return timeline
-
-    return make
-
-
-class Recorder(RealTimeGymInterface):
-    """An interface that records its calls and their times. Each call takes its given time; every
-    fifth observation ends the episode.
+class Recorder(Interface):
+    """An interface that records its calls and their times. Each call takes its given time in ms;
+    every fifth observation ends the episode.
 
     Without `with_time`, it does not return the time at which an observation was taken.
     """
 
-    def __init__(self, timeline, calls, with_time, **takes):
-        self._timeline, self._calls = timeline, calls
-        self._with_time, self._takes = with_time, takes
-        self._count = 0
+    action_space = box(1.0, 2)
+
+    def __init__(self, timeline, calls, with_time, **takes_ms):
+        self._timeline, self._with_time, self._takes_ms = timeline, with_time, takes_ms
+        super().__init__()
+        self.calls = calls
 
     def _note(self, name, *args):
-        now = self._timeline.now() if name != "get_obs" or self._with_time else None
-        self._calls.append((name, now, *args))
-        self._timeline.sleep(self._takes.get(name, 0.0))
+        # that of "get_obs" is in the observation
+        now = self._timeline.now() if name != "get_obs" else None
+        self.calls.append((name, now, *args))
+        self._timeline.sleep(MS * self._takes_ms.get(name, 0))
 
     def _observe(self):
-        self._count += 1
+        self.steps += 1
         now = self._timeline.now() if self._with_time else 0.0
-        obs = [np.array([self._count, 0.5], np.float64), np.uint8(self._count), now]
-        return obs, {"count": self._count}
+        obs = [np.array([self.steps, 0.5], np.float64), np.uint8(self.steps), now]
+        return obs, {"count": self.steps}
 
     def send_control(self, control):
         self._note("send_control", control)
@@ -104,27 +94,21 @@ class Recorder(RealTimeGymInterface):
     def get_obs_rew_terminated_info(self):
         self._note("get_obs")
         obs, info = self._observe()
-        return obs, np.float32(self._count), self._count % 5 == 4, info
-
-    def wait(self):
-        self._note("wait")
+        return obs, np.float32(self.steps), self.steps % 5 == 4, info
 
     def render(self):
-        return self._count
+        return self.steps
 
     def get_observation_space(self):
         return spaces.Tuple(
             (spaces.Box(0, 99, (2,), np.float64), spaces.Discrete(99), spaces.Box(0, 1e9, ()))
         )
 
-    def get_action_space(self):
-        return spaces.Box(-1.0, 1.0, (2,))
-
     def get_default_action(self):
         return np.full(2, 0.5, np.float32)
 
 
-def play(make, timeline, config, pauses, **interface_kwargs):
+def play(make, timeline, config, pauses_ms, **interface_kwargs):
     """Run a script of all possible calls; return what it saw: results, errors, warnings, times, and
     the interface's calls.
     """
@@ -151,12 +135,12 @@ def play(make, timeline, config, pauses, **interface_kwargs):
         note(env.reset, seed=seed, options={"seed": seed})
         result = None
         while not isinstance(result, str):
-            timeline.sleep(float(waits.choice(pauses)))
+            timeline.sleep(MS * float(waits.choice(pauses_ms)))
             result = note(env.step, actions.uniform(-1, 1, 2).astype(np.float32))
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        env = make(config)
+        env = make(config, timeline)
         seen += [env.observation_space, env.action_space, env.default_action]
         seen += [env.act_buf_len, env.act_in_obs]
         for seed in range(4):
@@ -181,38 +165,54 @@ def assert_same(ours, theirs):
         assert repr(ours) == repr(theirs)
 
 
-def play_both(make_timeline, *args, **kwargs):
-    def ours(config):
-        return ClockedGym(config, Clock(0.0, timeline.now, timeline.sleep))
-
-    timeline = make_timeline()
-    played = play(ours, timeline, *args, **kwargs)
-    return played, play(real_time_env.RealTimeEnvTS, make_timeline(), *args, **kwargs)
+def ours(config, timeline):
+    return ClockedGym(config, Clock(0.0, timeline.now, timeline.sleep))
 
 
-IN_TIME = [0.0, 4 * MS, 15 * MS]  # time that the policy takes
-LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
+def theirs(config, timeline):
+    return real_time_env.RealTimeEnvTS(config)
+
+
+@pytest.fixture
+def play_both(monkeypatch):
+    """Return a function that plays the script with our environment and with rtgym's."""
+
+    def play_with(make, *script, **takes):
+        timeline = Timeline()
+        time = SimpleNamespace(perf_counter=timeline.now, sleep=timeline.sleep)
+        monkeypatch.setattr(real_time_env, "time", time)
+        monkeypatch.setattr(real_time_env, "Event", timeline.event)
+        monkeypatch.setattr("rtgym.envs.utils.benchmark.time", time)
+        return play(make, timeline, *script, **takes)
+
+    return lambda *script, **takes: [play_with(make, *script, **takes) for make in (ours, theirs)]
+
+
+IN_TIME = [0, 4, 15]  # ms that the policy takes
+LATE = [*IN_TIME, 20, 40, 90]
 
 
 @pytest.mark.parametrize(
-    ("config", "pauses", "takes"),
+    ("config", "pauses_ms", "takes_ms"),
     [
-        ({}, [2 * MS], {"get_obs": 3 * MS, "reset": 5 * MS, "wait": 7 * MS}),
-        ({}, [2 * MS], {"get_obs": 18 * MS, "reset": 99 * MS}),
-        ({"ep_max_length": 3, "wait_on_done": True}, IN_TIME, {"wait": 50 * MS}),
+        ({}, [2], {"get_obs": 3, "reset": 5, "wait": 7}),
+        ({}, [2], {"get_obs": 18, "reset": 99}),
+        ({"ep_max_length": 3, "wait_on_done": True}, IN_TIME, {"wait": 50}),
         (
             {"act_prepro_func": lambda act: -act, "obs_prepro_func": lambda obs: [7, *obs]},
             IN_TIME,
             {},
         ),
-        ({"benchmark": True}, IN_TIME, {"reset": 5 * MS}),
+        ({"benchmark": True}, IN_TIME, {"reset": 5}),
         ({"benchmark": True, "benchmark_type": "trace"}, IN_TIME, {}),
-        ({"start_obs_capture": 9 * MS}, [0.0, 4 * MS, 8 * MS], {"get_obs": 2 * MS}),
-        ({"time_step_duration": 0.0, "start_obs_capture": 0.0}, [0.0, MS], {}),
+        ({"start_obs_capture": 9 * MS}, [0, 4, 8], {"get_obs": 2}),
+        ({"time_step_duration": 0.0, "start_obs_capture": 0.0}, [0, 1], {}),
     ],
 )
-def test_calls_times_observations_flags_and_warnings_are_rtgyms(timeline, config, pauses, takes):
-    assert_same(*play_both(timeline, config, pauses, with_time=True, **takes))
+def test_calls_times_observations_flags_and_warnings_are_rtgyms(
+    play_both, config, pauses_ms, takes_ms
+):
+    assert_same(*play_both(config, pauses_ms, with_time=True, **takes_ms))
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_calls_times_observations_flags_and_warnings_are_rtgyms(timeline, config
     ],
 )
 def test_so_they_are_with_a_policy_that_is_late_but_for_when_observations_are_taken(
-    timeline, config
+    play_both, config
 ):
-    ours, theirs = play_both(timeline, config, LATE, with_time=False)
+    ours, theirs = play_both(config, LATE, with_time=False)
     assert_same(ours, theirs)
     assert any("Time-step timed out" in warning for warning in ours[-2])

@@ -8,6 +8,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import gymnasium
@@ -92,8 +93,7 @@ def make_worker(env_cls, *arguments, actor_cls=LinearActor):
     "what moves is stopped at once, only once, then closed",
 )
 @pytest.mark.parametrize("where", ["act", "step", "reset"])
-@pytest.mark.usefixtures("gives_up")
-def test_what_raises_stops_what_moves(where, diary, in_time):
+def test_what_raises_stops_what_moves(gives_up, where, diary, in_time):
     def catch_fire(*_, **__):
         say(diary.file, "raises")
         raise RuntimeError("on fire")
@@ -115,8 +115,7 @@ def test_what_raises_stops_what_moves(where, diary, in_time):
     "an environment hangs while it moves something",
     "that is stopped when the hang is known",
 )
-@pytest.mark.usefixtures("gives_up")
-def test_what_hangs_is_stopped_when_the_hang_is_known(diary, in_time):
+def test_what_hangs_is_stopped_when_the_hang_is_known(gives_up, diary, in_time):
     with (
         make_worker(Moving, diary.file, "hangs") as worker,
         pytest.raises(EnvironmentFaultError, match="hangs"),
@@ -132,11 +131,8 @@ def test_what_hangs_is_stopped_when_the_hang_is_known(diary, in_time):
     "what moves is stopped",
 )
 @posix
-@pytest.mark.parametrize(
-    ("how", "waits_s"), [("SIGKILL", 0.0), ("SIGSTOP", HANG_S)], ids=["SIGKILL", "SIGSTOP"]
-)
-@pytest.mark.usefixtures("gives_up")
-def test_without_its_device_what_moves_is_stopped(how, waits_s, diary, in_time):
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_without_its_device_what_moves_is_stopped(gives_up, how, diary, in_time):
     done_at = []
 
     def harm():
@@ -150,7 +146,8 @@ def test_without_its_device_what_moves_is_stopped(how, waits_s, diary, in_time):
     ):
         worker.run_episode(after_step=harm)
     assert diary.words[-3:] == ["moves", "stopped", "closed"]
-    in_time(diary.time_of("stopped") - done_at[0] - waits_s)
+    noticed_after_s = HANG_S if how == "SIGSTOP" else 0.0
+    in_time(diary.time_of("stopped") - done_at[0] - noticed_after_s)
 
 
 @pytest.fixture
@@ -231,38 +228,20 @@ def test_each_run_is_stopped_once_and_the_next_reset_moves_again(diary):
     assert diary.words[-3:] == ["moves", "stopped", "closed"]
 
 
-class Stoppable(gymnasium.Wrapper):
-    """A layer around an environment: `stop` records its name."""
-
-    moves_hardware = True
-
-    def __init__(self, env, name):
-        super().__init__(env)
-        self.stop = partial(env.unwrapped.said.append, name)
-
-
-class Labelled(gymnasium.Wrapper):
-    """A layer with a flag of that name, which stops nothing."""
-
-    stop = False
-
-
 @pytest.mark.parametrize(
     ("layers", "stopped"),
-    [
-        ((partial(Stoppable, name="inner"), partial(Stoppable, name="outer")), ["outer"]),
-        ((partial(Stoppable, name="inner"), Labelled), ["inner"]),
-        ((Labelled,), []),
-    ],
+    [(["inner", "outer"], ["outer"]), (["inner", "flag"], ["inner"]), (["flag"], [])],
 )
 def test_of_all_layers_of_an_environment_the_outermost_that_can_is_stopped_once(layers, stopped):
     said = []
 
     def make():
         env = CountingEnv()
-        env.said = said
-        for layer in layers:
-            env = TimeLimit(layer(env), 10)
+        for name in layers:
+            env = gymnasium.Wrapper(TimeLimit(env, 10))
+            # a flag of that name stops nothing
+            env.stop = partial(said.append, name) if name != "flag" else False
+            env.moves_hardware = bool(env.stop)
         return env
 
     with contextlib.closing(SupervisedEnv(make)) as env:
@@ -356,62 +335,53 @@ def test_what_cannot_be_stopped_does_not_start(attributes, said):
         SupervisedEnv(type("Unstoppable", (CountingEnv,), attributes))
 
 
-@pytest.mark.parametrize("failure", [None, ConnectionError("no answer"), SystemExit("no answer")])
-def test_a_stop_that_fails_or_hangs_holds_nobody_up(failure, caplog, monkeypatch):
-    within_s = 60.0 if failure else 0.05
+@pytest.mark.parametrize(
+    ("failure", "within_s", "told"),
+    [
+        (None, 0.05, "has not come back for 0.05 s: what it stops may still move"),
+        (ConnectionError("no answer"), 60.0, "failed: ConnectionError: no answer"),
+        (SystemExit("no answer"), 60.0, "failed: SystemExit: no answer"),
+    ],
+)
+def test_a_stop_that_fails_or_hangs_holds_nobody_up(failure, within_s, told, caplog, monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.brake.STOPS_WITHIN_S", within_s)
     free = threading.Event()
-
     stubborn = Mock(side_effect=failure or free.wait)
     with make_worker(type("Stubborn", (CountingEnv,), {"stop": stubborn})) as worker:
         assert len(worker.run_episodes(nb_episodes=2)) == 2
     free.set()
-    hangs = (
-        f"the environment's stop() has not come back for {within_s:g} s: what it stops may still "
-        "move"
-    )
-    fails = f"the environment's stop() failed: {type(failure).__name__}: no answer"
-    assert caplog.messages.count(fails) == bool(failure)
-    assert (hangs in caplog.messages) == (not failure)
-
-
-class SlowToStop(CountingEnv):
-    """Has a `stop` that returns once it may."""
-
-    stop_from_outside = ("said.say", "file", "stopped-from-outside")
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.begun, self.may_return = threading.Event(), threading.Event()
-
-    def stop(self):
-        self.begun.set()
-        self.may_return.wait()
+    stubborn.assert_called_once_with()
+    lines = [line for line in caplog.messages if "stop()" in line]
+    assert set(lines) == {f"the environment's stop() {told}"}
+    assert failure is None or len(lines) == 1
 
 
 def test_a_stop_while_the_guard_is_told_of_a_reset_lets_none_begin():
     stopping = threading.Event()
     guard = Mock(**{"call_at_end.side_effect": lambda _: stopping.set()})
-    brake = Brake(SlowToStop(), guard, stopping)
+    brake = Brake(SimpleNamespace(stop=pytest.fail), guard, stopping)
     assert not brake.release()
     brake.close()
 
 
 @pytest.mark.parametrize("is_rebuilt", [False, True])
 def test_a_stop_that_returns_after_the_next_reset_leaves_the_guard_armed(is_rebuilt, monkeypatch):
-    env, guard = SlowToStop(), Mock()
+    begun, may_return, guard = threading.Event(), threading.Event(), Mock()
+    env = SimpleNamespace(
+        stop=lambda: begun.set() or may_return.wait(), stop_from_outside="from outside"
+    )
     old = new = Brake(env, guard, threading.Event())
     old.release()
     old.pull_soon()
-    env.begun.wait()
+    begun.wait()
     if is_rebuilt:
         new = Brake(env, guard, threading.Event())
         with monkeypatch.context() as patch:
             patch.setattr("tmrl_like.envs.brake.STOPS_WITHIN_S", 0.01)
             old.close()
     new.release()
-    outside = call(env.stop_from_outside)
-    env.may_return.set()
+    may_return.set()
     new.close()
     until(lambda: "tmrl-brake" not in [thread.name for thread in threading.enumerate()])
+    outside = call("from outside")
     assert guard.call_at_end.mock_calls == [outside, outside, call(None)]

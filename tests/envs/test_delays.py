@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.boxes import picture
 
 from tmrl_like.envs.delays import MAX_LAG, Trace, measure_response, to_features
 
@@ -101,9 +102,7 @@ def test_episodes_shorter_than_the_longest_lag_are_looked_at_as_far_as_they_go()
 
 
 def test_features_are_numbers_as_they_are_and_pictures_as_a_few():
-    space = spaces.Dict(
-        camera=spaces.Box(0, 255, (4, 64, 48), np.uint8), lidar=spaces.Box(0.0, 9.0, (19,))
-    )
+    space = spaces.Dict(camera=picture(4, 64, 48), lidar=spaces.Box(0.0, 9.0, (19,)))
     seen = [
         space.sample() | {"speed": i, "name": "car", "limits": [np.inf, 0.0]} for i in range(30)
     ]

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 import pytest
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from house import alone
+from kit.boxes import box
 from playing import SquareGame, command_of
 
 from tmrl_like.cli.record import RandomActor
@@ -29,7 +29,7 @@ from tmrl_like.envs.space_mouse import SpaceMouseDriver
 from tmrl_like.errors import MissingExtraError
 
 STEPS = 6
-BOX = spaces.Box(-1.0, 1.0, (6,))
+BOX = box(1.0, 6)
 PLACE = {"progress": (), "distance": (), "potential": (), "position": (2,)}
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
+from kit.boxes import box
 from kit.interfaces import Interface
 from kit.refusals import one_line
 from rtgym import DEFAULT_CONFIG_DICT
@@ -26,7 +27,7 @@ def by_rtgym(**changed):
 class Device(gymnasium.Env):
     """An environment that must be closed."""
 
-    observation_space = action_space = spaces.Box(-1.0, 1.0, (1,))
+    observation_space = action_space = box(1.0, 1)
 
 
 class Broken:

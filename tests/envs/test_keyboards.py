@@ -1,9 +1,9 @@
 """Keys on systems without X11, where pynput reports them."""
 
-import contextlib
 import enum
 import inspect
 import sys
+from contextlib import closing
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ def keyboard(monkeypatch):
         Controller=SimpleNamespace, Key=Key, KeyCode=KeyCode, Listener=Listener
     )
     monkeypatch.setitem(sys.modules, "pynput", SimpleNamespace(keyboard=keyboard))
-    with contextlib.closing(PynputKeyboard()) as made:
+    with closing(PynputKeyboard()) as made:
         yield made
     assert not Listener.newest.is_on
 

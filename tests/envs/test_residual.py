@@ -8,6 +8,7 @@ from unittest.mock import Mock, call
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.boxes import box
 from kit.fakes import CountingEnv
 from kit.interfaces import Interface
 from kit.refusals import one_line
@@ -24,7 +25,7 @@ class Counting(Interface):
     action_space = spaces.Box(np.float32([-1.0, 0.0]), np.float32([1.0, 4.0]))
 
     def get_default_action(self):
-        return np.array([0.0, 1.0], np.float32)
+        return np.float32([0.0, 1.0])
 
 
 def a_tenth_more(obs):
@@ -56,18 +57,13 @@ def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_
     assert as_lists(env.reset()[0]) == begins
 
 
-class Stacked(CountingEnv):
-    @staticmethod
-    def memory_arguments(arguments):
-        return {"frame_stack": 4}
-
-
 class Plain:
-    observation_space = action_space = spaces.Box(-1.0, 1.0, (2,))
+    observation_space = action_space = box(1.0, 2)
 
 
 def test_frames_of_a_whole_observation_are_those_of_its_part():
-    assert ResidualEnv.memory_arguments({"env": Stacked}) == {"frame_stack": {0: 4}}
+    stacked = type("Stacked", (CountingEnv,), {"memory_arguments": lambda _: {"frame_stack": 4}})
+    assert ResidualEnv.memory_arguments({"env": stacked}) == {"frame_stack": {0: 4}}
 
 
 def test_an_observation_that_is_no_tuple_is_one_part():

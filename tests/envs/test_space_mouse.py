@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from gymnasium import spaces
+from kit.boxes import box
 from kit.clocks import LoopTime
 from kit.refusals import one_line
 
@@ -14,7 +14,7 @@ from tmrl_like.envs import drivers
 from tmrl_like.envs.space_mouse import AXES, SpaceMouseDriver
 from tmrl_like.errors import EnvironmentAwayError
 
-BOX, REST = spaces.Box(-2.0, 2.0, (3,)), np.zeros(3, np.float32)
+BOX, REST = box(2.0, 3), np.zeros(3, np.float32)
 
 
 class Mouse:
@@ -79,7 +79,6 @@ def test_it_may_be_unplugged_and_plugged_in_again(library):
         ({"scale": (1.0,)}, "a number for each of 6 axes"),
     ],
 )
-@pytest.mark.usefixtures("library")
-def test_what_it_cannot_be_is_one_line(options, problem):
+def test_what_it_cannot_be_is_one_line(library, options, problem):
     with one_line(problem):
         SpaceMouseDriver(BOX, REST, **options)

@@ -1,13 +1,13 @@
 """The worker survives environments that raise, hang, leave processes behind or cannot be made."""
 
 import collections
-import contextlib
 import multiprocessing
 import re
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -190,7 +190,7 @@ def test_what_was_left_between_two_calls_makes_no_other_and_does_not_stop_its_su
         free.wait()
         env.step(np.zeros(1, np.float32))
 
-    with contextlib.closing(SupervisedEnv(trouble())) as env:
+    with closing(SupervisedEnv(trouble())) as env:
         threads = threading.active_count()
         with pytest.raises(StoppedError):
             env.run(act)
@@ -231,7 +231,6 @@ def test_an_environment_that_is_ready_after_all_was_closed_closes_itself(trouble
     until(lambda: all(made.closed_by for made in trouble.made))
 
 
-@pytest.mark.usefixtures("free")  # no thread may be left
 def test_an_environment_that_is_closed_is_not_made_again(trouble):
     env = SupervisedEnv(trouble())
     env.close()
@@ -266,7 +265,7 @@ def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_tak
 
 def test_an_environment_whose_reset_takes_no_seed_is_given_none(monkeypatch):
     monkeypatch.setattr(CountingEnv, "reset", lambda self: (0, {}))
-    with contextlib.closing(SupervisedEnv(CountingEnv, seed=5)) as env:
+    with closing(SupervisedEnv(CountingEnv, seed=5)) as env:
         assert env.run(env.reset) == (0, {})
 
 
@@ -301,10 +300,18 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
     assert len(trouble.made) == environments
 
 
-@pytest.mark.parametrize("method", ["reset", "step"])
-def test_a_forgotten_return_is_one_line(method):
-    told = rf"{method}\(\) returned None; expected \(observation, "
-    with make_worker(returning(print, method=method)) as worker, one_line(told):
+@pytest.mark.parametrize(
+    ("method", "returns"),
+    [
+        ("reset", print),  # nothing
+        ("step", print),
+        ("reset", lambda obs, info: obs),
+        ("step", lambda obs, rew, terminated, truncated, info: (obs, rew, terminated, info)),
+    ],
+)
+def test_what_is_no_result_of_gymnasium_is_one_line(method, returns):
+    told = rf"the environment's {method}\(\) returned .*; expected \(observation, "
+    with make_worker(returning(returns, method=method)) as worker, one_line(told):
         worker.run_episode()
 
 

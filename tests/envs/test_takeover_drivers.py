@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.boxes import box
 from kit.clocks import LoopTime
 from kit.keyboards import Keys
 from kit.refusals import one_line
@@ -15,8 +16,8 @@ from tmrl_like.envs import drivers
 from tmrl_like.envs.drivers import ARROWS, GamepadDriver, KeyDriver
 from tmrl_like.errors import EnvironmentAwayError
 
-BOX = spaces.Box(np.array([-1.0, -2.0], np.float32), np.array([3.0, 2.0], np.float32))
-REST = np.array([1.0, -1.0], np.float32)
+BOX = spaces.Box(np.float32([-1.0, -2.0]), np.float32([3.0, 2.0]))
+REST = np.float32([1.0, -1.0])
 
 
 @pytest.fixture
@@ -97,8 +98,8 @@ def test_the_road_driver_follows_the_road_for_a_while(monkeypatch):
     from tmrl_like.envs.racing.racing_game import COASTING
 
     monkeypatch.setattr(road_driver, "time", clock := LoopTime(0.0))
-    box, rest = spaces.Box(-1.0, 1.0, (2,)), np.array([0.0, -0.5], np.float32)
-    driver, scan = RoadDriver(box, rest), np.full((1, 19), 0.1)
+    space, rest = box(1.0, 2), np.float32([0.0, -0.5])
+    driver, scan = RoadDriver(space, rest), np.full((1, 19), 0.1)
     scan[0, 13:] = 1.0  # the road goes to the right
     slow, fast = (np.array([speed, 0, 0, 0]) for speed in (0.0, 1.0))
     assert driver((slow, scan)) is None

@@ -8,7 +8,6 @@ import torch
 
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
 from tmrl_like.envs.robot import robot_env as robot
-from tmrl_like.envs.robot.driver import RobotState, SimulatedArm
 
 OF_DRONE = [0.1], [-0.2], [0.3], [0.4], [1.0, 1.0]
 OF_ARM = [0.1, -0.2], [1.0, -1.0], [0.5, 0.1], [0.3, -0.004], [2.0, 0.0]
@@ -46,32 +45,31 @@ def test_each_transition_of_a_batch_is_mirrored_by_itself():
 
 
 def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it():
-    """Reward and end are as the interface judges them. Half of the targets come from other
-    transitions, the others are close.
-    """
-    rng, interface = np.random.default_rng(0), robot.RobotInterface(SimulatedArm())
-    goals_m, states, seen = rng.uniform(-0.3, 0.3, (200, 2)), [], []
-    for interface.target_m in goals_m:
-        place, velocity = rng.uniform(*np.transpose(robot.TARGETS_RAD)), rng.choice((0.0, 0.5))
-        states.append(RobotState(0, 0.0, tuple(place), (velocity, 0.0), False))
-        seen.append(interface.observe(states[-1]))
-    view, flags, actions = robot.TargetUpClose(), torch.ones(200), torch.zeros(200, 2)
-    seen = view(tuple(torch.from_numpy(np.stack(parts)) for parts in zip(*seen, strict=True)))
-    transitions = seen, actions, flags, seen, flags, flags
+    """Half of the targets come from other transitions, the others are close."""
+    random, flags = np.random.default_rng(0), torch.ones(200)
+    positions = random.uniform(*np.transpose(robot.TARGETS_RAD), (200, 2))
+    speeds, goals = random.choice((0.0, 0.5), (200, 2)), random.uniform(-0.3, 0.3, (200, 2))
+    tips = np.array([robot.tip_m(position) for position in positions])
+    # places in the plane are complex numbers
+    tips, goals, forearms = tips @ (1, 1j), goals @ (1, 1j), np.exp(1j * positions.sum(axis=1))
+    ways = (goals - tips) / forearms
+    parts = positions, speeds, positions, np.stack((ways.real, ways.imag), axis=1)
+    view = robot.TargetUpClose()
+    seen = view(tuple(map(torch.from_numpy, parts)))
+    transitions = seen, torch.zeros(200, 2), flags, seen, flags, flags
     last_obs, _, rew, obs, terminated, _ = robot.OtherTargets(0, share=1.0)(*transitions)
-    targets_m = []
-    for state, way, *judged in zip(states, obs[3].tolist(), rew, terminated, strict=True):
-        way = complex(*way) * np.exp(1j * sum(state.position_rad))
-        interface.target_m = np.add(robot.tip_m(state.position_rad), (way.real, way.imag))
-        assert interface.judge(state) == pytest.approx([*map(float, judged)], abs=1e-5)
-        targets_m.append(interface.target_m)
-    away_m = np.linalg.norm(np.array(targets_m)[:, None] - goals_m, axis=-1)
-    is_given = away_m.min(axis=1) < 1e-5
-    assert np.diag(away_m).min() > 1e-5
-    assert is_given.sum() == pytest.approx(100, abs=20)
-    assert obs[3][~is_given].norm(dim=-1).max() < 0.15  # within five standard deviations
-    assert torch.equal(obs[2], view(obs)[2])
     assert all(map(torch.equal, last_obs, obs))
+    assert torch.equal(obs[2], view(obs)[2])
+    targets = tips + forearms * (obs[3].numpy() @ (1, 1j))
+    distances = abs(targets - tips)
+    assert rew.numpy() == pytest.approx(-distances - 0.1, abs=1e-5)
+    is_over = (distances < robot.REACHED_M) & (speeds.max(axis=1) < robot.AT_REST_RAD_S)
+    assert terminated.tolist() == is_over.tolist()
+    away = abs(targets[:, None] - goals)
+    is_given = away.min(axis=1) < 1e-5
+    assert away.diagonal().min() > 1e-5
+    assert is_given.sum() == pytest.approx(100, abs=20)
+    assert distances[~is_given].max() < 0.15  # within five standard deviations
     _, _, rew, _, terminated, _ = robot.OtherTargets(0, share=0.0)(*transitions)
     assert torch.equal(rew, flags)
     assert torch.equal(terminated, flags)

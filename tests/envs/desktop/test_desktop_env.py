@@ -29,7 +29,7 @@ from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFault
 
 STEP_S = 0.02
 PLACE = Region(100, 50, 320, 200)
-LEFT, RIGHT = (np.array([value], np.float32) for value in (-1.0, 1.0))
+LEFT, RIGHT = (np.float32([value]) for value in (-1.0, 1.0))
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_the_game_of_the_guide_is_played(screen, tmp_path, monkeypatch):
     experiment = load_experiment(write_my_game(tmp_path), parts=("env",))
     with contextlib.closing(experiment.env()) as env:
         env.reset()
-        rewards = [env.step(np.array([0.0, 1.0], np.float32))[1] for _ in range(100)]
+        rewards = [env.step(np.float32([0.0, 1.0]))[1] for _ in range(100)]
         assert max(rewards) > rewards[0] + 0.1  # the car drives
 
 

@@ -1,10 +1,10 @@
 """SuperTux: reading its screen and, in tests marked `long`, playing the game."""
 
-import contextlib
 import os
 import re
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +96,7 @@ def test_a_game_that_is_not_installed_is_named(screen, monkeypatch):
 @needs_the_game
 @pytest.mark.long
 def test_tux_runs_to_the_first_snowball_dies_and_begins_again(screen):
-    with contextlib.closing(load_experiment(EXPERIMENT, parts=("env",)).env()) as env:
+    with closing(load_experiment(EXPERIMENT, parts=("env",)).env()) as env:
         for _ in range(2):
             env.reset()
             rewards, _, info = drive_to_end(env, RIGHT)

@@ -1,6 +1,7 @@
 """Windows of the Windows desktop, with a stand-in for user32."""
 
 import ctypes
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,12 +13,19 @@ GAME, OTHER, HIDDEN = 0x1_0002, 0x1_0004, 0x1_0006
 BORDER, TITLE_BAR = 8, 31
 
 
+def fill(reference, *values):
+    """Fill the fields of a structure that was passed by reference."""
+    for (name, _), value in zip(reference._obj._fields_, values, strict=True):
+        setattr(reference._obj, name, value)
+    return True
+
+
 class User32:
     """A desktop with a minimised game, another window that has the focus, and a hidden one."""
 
     def __init__(self):
         self.names = {GAME: "Mein Spiel é", OTHER: "Editor", HIDDEN: "hidden"}
-        self.outer = [100, 200, 100 + 640 + 2 * BORDER, 200 + 480 + TITLE_BAR + BORDER]
+        self.outer = 100, 200, 640 + 2 * BORDER, 480 + TITLE_BAR + BORDER
         self.iconic, self.focus = True, OTHER
         self.GetForegroundWindow = lambda: self.focus  # may be given a `restype`
 
@@ -46,33 +54,26 @@ class User32:
         self.focus = window.value
 
     def GetWindowRect(self, window, rect):
-        rect._obj.left, rect._obj.top, rect._obj.right, rect._obj.bottom = self.outer
-        return self.IsWindow(window)
+        left, top, width, height = self.outer
+        return fill(rect, left, top, left + width, top + height)
 
     def GetClientRect(self, window, rect):
-        left, top, right, bottom = self.outer
-        rect._obj.right, rect._obj.bottom = (
-            right - left - 2 * BORDER,
-            bottom - top - TITLE_BAR - BORDER,
-        )
-        return self.IsWindow(window)
+        _, _, width, height = self.outer
+        inner = 0, 0, width - 2 * BORDER, height - TITLE_BAR - BORDER
+        return fill(rect, *inner) and self.IsWindow(window)
 
     def ClientToScreen(self, window, point):
-        point._obj.x, point._obj.y = self.outer[0] + BORDER, self.outer[1] + TITLE_BAR
-        return self.IsWindow(window)
+        left, top, _, _ = self.outer
+        return fill(point, left + BORDER, top + TITLE_BAR)
 
-    def MoveWindow(self, window, left, top, width, height, repaint):
-        self.outer = [left, top, left + width, top + height]
-        return self.IsWindow(window)
-
-
-class Shcore:
-    def SetProcessDpiAwareness(self, how): ...
+    def MoveWindow(self, window, *outer_and_repaint):
+        *self.outer, _ = outer_and_repaint
+        return True
 
 
 @pytest.fixture
 def user32(monkeypatch):
-    libraries = {"user32": User32(), "shcore": Shcore()}
+    libraries = {"user32": User32(), "shcore": Mock()}
     monkeypatch.setattr(ctypes, "WinDLL", lambda name, **_: libraries[name], raising=False)
     monkeypatch.setattr(ctypes, "WINFUNCTYPE", lambda *_: lambda function: function, raising=False)
     return libraries["user32"]
@@ -83,8 +84,7 @@ def window(user32):
     return Win32Window().open(GAME, "Mein Spiel")
 
 
-@pytest.mark.usefixtures("user32")
-def test_visible_windows_have_their_whole_titles():
+def test_visible_windows_have_their_whole_titles(user32):
     assert Win32Window().titles() == {GAME: "Mein Spiel é", OTHER: "Editor"}
 
 

@@ -1,7 +1,7 @@
 """Doom in real time. The engine is a separate process with its own clock."""
 
-import contextlib
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(doom, until):
 def test_the_reward_is_the_scenario_s_since_the_last_observation_scaled():
     rewards, tics = [], []
     doom = VizDoomInterface("basic", [[], ["ATTACK"]], reward_scale=0.01)  # a tic costs 1
-    with contextlib.closing(doom):
+    with closing(doom):
         doom.reset()
         for _ in range(5):
             doom.send_control(STILL)

@@ -17,7 +17,7 @@ while not truncated:  # a target that lies in its way ends a flight early
     assert env.observation_space.contains(obs)
     started, steps, terminated = time.perf_counter(), 0, False
     while not (terminated or truncated):
-        obs, rew, terminated, truncated, _ = env.step(np.array([1.0, 0.0], np.float32))
+        obs, rew, terminated, truncated, _ = env.step(np.float32([1.0, 0.0]))
         steps += 1
     assert time.perf_counter() - started > (steps - 1) * 0.05
 assert steps == 8

@@ -1,6 +1,6 @@
 """The racing game: its clock, an agent's observations, drivers, and ends of episodes."""
 
-import contextlib
+from contextlib import closing
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -65,7 +65,7 @@ def test_a_restart_puts_the_car_into_the_middle_of_the_road_where_the_demonstrat
     until, seeing
 ):
     pytest.importorskip("Box2D")
-    with contextlib.closing(RacingGame(1)) as game:
+    with closing(RacingGame(1)) as game:
         game.drive(-1.0, 1.0, 0.0)
         until(lambda: game.look()["speed"] > 5.0)
         game.restart()

@@ -1,8 +1,8 @@
 """The robot: its driver, its clock, its delays, and what happens when its process dies."""
 
-import contextlib
 import importlib.util
 import math
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -190,7 +190,7 @@ def test_the_arm_keeps_to_its_limits():
 
 def test_an_arm_is_hardware_unless_its_driver_says_otherwise():
     for driver, moves in ((SimulatedArm, False), (FakeArm, True)):
-        with contextlib.closing(SupervisedEnv(partial(RobotEnv, driver))) as env:
+        with closing(SupervisedEnv(partial(RobotEnv, driver))) as env:
             assert env.moves_hardware is moves
 
 
@@ -255,18 +255,15 @@ def test_an_arm_that_moves_before_it_is_connected_is_stopped_or_closed():
 def test_the_tip_and_the_target_as_seen_from_it_are_where_mujoco_has_them():
     import mujoco
 
-    bench, interface = Bench(), RobotInterface(FakeArm())
+    arm, interface = Arm(EXACT, 0.0), RobotInterface(FakeArm())
     interface.reset(seed=1)
-    target = interface.target_m
-    for _ in range(5):
-        bench.send(1.5, -0.7)
-        bench.run(0.1)
-        data = bench.arm.data
-        mujoco.mj_kinematics(bench.arm.model, data)
-        place, axes = data.site_xpos[0][:2], data.site_xmat[0].reshape(3, 3)[:2, :2]
-        assert tip_m(data.qpos) == pytest.approx(place, abs=1e-6)
-        *_, way = interface.observe(still_at(data.qpos))
-        assert way == pytest.approx(axes.T @ (target - place), abs=1e-6)
+    for position in ((0.3, 1.0), (-0.9, 1.9)):
+        arm.data.qpos = position
+        mujoco.mj_kinematics(arm.model, arm.data)
+        place, axes = arm.data.site_xpos[0][:2], arm.data.site_xmat[0].reshape(3, 3)[:2, :2]
+        assert tip_m(position) == pytest.approx(place, abs=1e-6)
+        *_, way = interface.observe(still_at(position))
+        assert way == pytest.approx(axes.T @ (interface.target_m - place), abs=1e-6)
 
 
 def test_an_episode_begins_at_home_and_ends_where_the_tip_rests_on_its_target():

@@ -2,12 +2,12 @@
 records.
 """
 
-import contextlib
 import math
 import os
 import struct
 import subprocess
 import sys
+from contextlib import closing
 from unittest.mock import Mock, call
 
 import gymnasium
@@ -36,7 +36,7 @@ from tmrl_like.envs.trajectory import resample, save_trajectory
 from tmrl_like.errors import EnvironmentAwayError
 
 CAR = CarReport(30.0, 5.0, 1.0, 2.0, 3.0, 0.5, 1.0, 0.0, 0.0, 3.0, 8000.0)
-THROTTLE, RIGHT = np.array([1, -1, 0], np.float32), np.array([-1, -1, 1], np.float32)
+THROTTLE, RIGHT = np.float32([1, -1, 0]), np.float32([-1, -1, 1])
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def running_game(x_server):
 def playing(port, **options):
     find_window("Trackmania", within_s=20.0).close()
     env = TrackManiaEnv(gamepad=None, port=port, restart_wait_s=0.1, **options)
-    return contextlib.closing(env)
+    return closing(env)
 
 
 def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, running_game):
@@ -101,8 +101,7 @@ def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, ru
         assert (info["progress"], info["distance"]) == (1.0, pytest.approx(10.0, abs=1e-4))
 
 
-@pytest.mark.usefixtures("screen", "running_game")
-def test_without_its_plugin_the_game_is_away(track, monkeypatch):
+def test_without_its_plugin_the_game_is_away(screen, running_game, track, monkeypatch):
     hasty = partial(Telemetry, first_within_s=0.3)
     monkeypatch.setattr(trackmania_env, "Telemetry", hasty)
     told = r"within 0\.3 s .*\(connection refused\): is a race on, and .*plugin"
@@ -118,7 +117,7 @@ def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(
     save_trajectory(file, [(0, 0), (0, 10)])
     command = [sys.executable, "-c", f"open({str(started)!r}, 'w')"]
     env = TrackManiaEnv(trajectory=str(file), command=command)
-    with contextlib.closing(env), one_line("have 2 coordinates, this environment's 3"):
+    with closing(env), one_line("have 2 coordinates, this environment's 3"):
         env.reset()
     assert not started.exists()
 
@@ -137,8 +136,8 @@ def interface(track, pad):
 
 
 def test_a_gamepad_has_analog_throttle_brake_and_steering(interface, pad):
-    interface.control(np.array([0.25, -1.0, -0.5], np.float32))
-    interface.control(np.array([-1.0, 0.75, 1.0], np.float32))
+    interface.control(np.float32([0.25, -1.0, -0.5]))
+    interface.control(np.float32([-1.0, 0.75, 1.0]))
     interface.wait()
     interface.close()
     half_left = call.move((-0.5, 0.0), left_trigger=0.0, right_trigger=0.25)
@@ -186,7 +185,7 @@ def test_the_lidar_measures_up_to_the_black_borders_which_the_car_itself_is_not(
 
 def test_a_lap_is_driven_by_you_to_the_finish(screen, running_game):
     fingers = Keyboard()
-    with playing(running_game, **TrackManiaEnv.lap_arguments) as env, contextlib.closing(fingers):
+    with playing(running_game, **TrackManiaEnv.lap_arguments) as env, closing(fingers):
         env.reset()
         for _ in range(20):  # the policy's actions move nothing
             *_, info = env.step(THROTTLE)

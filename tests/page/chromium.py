@@ -76,12 +76,12 @@ class Chromium:
     def faults(self):
         """Return the page's exceptions and the errors in its console."""
         self.value("1")
-        return [
-            event["params"]
-            for event in self._events
-            if event["method"] == "Runtime.exceptionThrown"
-            or event["params"].get("entry", {}).get("level") == "error"
-        ]
+        faults = []
+        for event in self._events:
+            entry = event["params"].get("entry", {})
+            if event["method"] == "Runtime.exceptionThrown" or entry.get("level") == "error":
+                faults.append(event["params"])
+        return faults
 
     def __enter__(self):
         return self

@@ -115,12 +115,18 @@ def test_what_raises_stops_what_moves(gives_up, where, diary, in_time):
     "an environment hangs while it moves something",
     "that is stopped when the hang is known",
 )
-def test_what_hangs_is_stopped_when_the_hang_is_known(gives_up, diary, in_time):
-    with (
-        make_worker(Moving, diary.file, "hangs") as worker,
-        pytest.raises(EnvironmentFaultError, match="hangs"),
-    ):
-        worker.run_episodes(nb_episodes=3)
+def test_what_hangs_is_stopped_when_the_hang_is_known(diary, in_time):
+    def drive():
+        env.reset()
+        while True:
+            env.step(np.zeros(1, np.float32))
+
+    with contextlib.closing(
+        SupervisedEnv(partial(Moving, diary.file, "hangs"), hang_timeout_s=HANG_S)
+    ) as env:
+        with pytest.raises(EnvironmentFaultError, match="hangs"):
+            env.run(drive)
+        assert diary.stops == 1, "it does not wait until the environment is closed"
     assert diary.stops == 1
     in_time(diary.time_of("stopped") - diary.time_of("hangs") - HANG_S)
 

@@ -33,16 +33,24 @@ ACT = box(2, 2)
 
 @pytest.mark.parametrize(
     ("shape", "channels", "shift"),
-    [((3, 36, 48), 3, 2), ((96, 96, 3), 3, 4), ((20, 20), 1, 1), ((2, 3, 8, 8), 6, 0)],
+    [
+        ((3, 36, 48), 3, 2),
+        ((96, 96, 3), 3, 4),
+        ((20, 20), 1, 1),
+        ((2, 3, 8, 8), 6, 0),
+        ((2, 40, 40, 3), 6, 2),
+    ],
 )
 def test_an_image_of_any_layout_becomes_features_and_small_ones_are_shifted_less(
     shape, channels, shift
 ):
-    space, spec = picture(*shape), picture_spec(picture(*shape))
-    features = Encoder(space)(rows_of(space, 3))
+    space = picture(*shape)
+    encoder = Encoder(space)
+    assert encoder.images[0].convolutions[0].in_channels == channels
+    features = encoder(rows_of(space, 3))
     assert (features.shape, features.dtype) == ((3, PICTURE_FEATURES), torch.float32)
-    assert (spec.form[0], spec.largest_shift) == (channels, shift)
-    scale, offset = spec.scaling()
+    assert picture_spec(space).largest_shift == shift
+    scale, offset = picture_spec(space).scaling()
     assert (offset, 255 * scale + offset) == pytest.approx((-0.5, 0.5))
 
 
@@ -170,11 +178,19 @@ class DrawingBySpeed(SquashedGaussianActor):
         return act + obs["speed"], log_prob
 
 
+class CriticBySpeed(EnsembleCritic):
+    """A user's critics that read the speed from the observation."""
+
+    def forward(self, obs, act):
+        return super().forward(obs, act) + obs["speed"][:, 0]
+
+
 @pytest.mark.parametrize(
     "own",
     [
         {"actor_cls": ActorBySpeed},
         {"actor_cls": DrawingBySpeed},
+        {"critic_cls": CriticBySpeed},
         {"critic_cls": UsersCritic},
     ],
 )
@@ -192,10 +208,12 @@ def test_a_network_of_ones_own_gets_raw_observations_and_the_actor_s_encoder_is_
 
 
 def test_each_picture_of_a_batch_is_shifted_by_itself_and_its_edge_repeated():
-    picture = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8)
-    wide = torch.nn.functional.pad(picture.float(), (2, 2, 2, 2), "replicate")[0, 0]
-    places = product(range(5), repeat=2)
-    possible = [wide[row : row + 8, column : column + 8].tolist() for row, column in places]
+    picture = torch.arange(1, 65, dtype=torch.uint8).view(8, 8)
+    rows = torch.arange(8)
+    possible = [
+        picture[(rows + down).clamp(0, 7)][:, (rows + right).clamp(0, 7)].tolist()
+        for down, right in product(range(-2, 3), repeat=2)
+    ]
     torch.manual_seed(0)
     moved = shifted(picture.expand(300, 2, 8, 8).contiguous(), 2)
     assert moved.dtype == torch.uint8
@@ -206,11 +224,17 @@ def test_each_picture_of_a_batch_is_shifted_by_itself_and_its_edge_repeated():
 # -- trained beforehand
 
 
+def level_of(size, generator):
+    """Return observations whose pictures have one brightness each."""
+    level = torch.rand(size, 1, generator=generator)
+    picture = (255 * level).byte().view(-1, 1, 1, 1).expand(size, 16, 16, 3)
+    return {"camera": picture, "speed": torch.zeros(size, 1)}
+
+
 def test_an_encoder_is_trained_written_and_begun_with(tmp_path):
-    """Each picture has one brightness."""
-    file, encoder = tmp_path / "encoder.safetensors", encoder_of(make_agent())
-    pictures = torch.randint(255, (40, 32, 1, 1, 1), dtype=torch.uint8).expand(40, 32, 16, 16, 3)
-    missing = [*train_encoder(encoder, ({"camera": batch} for batch in pictures))]
+    file, generator = tmp_path / "encoder.safetensors", torch.Generator().manual_seed(0)
+    encoder = encoder_of(make_agent())
+    missing = [*train_encoder(encoder, (level_of(32, generator) for _ in range(40)))]
     assert missing[0] > 0.5
     assert missing[-1] < 0.1
     save_encoder(encoder, file)

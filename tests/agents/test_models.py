@@ -48,6 +48,7 @@ FILM = spaces.Dict({"film": spaces.Box(0, 1, (2, 2, 3, 64, 64))})
 @pytest.mark.parametrize(
     ("observation_space", "action_space", "place"),
     [
+        (spaces.Box(0, 1, (2, 3, 4)), ACTIONS, r"observation space is Box\(0.0, 1.0, \(2, 3, 4\)"),
         (spaces.Tuple((ACTIONS, FILM)), ACTIONS, r"observation space\[1\]\['film'\]"),
         (spaces.Discrete(3, start=1 << 40), ACTIONS, r"observation space is Discrete\(3, start=1"),
         (spaces.Dict({"goal": spaces.Text(9)}), ACTIONS, r"observation space\['goal'\] is Text\("),

@@ -26,6 +26,8 @@ def features(space, obs, obs_range=3.0):
     [
         (spaces.Discrete(3, start=(1 << 24) - 10_001), (1 << 24) - 10_000, [0, 1, 0]),
         (spaces.MultiDiscrete([[2], [2]]), np.array([[0], [1]]), [1, 0, 0, 1]),
+        # as of Blackjack-v1
+        (spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), (2, 1), [0, 0, 1, 0, 1]),
     ],
 )
 def test_choices_become_one_hot(space, obs, expected):
@@ -49,11 +51,11 @@ def test_numbers_stay_as_they_are_where_the_range_is_zero_or_their_bounds_are_us
     assert features(space, obs, obs_range=0.0) == [10.0, 7.0, 7.0]
 
 
-def test_numbers_of_any_dtype_are_read():
-    dtypes = np.uint8, np.uint32, np.float16
-    space = spaces.Tuple([spaces.Box(0, 10, (2,), dtype) for dtype in dtypes])
-    obs = [np.array([0, 10], dtype) for dtype in dtypes]
-    assert features(space, obs) == pytest.approx([-3, 3] * 3, abs=1e-6)
+@pytest.mark.parametrize("dtype", [np.uint32, np.float16])
+def test_numbers_of_any_dtype_are_read(dtype):
+    space = spaces.Tuple((spaces.Box(0, 10, (2,), dtype), spaces.Box(0, 20, (1,), np.uint8)))
+    obs = np.array([0, 10], dtype), np.array([10], np.uint8)
+    assert features(space, obs) == pytest.approx([-3, 3, 0], abs=1e-6)
 
 
 PARTLY_BOUNDED = spaces.Box(
@@ -63,13 +65,17 @@ WITHOUT_BOUNDS = [1, 3, 4]
 
 
 def test_numbers_without_useful_bounds_are_standardised_over_all_batches_and_others_stay():
-    encoder, plain = Encoder(PARTLY_BOUNDED, normalize_obs=True), Encoder(PARTLY_BOUNDED)
-    raw, norm = rows_of(PARTLY_BOUNDED, 40), RunningNorm([encoder])
-    assert_close(encoder(raw), plain(raw))  # before the first batch
-    for batch in raw.split(8):
+    space = spaces.Tuple((MIXED, PARTLY_BOUNDED))
+    encoder, plain = Encoder(space, normalize_obs=True), Encoder(space)
+    norm = RunningNorm([encoder])
+    raw = [encoder.flatten(rows_of(space, 8, seed)) for seed in range(5)]
+    assert_close(encoder(raw[0]), plain(raw[0]))  # before the first batch
+    for batch in raw:
         norm.update(batch)
-    free, expected = raw[:, WITHOUT_BOUNDS].double(), plain(raw)
-    expected[:, WITHOUT_BOUNDS] = ((free - free.mean(0)) / free.std(0, correction=0)).float()
+    raw = torch.cat(raw)
+    free, expected = raw[:, -5:][:, WITHOUT_BOUNDS].double(), plain(raw)
+    standardised = (free - free.mean(0)) / free.std(0, correction=0)
+    expected[:, -5:][:, WITHOUT_BOUNDS] = standardised.float()
     assert_close(encoder(raw), expected, rtol=1e-3, atol=5e-3)
 
 

@@ -211,15 +211,14 @@ def outside_us(times):
     return 1e6 * outside_s[is_step[1:] & is_step[:-1]]
 
 
-def costs(case, own):
+def costs(what, own):
     """Yield rows of the worker's own share of a step."""
-    rows = {"outside": (outside_us(own), 4.0, 100.0)}
-    if case is FLAT:
-        rows["act"] = 1e6 * own["act_s"][~np.isnan(own["act_s"])], 12.0, 50.0
-    for name, (values_us, median_goal, worst_goal) in rows.items():
+    act_us = 1e6 * own["act_s"][~np.isnan(own["act_s"])]
+    values = {"outside": (outside_us(own), 4.0, 100.0), "act": (act_us, 12.0, 50.0)}
+    for name, (values_us, median_goal, worst_goal) in values.items():
         for q, goal in ((50, median_goal), (99.9, worst_goal)):
             yield {
-                "what": f"{case.name}: {name}, p{q:g}, µs",
+                "what": f"{what}: {name}, p{q:g}, µs",
                 "ours": float(np.percentile(values_us, q)),
                 "goal": goal,
             }
@@ -255,7 +254,7 @@ def in_slices(case, seconds, priority):
         trainer.tell("publish")
         time.sleep(max(2 * seconds, 2.5 * SLICE_S))  # at least a turn for each
         own, alone = worker.ask("stop"), bare.ask("stop")
-    yield from costs(case, own)
+    yield from costs(case.name, own)
     if case is not FLAT:
         yield deadlines(case.name, own, alone, case.hz)
 
@@ -315,7 +314,7 @@ def disturbed(seconds, cut_s, stop_s, priority):
             f"{case.name}, {phase}", within(own, start, end), within(bare, start, end), case.hz
         )
     since, until = phases["quiet"][0], float("inf")
-    yield from costs(case, within(own, since, until))
+    yield from costs(f"{case.name}, all phases", within(own, since, until))
     resets = np.flatnonzero(np.isnan(own["act_s"]))[1:]
     between_ms = 1e3 * (own["called"][resets] - own["returned"][resets - 1])
     yield {

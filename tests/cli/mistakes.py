@@ -24,7 +24,7 @@ REFUSED = {  # with exit code 2
         "command line: agent.init_args.lr_actor is -1; expected 0 or more"
     ),
     # -- what is not there
-    "trainer TINY --trainer.device cuda:99": ("device is 'cuda:99'; torch has no such device on"),
+    "trainer TINY --trainer.device cuda:99": "device is 'cuda:99'; torch has no such device on",
     "check TINY --delay-steps 0 --env tmrl_like.envs.GenericGymEnv --env.id Pendulm-v1": (
         "no environment 'Pendulm-v1'"
     ),
@@ -35,7 +35,7 @@ REFUSED = {  # with exit code 2
     "keys revoke nobody": "no key is named 'nobody'",
     "keys invite ../x": "'../x' is not a name for a key",
     "engine init": "an earlier version had it: start nats-server yourself",
-    "test TINY --untrained --video missing/x.mp4": ("ending in .mp4, in a folder that exists"),
+    "test TINY --untrained --video missing/x.mp4": "ending in .mp4, in a folder that exists",
     # -- what does not go together
     "config drone --env.render true": (
         "earlier version had it: use `tmrl-like test EXPERIMENT --window"
@@ -53,6 +53,10 @@ REFUSED = {  # with exit code 2
         "step 2: terminated is None; expected True or False"
     ),
     "check TINY --delay-steps 0 --env.returns no_info": "step 2: info is None; expected a dict",
+    "check TINY --delay-steps 0 --env=tiny.OldEnv": (
+        "; expected (observation, reward, terminated, truncated, info)"
+    ),
+    "check TINY --delay-steps 0 --env=tiny.OlderEnv": "the environment's reset() returned",
     "check TINY --delay-steps 0 --env=tiny.ShiftingEnv": (
         "step 1: the environment changes the action that it is given"
     ),
@@ -114,6 +118,12 @@ PREPARED = [  # the fixture that prepares the surroundings, and the exit code
         1,
         "test TINY",
         "(changed since the run's last start: actor.width was 3, is 1)",
+    ),
+    (
+        "faults_are_soon_over",
+        1,
+        "worker TINY --server.port 1 --env.hangs true --worker.hang_timeout_s 0.1",
+        "the environment hangs: step() has not come back for 0.1 s (5 faults in a row; giving up)",
     ),
     ("agent_diverges", 1, "check TINY --delay-steps 0", "values that are not finite (loss)"),
 ]

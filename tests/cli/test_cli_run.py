@@ -61,6 +61,7 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, out_of)
     assert all(words in kept for words in (*shown, " server ", " worker-2 ", "proof: 5 of 5 "))
     assert "Traceback" not in run.output
     hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
+    assert (folder / "best/rollout.npz").is_file()
     assert str(folder) in "".join(out_of(*hint, "--episodes 1").split())
     assert len(list(folder.parent.glob("tiny*/notes.txt"))) == 1
 

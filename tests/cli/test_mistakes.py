@@ -84,6 +84,11 @@ def agent_diverges(monkeypatch):
     monkeypatch.setattr("tiny.TinyAgent.train", lambda *_: {"loss": float("nan")})
 
 
+@pytest.fixture
+def faults_are_soon_over(monkeypatch):
+    monkeypatch.setattr("tmrl_like.envs.supervision.MAX_BACKOFF_S", 0.0)
+
+
 @pytest.mark.parametrize(("prepared", "code", "words", "said"), MISTAKES)
 def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
     prepared, code, words, said, refused, request

@@ -36,10 +36,10 @@ class TinyEnv(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
-    def __init__(self, step_s=0.002, ends_by="", fails=False, returns=""):
+    def __init__(self, step_s=0.002, hangs=False, ends_by="", fails=False, returns=""):
         if fails:
             raise ConnectionError("no arm")
-        self.step_s, self.ends_by = step_s, ends_by
+        self.step_s, self.hangs, self.ends_by = step_s, hangs, ends_by
         self.steps, self.returns = 0, returns
         self.random = np.random.default_rng(0)
 
@@ -48,7 +48,7 @@ class TinyEnv(gymnasium.Env):
         return self._obs(), {}
 
     def step(self, action):
-        time.sleep(self.step_s)
+        time.sleep(3600 if self.hangs else self.step_s)
         if self.ends_by == "signal":
             os.kill(os.getpid(), signal.SIGKILL)
         self.steps += 1
@@ -71,6 +71,21 @@ class ShiftingEnv(TinyEnv):
     def step(self, action):
         action += 0.5
         return super().step(action)
+
+
+class OldEnv(TinyEnv):
+    """An environment whose steps end as those of Gym did."""
+
+    def step(self, action):
+        obs, rew, terminated, _, info = super().step(action)
+        return obs, rew, terminated, info
+
+
+class OlderEnv(TinyEnv):
+    """An environment whose reset returns an observation alone, as that of Gym did."""
+
+    def reset(self, **options):
+        return super().reset(**options)[0]
 
 
 class ReusingEnv(TinyEnv):

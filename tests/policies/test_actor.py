@@ -16,6 +16,8 @@ from tmrl_like.policies.actor import fit_action
     ("action", "space", "fitted"),
     [
         (np.array([0.1, -0.2]), box(1, 2), np.array([0.1, -0.2], np.float32)),
+        (0.5, box(1, 1), np.array([0.5], np.float32)),
+        (np.ones((1, 1)), box(1, 1), np.ones(1, np.float32)),
         (torch.ones(1, 1), box(1, 1), np.ones(1, np.float32)),
         ([1, 0], spaces.MultiDiscrete([2, 2], dtype=np.int32), np.array([1, 0], np.int32)),
         (np.array([2]), spaces.Discrete(3), np.int64(2)),
@@ -33,6 +35,7 @@ def test_actions_get_the_shape_and_dtype_of_their_space(action, space, fitted):
 @pytest.mark.parametrize(
     ("action", "named"),
     [
+        (None, "None"),
         ((np.zeros(2), 1.0), "(array([0., 0.]), 1.0)"),
         (np.zeros(3), "an array of shape (3,)"),
     ],

@@ -52,7 +52,7 @@ def test_a_file_that_another_one_replaces_is_read_whole(tmp_path, monkeypatch):
 
 def with_header(header, body=0):
     """Return a file with this header, and zeros as its body."""
-    text = json.dumps(header).encode()
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
     return len(text).to_bytes(8, "little") + text + bytes(body)
 
 
@@ -64,7 +64,10 @@ def entry(start, end, **other):
     "data",
     [
         with_header({"a": entry(0, 8), "b": entry(4, 12)}, 12),
+        with_header({"a": entry(0, 8, shape=[2**70])}, 8),
         with_header({"a": entry(0, 8, dtype="U64", shape=[1])}, 8),
+        with_header({"__metadata__": {"tmrl_like": 3}}),
+        with_header("[" * 100_000),
         (2**63).to_bytes(8, "little"),
     ],
 )

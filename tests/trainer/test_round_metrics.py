@@ -6,8 +6,10 @@ from kit.clocks import Clock
 from kit.episodes import episode
 
 from tmrl_like.trainer.round_metrics import RoundMetrics
-from tmrl_like.types import ActionSource, Buffer, Delivery, StepTiming
+from tmrl_like.types import ActionSource, Batch, Buffer, Delivery, StepTiming
 from tmrl_like.wire.packet import PacketWriter
+
+BATCH = Batch(*[torch.zeros(1)] * 6)
 
 
 def packed(writer, ahead_s=0.0):
@@ -23,7 +25,7 @@ def closed(metrics):
 def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers():
     metrics = RoundMetrics()
     for loss in (0.0, torch.tensor(4.0), torch.tensor(5.0)):
-        metrics.on_step(None, {"loss": loss, "lr": 0.5})
+        metrics.on_step(BATCH, {"loss": loss, "lr": 0.5})
     expected = {"loss": 3.0, "lr": 0.5, "training_steps_per_env_step": 2.0, "workers": 2}
     assert closed(metrics).items() >= expected.items()
 
@@ -41,8 +43,9 @@ def test_how_long_actions_took_and_how_many_were_safe_is_of_the_decisions():
     assert record["safe_action_share"] == pytest.approx(0.2)
 
 
-def test_ages_are_right_of_samples_whose_worker_has_another_clock(monkeypatch):
-    clock, ahead_s = Clock(), 3600.0
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monkeypatch):
+    clock = Clock()
     monkeypatch.setattr("tmrl_like.base.clocks.unix_s", clock)
     writer, metrics = PacketWriter(), RoundMetrics()
     for version, clock.now in enumerate((1e9 - 9.0, 1e9 - 8.0, 1e9 - 7.0, 1e9 - 6.0), start=1):

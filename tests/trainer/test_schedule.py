@@ -3,6 +3,7 @@ network.
 """
 
 import contextlib
+import importlib.machinery
 import itertools
 import math
 import pickle
@@ -10,7 +11,7 @@ import re
 import sys
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -170,7 +171,9 @@ class Barren(ListMemory):
         return 0
 
 
-@pytest.mark.parametrize("memory", [Barren, partial(ReplayMemory, memory_size=1)])
+@pytest.mark.parametrize(
+    "memory", [Barren, partial(ReplayMemory, memory_size=1)], ids=["its len", "its size"]
+)
 def test_a_memory_that_makes_nothing_of_its_samples_is_named_while_they_come(caplog, memory):
     one = training(memory, cls=Ticking, **FREE)
     one.run_epoch(coming("w", range(100)), should_stop=lambda: one.now > 100.0)
@@ -250,12 +253,12 @@ def test_the_agent_scheduler_is_called_with_the_agent_at_the_start_of_each_epoch
 def test_profiling_shows_what_each_round_did(monkeypatch, caplog):
     @contextlib.contextmanager
     def profiler():
-        before = to.total_updates
-        yield SimpleNamespace(
-            output_text=lambda unicode: f"a profile of {to.total_updates - before} steps"
-        )
+        profile, before = MagicMock(), to.total_updates
+        yield profile
+        profile.output_text.return_value = f"a profile of {to.total_updates - before} steps"
 
-    stand_in = SimpleNamespace(Profiler=profiler, __spec__="")
+    spec = importlib.machinery.ModuleSpec("pyinstrument", None)
+    stand_in = MagicMock(Profiler=profiler, __spec__=spec)
     monkeypatch.setitem(sys.modules, "pyinstrument", stand_in)
     caplog.set_level("INFO")
     to = training(steps=1, **FREE, profiling=True)
@@ -297,6 +300,7 @@ def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
         (None, "Agent.train returned None; expected a dict of metrics"),
         ({"loss": np.zeros(2)}, "the metric loss that the agent returns is no number: "),
         ({"epoch": 1.0}, "the agent returns a metric epoch, which is the trainer's own: rename it"),
+        ({"time_s": 1.0}, "the agent returns a metric time_s, which is the trainer's own"),
     ],
 )
 def test_an_agent_that_returns_no_metrics_is_one_line(returned, line):
@@ -309,10 +313,11 @@ def test_an_agent_that_returns_no_metrics_is_one_line(returned, line):
         training(agent_cls=Agent, **FREE).run_epoch(Network(delivery("a", 1)))
 
 
-def test_an_agent_without_an_actor_is_one_line():
+@pytest.mark.parametrize("returned", [None, LinearActor])
+def test_an_agent_without_an_actor_is_one_line(returned):
     class Agent(CountingAgent):
         def get_actor(self):
-            return LinearActor
+            return returned
 
     with pytest.raises(ConfigError, match=r"Agent\.get_actor returned .*; expected an instance of"):
         training(agent_cls=Agent)

@@ -22,8 +22,8 @@ class TunedAgent(CountingAgent):
 
     tunable = ("lr", "gamma")
 
-    def __init__(self, lr=0.5, gamma=0.9, **options):
-        super().__init__(**options)
+    def __init__(self, observation_space, action_space, device="cpu", lr=0.5, gamma=0.9):
+        super().__init__(observation_space, action_space, device)
         self.lr, self.gamma = lr, gamma
         self.seen = deque()  # not part of a checkpoint
 
@@ -121,6 +121,7 @@ def test_a_change_that_is_cancelled_is_not_made():
     [
         ("agent.depth", 3, r"agent\.depth cannot change while training; .*agent\.lr.* can"),
         ("agent.lr", "fast", "agent.lr is 'fast'; expected a number$"),
+        ("trainer.sample_uses", "many", "trainer.sample_uses is 'many'; expected a number$"),
     ],
 )
 def test_what_may_not_change_and_what_is_no_number_is_refused_at_once(name, value, problem):
@@ -158,6 +159,7 @@ def test_a_resumption_goes_on_with_what_was_learnt_if_it_can(tmp_path, caplog, l
     [
         (False, 0.125, "0.25 -> 0.125"),
         (True, 0.25, ""),  # the file has this value already
+        (True, 0.5, "0.25 -> 0.5"),
     ],
 )
 def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(

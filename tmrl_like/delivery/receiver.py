@@ -136,7 +136,7 @@ class Receiver:
         self._waiting: deque[_Waiting] = deque()
         self._writing = 0  # how many of them, from the first, are being stored
         self._waiting_bytes: Counter[str] = Counter()  # by worker
-        self._kept_out: set[Process] = set()  # there was no room for a packet of these
+        self._kept_out: dict[Process, _Progress] = {}  # there was no room for a packet of these
         # processes to which a message is due; True: with a request to send again
         self._due: dict[Process, bool] = {}
         # protects what both threads change: confirmed, rejection, due messages
@@ -232,7 +232,7 @@ class Receiver:
         if packet.last <= progress.received:
             self._acknowledge(process)
         elif self._is_full_of(packet.worker):
-            self._kept_out.add(process)  # asking for it now would only fill the network
+            self._kept_out[process] = progress  # asking for it now would only fill the network
         elif packet.first > progress.received + 1:
             self._ask_again(process, progress, now)
         else:
@@ -254,7 +254,7 @@ class Receiver:
         """
         if now - progress.asked_at > _ASK_AGAIN_S:
             progress.asked_at = now
-            self._kept_out.discard(process)
+            self._kept_out.pop(process, None)
             with self._lock:
                 self._due[process] = True
 
@@ -433,8 +433,8 @@ class Receiver:
         while self._is_settled(now) and self._write_group(now):
             pass
         if self._kept_out and self._waiting_bytes.total() <= self.total_bytes // 2:
-            for process in tuple(self._kept_out):
-                self._ask_again(process, self._progress(process), now)
+            for process, progress in tuple(self._kept_out.items()):
+                self._ask_again(process, progress, now)
 
     def finish(self) -> None:
         """Store everything that the memory has, however long it takes; call this before closing the

@@ -118,6 +118,11 @@ def test_the_last_point_ends_the_episode_and_is_rewarded():
     assert reward([4.0, 0.0]) == (pytest.approx(7.9), True)
 
 
+def test_a_failure_is_rewarded_once_the_countdown_ends_the_episode():
+    reward = judge(line(5), failure_countdown=2, min_steps=0, failure_reward=-3.0)
+    assert [reward([0.0, 0.0]) for _ in range(2)] == [(0.0, False), (-3.0, True)]
+
+
 # -- the demonstration -----------------------------------------------------------------------------
 
 

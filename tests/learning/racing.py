@@ -25,6 +25,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from kit.pythons import python
 
 from tmrl_like.envs.racing import demonstration
+from tmrl_like.envs.trajectory import RewardOptions
 from tmrl_like.metrics.curves import new_figure
 from tmrl_like.metrics.reading import read_records
 
@@ -72,16 +73,18 @@ def learn(experiment, minutes, seed, home, overrides=()):
     """
     config = yaml.safe_load(command_line("config", experiment, *overrides, home=home))
     env = config["env"]["init_args"]
-    usual = {"reward_per_point": 0.01, "end_of_track_reward": 100.0, "constant_penalty": 0.0}
-    reward = usual | env["reward"]
+    reward = vars(RewardOptions()) | env["reward"]
     track = reward["reward_per_point"] * (len(demonstration(1)) - 1)
 
     def drive(return_, steps, minutes=0.0):
         """Compute the share of the track from the return: driving back loses the reward of driving
-        there, and the end of the lap adds a bonus.
+        there, and the end of the lap adds a bonus. An episode that is neither a lap nor as long as
+        it may be has failed.
         """
         earned = return_ - steps * reward["constant_penalty"]
         is_lap = earned > track + 0.5 * reward["end_of_track_reward"]
+        if not is_lap and steps < env.get("ep_max_length", 1000):
+            earned -= reward["failure_reward"]
         lap_s = steps * env.get("time_step_duration", 0.06) if is_lap else np.nan
         return Drive(minutes, float(np.clip(earned / track, 0.0, 1.0)), lap_s)
 

@@ -107,6 +107,8 @@ class RewardOptions(Options):
         max_distance: a position further than this from all points within the limits passes none.
         reward_per_point: reward of each point passed; each point fallen back costs as much.
         end_of_track_reward: added at the last point.
+        failure_reward: added when `failure_countdown` ends an episode. A negative one has the agent
+            learn to drive with a margin, more slowly.
         constant_penalty: added to the reward of each step; negative for a penalty.
     """
 
@@ -117,6 +119,7 @@ class RewardOptions(Options):
     max_distance: AboveZero = math.inf
     reward_per_point: Reward = 0.01
     end_of_track_reward: Reward = 100.0
+    failure_reward: Reward = 0.0
     constant_penalty: Reward = 0.0
 
 
@@ -191,7 +194,9 @@ class TrajectoryReward(Way):
         reward = (self.index - before) * options.reward_per_point + options.constant_penalty
         if self.is_at_end:
             return reward + options.end_of_track_reward, True
-        return reward, self._steps_without_progress >= options.failure_countdown
+        if self._steps_without_progress >= options.failure_countdown:
+            return reward + options.failure_reward, True
+        return reward, False
 
 
 class Lap:

@@ -307,12 +307,21 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
         ("step", print),
         ("reset", lambda obs, info: obs),
         ("step", lambda obs, rew, terminated, truncated, info: (obs, rew, terminated, info)),
+        ("step", lambda obs, rew, _, *ends: (obs, rew, np.array([True, False]), *ends)),
     ],
 )
 def test_what_is_no_result_of_gymnasium_is_one_line(method, returns):
     told = rf"the environment's {method}\(\) returned .*; expected \(observation, "
     with make_worker(returning(returns, method=method)) as worker, one_line(told):
         worker.run_episode()
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+@pytest.mark.parametrize("space", [None, "Box(2)"])
+def test_what_has_no_space_of_gymnasium_is_one_line(name, space):
+    described = type("Described", (CountingEnv,), {name: property(lambda _: space, print)})
+    with one_line(rf"the environment's {name} is '?{re.escape(str(space))}'?; expected"):
+        make_worker(described)
 
 
 def test_a_close_that_ends_the_program_ends_no_worker(trouble, caplog):

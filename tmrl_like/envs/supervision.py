@@ -20,6 +20,8 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
+import gymnasium
+
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
@@ -136,6 +138,10 @@ class SupervisedEnv:
         self.env = env
         self._is_new = True  # it has not been reset yet
         self._is_open, self._is_lost = True, False
+        for name in ("observation_space", "action_space"):
+            space = getattr(env, name, None)
+            expected = "one of gymnasium.spaces"
+            expect(isinstance(space, gymnasium.Space), f"the environment's {name}", space, expected)
         time_step_s = attribute_of(env, "time_step_s") or attribute_of(env, "time_step_duration")
         self.time_step_s = float(time_step_s or 0.0)
         factor = attribute_of(env, "time_step_timeout_factor")
@@ -215,10 +221,10 @@ class SupervisedEnv:
         result = self._call("step()", self.env.step, action)
         try:
             obs, rew, terminated, truncated, info = result
+            return obs, rew, bool(terminated), bool(truncated), info
         except (TypeError, ValueError):
             expected = "(observation, reward, terminated, truncated, info)"
             raise unexpected("the environment's step()", result, expected) from None
-        return obs, rew, terminated, truncated, info
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self._has_left and getattr(threading.current_thread(), "is_left", False):

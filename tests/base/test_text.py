@@ -8,6 +8,7 @@ def test_a_line_has_no_line_ends_and_steers_no_terminal():
     assert one_line("a \n  b\x1b[2J") == "a b?[2J"
     assert one_line("two  words") == "two  words"
     assert one_line(ValueError("a\nb"), 12) == "ValueError: "
+    assert one_line(ValueError()) == "ValueError"
 
 
 def test_a_suggestion_is_the_nearest_word_or_all_of_them():

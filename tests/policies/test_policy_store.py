@@ -36,12 +36,12 @@ def version_of(path):
 def test_a_policy_that_is_not_there_is_refused_and_what_there_is_named(store):
     with pytest.raises(
         PolicyError,
-        match=r"no policy newest in .*policies, but no versions; tags: none \(it is on the",
+        match=r"no policy newest in .*policies; versions: none; tags: none \(it is on the",
     ):
         store.find("newest")
     add(store, 3, 4)
     store.tag("3", "good")
-    with pytest.raises(PolicyError, match=r"no policy 5 .* versions 3 to 4; tags: good"):
+    with pytest.raises(PolicyError, match=r"no policy 5 .*; versions: 3 to 4; tags: good"):
         store.find("5")
     with pytest.raises(PolicyError, match=r"did you mean good\?"):
         store.find("goood")

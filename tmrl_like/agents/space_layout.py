@@ -183,8 +183,8 @@ def action_bounds(space: Space) -> tuple[Floats, Floats]:
     high = np.where(high > space.high.ravel(), np.nextafter(high, -np.float32(np.inf)), high)
     if not (len(low) and np.isfinite(high - low).all() and (low < high).all()):
         raise ConfigError(
-            f"the action space {one_line(space)} has no finite bounds; give it entries, and each a "
-            "low and a higher high"
+            f"the action space {one_line(space)} has no finite bounds; give it entries, each "
+            "with a low and a higher high"
         )
     center, half = _HALF * (low + high), _HALF * (high - low)
     outside = (center + half > high) | (center - half < low)  # by rounding

@@ -23,7 +23,9 @@ def one_line(value: object, at_most: int | None = None) -> str:
     If there are control characters, each run of white space becomes one space, and each remaining
     one a `?`. The text of an exception begins with its type.
     """
-    text = f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else str(value)
+    text = str(value)
+    if isinstance(value, BaseException):
+        text = f"{type(value).__name__}: {text}" if text else type(value).__name__
     return (_control.sub("?", " ".join(text.split())) if _control.search(text) else text)[:at_most]
 
 

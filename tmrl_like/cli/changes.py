@@ -33,7 +33,8 @@ def changes_since(arguments: Arguments) -> str:
         if name.partition(".")[0] in parts and then.get(name) != now.get(name)
     ]
     said = [
-        f"{name} was {one_line(then.get(name), 60)}, is {one_line(now.get(name), 60)}"
+        f"{name} was {one_line(then.get(name), 60) or 'empty'}, "
+        f"is {one_line(now.get(name), 60) or 'empty'}"
         for name in names[:_LISTED]
     ]
     return f" (changed since the run's last start: {'; '.join(said)})" if said else ""

@@ -17,7 +17,7 @@ import numpy as np
 
 from tmrl_like.base.factories import taken_apart
 from tmrl_like.base.functional import place_of
-from tmrl_like.base.text import one_line
+from tmrl_like.base.text import counted, one_line
 from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.cli.prepare import TO_COLLECT, find_policy, prepare
@@ -75,10 +75,9 @@ def _record_episodes(arguments: Arguments) -> int:
         raise EnvironmentFaultError(
             f"{error}; kept in {folder}: {len(done)} of {arguments.episodes} episodes"
         ) from None
-    print(
-        f"{folder}: {samples} samples of {arguments.episodes} episodes; start a run with it: "
-        f"{to_type('--memory.dataset_path', folder)}"
-    )
+    held, of = counted(samples, "sample"), counted(arguments.episodes, "episode")
+    start = to_type("--memory.dataset_path", folder)
+    print(f"{folder}: {held} of {of}; start a run with it: {start}")
     return 0
 
 

@@ -115,14 +115,14 @@ class PolicyStore:
         for name, card in self.cards():
             if which == str(card.version):
                 return self.path(name)
-        kept = f"versions {versions[0]} to {versions[-1]}" if versions else "no versions"
+        kept = f"{versions[0]} to {versions[-1]}" if versions else "none"
         more = (
             suggestion(which, tags)
             if tags and not which.isdecimal()
             else f"tags: {', '.join(tags) or 'none'}"
         )
         raise PolicyError(
-            f"there is no policy {which} in {self.folder}, but {kept}; {more} (it is on the "
+            f"there is no policy {which} in {self.folder}; versions: {kept}; {more} (it is on the "
             "trainer's machine: there `tmrl-like policies export` writes a file, which can be "
             "copied)"
         )

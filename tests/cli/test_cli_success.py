@@ -114,6 +114,9 @@ def test_what_cannot_be_is_one_line(data, refused, monkeypatch):
     monkeypatch.setattr(label, "has_display", lambda: False)
     assert "there is no display to show episodes on; --file FILE" in refused("label", data)
     given = "--out a.safetensors --held-out 1"
+    assert "has no labels yet: `tmrl-like label" in refused(
+        "success-model", data, "--out a.safetensors"
+    )
     assert "--held-out is 1" in refused("success-model", data, given)
 
 

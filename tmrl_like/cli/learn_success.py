@@ -9,7 +9,8 @@ import numpy  # noqa: F401 -- before torch, which swallows a Ctrl-C while it loa
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.agents.success_training import JudgedEpisode, errors_of, split, train_success
-from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.arguments import Arguments, to_type
+from tmrl_like.errors import ConfigError
 from tmrl_like.policies.success_model import write_success_model
 from tmrl_like.policies.weights import copied
 from tmrl_like.replay.data_sets import read_data_set
@@ -22,9 +23,14 @@ def main(arguments: Arguments) -> int:
     """Learn, judge the held-out episodes, and write the model."""
     file, data = arguments.out, Path(arguments.data)
     episodes = pictured_episodes(read_data_set(data))
+    labels = labels_beside(data)
+    if not labels.exists():
+        raise ConfigError(
+            f"{data} has no labels yet: `{to_type('tmrl-like', 'label', data)}` asks for them"
+        )
     judged = [
         JudgedEpisode(episodes[number].pictures, success)
-        for number, success in read_labels(labels_beside(data), len(episodes)).items()
+        for number, success in read_labels(labels, len(episodes)).items()
     ]
     learnt, held_out = split(judged, arguments.held_out)
     tune_process()

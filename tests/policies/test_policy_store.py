@@ -45,6 +45,8 @@ def test_a_policy_that_is_not_there_is_refused_and_what_there_is_named(store):
         store.find("5")
     with pytest.raises(PolicyError, match=r"did you mean good\?"):
         store.find("goood")
+    with pytest.raises(PolicyError, match=r"no policy best .*; tags: good"):
+        store.find("best")
 
 
 def test_the_newest_versions_stay_and_those_with_a_tag(store):

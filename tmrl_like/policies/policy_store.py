@@ -24,7 +24,7 @@ import msgspec
 
 from tmrl_like.base.files import disk, link_atomically, remove_drafts
 from tmrl_like.base.folders import data_folder
-from tmrl_like.base.text import suggestion
+from tmrl_like.base.text import nearest
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import PolicyCard, read_card, read_policy, write_policy
 from tmrl_like.policies.weight_file import Weights
@@ -116,11 +116,8 @@ class PolicyStore:
             if which == str(card.version):
                 return self.path(name)
         kept = f"{versions[0]} to {versions[-1]}" if versions else "none"
-        more = (
-            suggestion(which, tags)
-            if tags and not which.isdecimal()
-            else f"tags: {', '.join(tags) or 'none'}"
-        )
+        near = nearest(which, tags)
+        more = f"did you mean {near}?" if near else f"tags: {', '.join(tags) or 'none'}"
         raise PolicyError(
             f"there is no policy {which} in {self.folder}; versions: {kept}; {more} (it is on the "
             "trainer's machine: there `tmrl-like policies export` writes a file, which can be "

@@ -311,7 +311,8 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
     ],
 )
 def test_what_is_no_result_of_gymnasium_is_one_line(method, returns):
-    told = rf"the environment's {method}\(\) returned .*; expected \(observation, "
+    kind = "a dict as info" if method == "reset" else "bools as terminated and truncated"
+    told = rf"the environment's {method}\(\) returned .*; expected \(observation, .*, with {kind}$"
     with make_worker(returning(returns, method=method)) as worker, one_line(told):
         worker.run_episode()
 

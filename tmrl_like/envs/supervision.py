@@ -223,7 +223,10 @@ class SupervisedEnv:
             obs, rew, terminated, truncated, info = result
             return obs, rew, bool(terminated), bool(truncated), info
         except (TypeError, ValueError):
-            expected = "(observation, reward, terminated, truncated, info)"
+            expected = (
+                "(observation, reward, terminated, truncated, info), with bools as terminated and "
+                "truncated"
+            )
             raise unexpected("the environment's step()", result, expected) from None
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -28,12 +28,15 @@ from kit.trainings import (
     coming,
     delivery,
     feed,
+    message,
     resumed,
+    taken,
     train_until_idle,
     training,
 )
 
 from tmrl_like.base.functional import partial
+from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import (
     ConfigError,
     EnvironmentFaultError,
@@ -205,6 +208,16 @@ def test_the_minutes_of_a_run_are_those_of_all_its_sessions(tmp_path):
     one.now += 61.0
     assert one.is_over()
     assert resumed(one, scheduled(max_minutes=1.0), tmp_path).is_over()
+
+
+@pytest.mark.parametrize("size", [1, 8, 40])
+def test_in_lockstep_the_steps_before_the_start_allow_no_training_however_packets_divide_them(size):
+    receiver = Receiver()
+    packets = [message(number, n=size, awaits=True) for number in range(1, 40 // size + 1)]
+    network = Network(*(one for data in packets for one in taken(receiver, data)), one_by_one=True)
+    one = scheduled(max_training_steps_per_env_step=1.0, start_training=20)
+    train_until_idle(one, network)
+    assert (one.total_samples, one.total_updates) == (40, 20)
 
 
 def test_a_run_that_was_in_lockstep_may_go_on_without_a_limit(tmp_path):

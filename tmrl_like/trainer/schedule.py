@@ -423,9 +423,10 @@ class TrainingOffline(Schedule):
         if len(buffer):
             self.memory.append(buffer)
             self._came += len(buffer)
-            has_begun = self._samples_so_far > self.start_training
-            if self._in_lockstep and has_begun and self.memory.ready:
-                self._tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
+            beyond = self._samples_so_far - self.start_training
+            if self._in_lockstep and beyond > 0 and self.memory.ready:
+                are_resets = [one for block in buffer.blocks for one in block.is_reset.tolist()]
+                self._tasks += are_resets[-beyond:].count(False)
         if delivery.awaits and delivery.receipt is not None:
             self.pacer.wait_for(delivery.receipt, self._tasks - self._counted.tasks)
 

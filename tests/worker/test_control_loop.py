@@ -56,6 +56,20 @@ def test_the_actor_hears_of_each_episode_before_the_environment_is_reset():
     assert calls == ["actor", "environment"] * 2
 
 
+def test_crc_debugging_takes_an_environment_that_returns_one_array_again_and_again():
+    seen = np.zeros(2, np.float32)
+
+    def again(obs, *others):
+        seen[:] = obs
+        return seen, *others
+
+    with alone(returning(again, returning(again), "reset"), crc_debug=True) as worker:
+        appended = appended_by(worker)
+        worker.collect_train_episode(3)
+    pairs = [(original[0], original[3].copy()) for (*_, original), *_ in appended]
+    assert [one.tolist() for one, _ in pairs[1:]] == [[1, 0], [1, 1], [1, 2]]
+
+
 PERIODS_S = (0.05, 0.0625, 0.04)
 INFERENCE_S = (0.003, 0.001, 0.002)
 

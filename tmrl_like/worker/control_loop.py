@@ -65,8 +65,7 @@ class ControlLoop:
         env: the supervised environment that it drives.
         worker: the worker's name.
         returns: collects the returns of the last episodes; shared by the lanes of a worker.
-        sample_of: makes a sample from the result of a step and the observation before it; None: the
-            result is the sample.
+        sample_of: makes a sample from the result of a step; None: the result is the sample.
         rollouts: takes finished episodes as a whole; None: they are not collected.
         samples: the log to which samples are appended; None: they are not kept.
         chain: filters and limits between the driver and the environment; None: actions are not
@@ -80,7 +79,7 @@ class ControlLoop:
     driver: Arbiter
     worker: str
     returns: deque[float]
-    sample_of: Callable[[Made, Observation], Made] | None = None
+    sample_of: Callable[[Made], Made] | None = None
     rollouts: Rollouts | None = None
     samples: SampleLog | None = None
     chain: ActionChain | None = None
@@ -202,13 +201,11 @@ class ControlLoop:
             self.driver.source,
         )
         for act in actions_of_reset(self.env.env, obs):
-            self._append(
-                (act, obs, no_reward, False, False, info), None, *timing, self._number + RESET
-            )
+            self._append((act, obs, no_reward, False, False, info), *timing, self._number + RESET)
 
-    def _append(self, made: Made, last_obs: Observation, *timing: Any) -> None:
+    def _append(self, made: Made, *timing: Any) -> None:
         """Append a sample. `step` does the same inline, to save a call."""
-        sample = made if self.sample_of is None else self.sample_of(made, last_obs)
+        sample = made if self.sample_of is None else self.sample_of(made)
         if self.samples is not None:
             self.samples.append(sample, *timing)
 
@@ -262,7 +259,7 @@ class ControlLoop:
             self.collected_steps += 1
             sample: Made = (act, new_obs, rew, terminated, truncated, info)
             if self.sample_of is not None:
-                sample = self.sample_of(sample, obs)
+                sample = self.sample_of(sample)
             if self.samples is not None:
                 at_s, error_s = self._epoch_s + observed, period_s - env.time_step_s
                 self.samples.append(

@@ -28,7 +28,6 @@ class _Held:
     """A step that a person may still judge."""
 
     observed: float  # `time.perf_counter()`
-    last_obs: Observation
     made: list[Any]  # act, obs, rew, terminated, truncated, info
     timing: tuple[float, float, float, int, int]
     collects: bool
@@ -85,7 +84,6 @@ class JudgedLoop(ControlLoop):
         """Step as the control loop does; `terminated` is also True if a person has ended the
         episode.
         """
-        last_obs = copy.deepcopy(obs)  # an environment may use its arrays again
         stepped = super().step(obs, test, False, last_step)
         before, started, acted, observed = self.times
         error_s = observed - before - self.env.time_step_s
@@ -96,8 +94,9 @@ class JudgedLoop(ControlLoop):
             self.counts.policy_version,
             self._source,
         )
+        # a copy: environments may use their arrays again
         made = copy.deepcopy([self._action, *stepped])
-        self._held.append(_Held(observed, last_obs, made, timing, collect_samples))
+        self._held.append(_Held(observed, made, timing, collect_samples))
         new_obs, rew, terminated, truncated, info = stepped
         if terminated or truncated:  # a person may be about to judge it, and nobody drives
             self.env.brake.pull()
@@ -143,4 +142,4 @@ class JudgedLoop(ControlLoop):
             step = self._held.popleft()
             if step.collects:
                 self.collected_steps += 1
-                self._append(tuple(step.made), step.last_obs, *step.timing, self._number)
+                self._append(tuple(step.made), *step.timing, self._number)

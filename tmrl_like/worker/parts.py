@@ -93,7 +93,6 @@ class Parts:
         envs = [self._make_env(env_cls, number) for number in range(options.envs)]
         self._env = envs[0].env
         refuse_longer_buffer(sample_compressor, held_actions(self._env))
-        sample_of = sampler_of(sample_compressor, crc_debug)
         self._probe = PolicyProbe(
             self._env.observation_space, self._env.action_space, obs_preprocessor
         )
@@ -118,7 +117,7 @@ class Parts:
         logs: list[SampleLog | None] = [*self._logs] or [None] * options.envs
         for env, actor, intake, samples in zip(envs, actors, intakes, logs, strict=True):
             driver = Arbiter(env, actor, intake, *drives, takeover, obs_preprocessor)
-            chain = self._make_chain(env)
+            chain, sample_of = self._make_chain(env), sampler_of(sample_compressor, crc_debug)
             parts = driver, self.name, returns, sample_of, self.rollouts, samples, chain
             loop = ControlLoop(*parts) if person is None else JudgedLoop(*parts, person=person)
             self.lanes.append(Lane(loop, options.max_samples_per_episode))

@@ -5,6 +5,7 @@ original.
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -22,8 +23,8 @@ _ITEMS = "(act, obs, rew, terminated, truncated, info), where two items replace 
 
 def sampler_of(
     compressor: SampleCompressor | None, crc_debug: bool
-) -> Callable[[Made, Observation], Made] | None:
-    """Return a function that makes a sample from the six items and the observation before them;
+) -> Callable[[Made], Made] | None:
+    """Return a function that makes the samples of one environment, in order, from their six items;
     None: the six items are the sample.
 
     Raises:
@@ -34,13 +35,17 @@ def sampler_of(
     if compressor is None and not crc_debug:
         return None
 
-    def sample_of(made: Made, last_obs: Observation) -> Made:
+    newest: Observation = None  # a copy: environments may use their arrays again
+
+    def sample_of(made: Made) -> Made:
+        nonlocal newest
         sample = made if compressor is None else compressor(*made)
         if type(sample) is not tuple or len(sample) != 6:
             sample = _checked(sample)
         if crc_debug:
             act, obs, rew, terminated, truncated, _ = made
-            sample = (*sample, (last_obs, act, rew, obs, terminated, truncated))
+            sample = (*sample, (newest, act, rew, obs, terminated, truncated))
+            newest = copy.deepcopy(obs)
         return sample
 
     return sample_of

@@ -8,6 +8,7 @@ from kit.boxes import box
 from tmrl_like.policies.action_check import action_problem, finite_check
 
 BOX = box(1, 2)
+BYTE = spaces.Box(0, 255, (1,), np.uint8)
 BOTH = spaces.Tuple((BOX, spaces.Discrete(3)))
 
 
@@ -20,6 +21,9 @@ BOTH = spaces.Tuple((BOX, spaces.Discrete(3)))
         (np.array([1.1, 0.0]), BOX, False),
         (np.zeros((2, 1)), BOX, False),
         (None, BOX, False),
+        (np.array([200]), BYTE, True),
+        (np.array([-1]), BYTE, False),
+        (np.array([1.5]), BYTE, False),
         ((np.zeros(2), 3), BOTH, False),
         ({"b": np.zeros(2)}, spaces.Dict(a=BOX), False),
         (np.array([np.inf]), box(np.inf, 1), False),

@@ -9,6 +9,7 @@ from gymnasium import spaces
 from kit.boxes import box
 
 from tmrl_like.errors import PolicyError
+from tmrl_like.policies.action_check import action_problem
 from tmrl_like.policies.actor import fit_action
 
 
@@ -30,6 +31,14 @@ def test_actions_get_the_shape_and_dtype_of_their_space(action, space, fitted):
     assert space.contains(found)
     assert type(found) is type(fitted)
     np.testing.assert_array_equal(found, fitted)
+
+
+@pytest.mark.parametrize("number", [-1, 256, 2**40])
+def test_a_whole_number_that_the_space_cannot_hold_stays_what_it_is_and_does_not_drive(number):
+    space = spaces.Box(0, 255, (1,), np.uint8)
+    fitted = fit_action(np.array([number]), space)
+    assert fitted.tolist() == [number]
+    assert "outside [0, 255]" in action_problem(fitted, space)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,8 @@ def _leaf_problem(action: Action, space: Space) -> str:
         return f"{action!r:.80} is not an array"
     if values.dtype.kind not in "fiub":
         return f"{action!r:.80} is not an array of numbers"
+    if values.dtype.kind == "f" and space.dtype.kind != "f":
+        return f"{action!r:.80} is not an array of whole numbers"
     if values.shape != space.shape:
         return f"it has the shape {values.shape}, the space {space.shape}"
     if not is_finite(values):

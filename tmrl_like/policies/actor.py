@@ -162,7 +162,7 @@ def to_batch_of_one(obs: Observation, device: str = "cpu") -> Observation:
 
 def fit_action(action: Action, space: Space) -> Action:
     """Give an action the shape of its space, by adding or removing dimensions of 1, and its dtype,
-    if that keeps the kind of number.
+    if that keeps the kind of number, and whole numbers as they are.
 
     An action of a Discrete space becomes a number, since environments use it as a key. Actions of
     spaces without a shape (Tuple, Dict) stay as they are.
@@ -187,5 +187,6 @@ def fit_action(action: Action, space: Space) -> Action:
         ) from None
     if fitted.dtype.kind in "iub" or np.can_cast(fitted.dtype, dtype, "same_kind"):
         with np.errstate(over="ignore"):  # what is infinite then does not drive
-            fitted = fitted.astype(dtype)
+            typed = fitted.astype(dtype)
+        fitted = typed if typed.dtype.kind == "f" or (typed == fitted).all() else fitted
     return fitted[()] if isinstance(space, gymnasium.spaces.Discrete) else fitted

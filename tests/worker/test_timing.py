@@ -29,6 +29,12 @@ def test_a_measurement_that_is_stopped_keeps_what_there_is():
     assert (times.env_s <= times.period_s).all()
 
 
+def test_a_benchmark_that_is_stopped_before_its_first_step_has_no_percentiles():
+    with alone() as worker:
+        worker.stop()
+        assert worker.run_env_benchmark(5) == {"steps": 0, "overruns": 0}
+
+
 def test_a_benchmark_has_a_whole_number_of_steps():
     with alone() as worker:
         assert worker.run_env_benchmark(1e1, verbose=False)["steps"] == 10

@@ -41,12 +41,12 @@ class StepTimes:
         return len(self.period_s)
 
     def summary(self) -> Info:
-        """Return the number of steps, overruns, and percentiles in milliseconds. Needs one step at
-        least.
+        """Return the number of steps, overruns and, if there were steps, percentiles in
+        milliseconds.
         """
         result: Info = {"steps": len(self), "overruns": self.overruns}
         columns = {"period": self.period_s, "inference": self.inference_s, "env_step": self.env_s}
-        for name, values_s in columns.items():
+        for name, values_s in columns.items() if len(self) else ():
             for percent, value_s in zip(_PERCENTS, np.percentile(values_s, _PERCENTS), strict=True):
                 result[f"{name}_p{percent:g}_ms"] = round(1e3 * float(value_s), 3)
         return result

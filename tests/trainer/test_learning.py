@@ -90,6 +90,12 @@ def test_an_actor_that_does_not_sample_has_no_spread_and_actions_may_have_any_st
     assert figures == {"reward_low": -1.0, "reward_high": 0.5}
 
 
+def test_a_batch_of_one_has_no_spread():
+    one = batch().map(lambda leaf: leaf[:1])
+    figures = ActorFigures().figures(agent(gamma=0.9), one)
+    assert figures.keys() == {"reward_low", "reward_high", "value_low", "value_high"}
+
+
 def test_an_action_may_have_no_dimensions():
     sac = SACAgent(OBSERVATIONS, Box(-1.0, 1.0, ()), acceleration="off")
     drawn = batch()._replace(act=torch.zeros(64))

@@ -179,9 +179,9 @@ class ActorFigures:
         actor = agent.get_actor()
         figures = _of_rewards(agent, batch)
         obs = tree.map_leaves(lambda leaf: leaf[:_PROBED], batch.obs)
-        figures |= _of_first_layer(actor, obs)
         if len(batch.rew) < _LEAST_PROBED:
             return figures
+        figures |= _of_first_layer(actor, obs)
         act = tree.map_leaves(lambda leaf: leaf[:_PROBED], batch.act)
         self._first = first_obs, first_act = self._first or (obs, act)
         if isinstance(agent, SACAgent) and isinstance(agent.critic, EnsembleMLP):

@@ -1,11 +1,11 @@
 """Saving published policies to disk."""
 
 import errno
+from unittest.mock import MagicMock
 
 import pytest
 from house import linear_actor
 from kit.executors import AtOnce, Beside
-from kit.failing import failing
 
 from tmrl_like.base.functional import partial
 from tmrl_like.policies.policy_file import describe, read_card
@@ -88,10 +88,18 @@ def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_ou
     assert one.store.versions() == [1, 5, 6, 7]
 
 
-def test_a_policy_that_cannot_be_written_is_logged_once(kept, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device"),
+        (MemoryError(), "no memory is left"),
+        (RuntimeError("the GPU is gone"), "the GPU is gone"),
+    ],
+)
+def test_a_policy_that_cannot_be_written_is_logged_once(error, reason, kept, monkeypatch, caplog):
     one = kept()
-    monkeypatch.setattr(one.store, "add", failing(errno.ENOSPC))
+    monkeypatch.setattr(one.store, "add", MagicMock(side_effect=error))
     one.save(1)
     one.save(2)
     (said,) = caplog.messages
-    assert said.endswith("policies: [Errno 28] No space left on device; training goes on")
+    assert said.endswith(f"policies: {reason}; training goes on")

@@ -98,8 +98,7 @@ class Saver:
             self._failed = False
         except DivergedError:  # reported by the code that publishes it
             pass
-        except (OSError, PolicyError, MemoryError) as error:
-            # PolicyError: the policy to be tagged is gone
+        except Exception as error:  # of any kind: nobody waits for this thread's results
             if not self._failed:
                 where = self.store.folder if self.store is not None else self.path
                 why = error if str(error) else "no memory is left"

@@ -11,14 +11,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tmrl_like.errors import ConfigError, MemoryContractError
-from tmrl_like.types import Observation, SampleCompressor
+from tmrl_like.types import Observation, Sample, SampleCompressor, check_items
 
 Made: TypeAlias = tuple[Any, ...]
 """(act, obs, rew, terminated, truncated, info) and, with CRC debugging, a seventh item: the
 transition to which they belong.
 """
-
-_ITEMS = "(act, obs, rew, terminated, truncated, info), where two items replace `done`"
 
 
 def sampler_of(
@@ -41,7 +39,8 @@ def sampler_of(
         nonlocal newest
         sample = made if compressor is None else compressor(*made)
         if type(sample) is not tuple or len(sample) != 6:
-            sample = _checked(sample)
+            check_items("sample_compressor returned", sample, Sample._fields)
+            sample = tuple(sample)
         if crc_debug:
             act, obs, rew, terminated, truncated, _ = made
             sample = (*sample, (newest, act, rew, obs, terminated, truncated))
@@ -71,14 +70,6 @@ def _check_arguments(compressor: SampleCompressor) -> None:
             signature.bind(*range(6))
         except TypeError:
             raise MemoryContractError(
-                f"sample_compressor takes {takes}; expected {_ITEMS}"
+                f"sample_compressor takes {takes}; expected (act, obs, rew, terminated, truncated, "
+                "info), where two items replace `done`"
             ) from None
-
-
-def _checked(sample: object) -> Made:
-    if isinstance(sample, tuple | list) and len(sample) == 6:
-        return tuple(sample)
-    found = (
-        f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
-    )
-    raise MemoryContractError(f"sample_compressor must return {_ITEMS}; it returned {found}")

@@ -166,7 +166,7 @@ def test_a_memory_without_trainable_transition_is_not_ready_and_says_so():
 # -- several workers -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("episode", "packets"), [(ONE_EPISODE, (40, 30)), (10, (11, 5))])
+@pytest.mark.parametrize(("episode", "packets"), [(ONE_EPISODE, (40, 30)), (10, (11, 6))])
 def test_another_stream_is_held_until_it_or_an_episode_of_it_outweighs_its_context(
     episode, packets
 ):
@@ -181,10 +181,24 @@ def test_a_new_stream_begins_with_context_and_a_returning_one_repeats_its_own():
     memory = filled(20)
     memory.append(Buffer(samples(64, 1, episode=ONE_EPISODE), "b"))
     memory.append(Buffer(samples(64, 0, first=20), "a"))
-    new = [(1, k, k < 16) for k in range(64)]
-    returning = [(0, k, k < 20) for k in range(4, 84)]
+    new = [(1, k, k < 17) for k in range(64)]
+    returning = [(0, k, k < 20) for k in range(3, 84)]
     assert held_by(memory)[20:] == new + returning
-    assert memory.data[84 + 7].info.is_reset, "the past looks as it was"
+    assert memory.data[84 + 8].info.is_reset, "the past looks as it was"
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_all_that_a_transition_may_look_back_on_is_of_its_own_stream(length):
+    memory = filled(8)
+    memory.context_length, memory.min_run = length, 1
+    for worker, first in ((1, 0), (0, 8), (1, 8)):
+        new = samples(8, worker, first=first, episode=ONE_EPISODE)
+        memory.append(Buffer(new, "ab"[worker]))
+    held = held_by(memory)
+    for end, (worker, step, is_context) in enumerate(held):
+        if end > length and not is_context:
+            seen = [sample[:2] for sample in held[end - length - 1 : end]]
+            assert seen == [(worker, k) for k in range(step - length - 1, step)]
 
 
 def test_what_is_held_is_bounded():
@@ -197,7 +211,7 @@ def test_what_is_held_is_bounded():
 
 def test_a_memory_may_set_its_own_context_length_and_shortest_run():
     memory = filled(3)
-    memory.context_length, memory.min_run = 2, 3
+    memory.context_length, memory.min_run = 1, 3
     memory.append(Buffer(samples(3, 1, episode=ONE_EPISODE), "b"))
     assert held_by(memory)[3:] == [(1, 0, True), (1, 1, True), (1, 2, False)]
 
@@ -254,10 +268,10 @@ def test_streams_of_a_data_set_are_kept_apart_and_what_follows_begins_with_conte
     buffers = [Buffer(samples(70, worker, episode=ONE_EPISODE), f"w{worker}") for worker in (0, 1)]
     write_data_set(tmp_path, buffers)
     memory = ListMemory(dataset_path=tmp_path)
-    expected = [(0, k, False) for k in range(70)] + [(1, k, k < 16) for k in range(70)]
+    expected = [(0, k, False) for k in range(70)] + [(1, k, k < 17) for k in range(70)]
     assert held_by(memory) == expected
     memory.append(Buffer(samples(64, 2), "w0"))
-    assert held_by(memory)[140:] == [(2, k, k < 16) for k in range(64)]
+    assert held_by(memory)[140:] == [(2, k, k < 17) for k in range(64)]
 
 
 def test_what_is_no_data_set_of_this_memory_is_one_clear_line(tmp_path, monkeypatch):

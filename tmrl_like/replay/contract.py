@@ -205,11 +205,11 @@ class MemoryDataloading(Tunable, ABC):
         if self.handles_streams:
             self.append_buffer(buffer)
         else:
-            self._streams.add(buffer, max(1, self.context_length), self.min_run)
+            self._streams.add(buffer, self.context_length + 1, self.min_run)
 
     def flush(self, stream: str | None = None) -> None:
         """Put samples that are held back into the memory now: those of one stream, or all."""
-        self._streams.flush(max(1, self.context_length), stream)
+        self._streams.flush(self.context_length + 1, stream)
 
     @property
     def holds_samples(self) -> bool:

@@ -8,12 +8,13 @@ several workers that works only if each sample's recent past in the list is its 
 - Samples of the stream that was appended last are passed on at once. With one worker, nothing else
   happens.
 - Samples of another stream are held back until there are enough of them to be worth a switch.
-- At a switch, the stream's own newest samples (up to `context_length`) are appended again first, as
-  *context*: copies whose `info.is_context` is True. They are history; the base class trains on no
-  transition that ends in one.
+- At a switch, the stream's own newest samples (up to `num_context`: all that a transition which
+  ends in the next sample looks back on) are appended again first, as *context*: copies whose
+  `info.is_context` is True. They are history; the base class trains on no transition that ends in
+  one.
 - If a stream has fewer samples than that, because it is new, its first samples are marked as
-  context instead, until `context_length` of them are in place: before that, looking back would
-  reach another stream.
+  context instead, until `num_context` of them are in place: before that, looking back would reach
+  another stream.
 
 Flags of context samples (terminated, truncated, is_reset) stay as they were, so that the past is
 unchanged. A worker that dies during an episode needs no special care: its stream never continues,
@@ -56,32 +57,32 @@ class StreamSorter:
         """
         self._current = _DATA_SET
 
-    def add(self, buffer: Buffer, context_length: int, min_run: int) -> None:
+    def add(self, buffer: Buffer, num_context: int, min_run: int) -> None:
         if self._current is None:
             self._current = buffer.stream
         if buffer.stream == self._current:
-            self._append(self._marked(buffer, context_length))
+            self._append(self._marked(buffer, num_context))
             return
         held = self._held.setdefault(buffer.stream, [])
         held += buffer.memory
-        ends = len(held) >= context_length and any(
+        ends = len(held) >= num_context and any(
             sample.terminated or sample.truncated for sample in held
         )
         # switch at the end of an episode, unless the context outweighs it, or after a long run
         if ends or len(held) >= min_run:
-            self._switch_to(buffer.stream, context_length)
+            self._switch_to(buffer.stream, num_context)
         while sum(map(len, self._held.values())) > _MAX_HELD:
             # the stream that has waited longest goes in
             waited_longest = next(iter(self._held))
             try:
-                self._switch_to(waited_longest, context_length)
+                self._switch_to(waited_longest, num_context)
             except MemoryContractError as error:
                 if waited_longest == buffer.stream:
                     raise
                 # the caller would blame the worker that sent `buffer`
                 log.warning("samples of %s do not fit and are dropped: %s", waited_longest, error)
 
-    def flush(self, context_length: int, stream: str | None = None) -> None:
+    def flush(self, num_context: int, stream: str | None = None) -> None:
         """Append the samples that are held back, of one stream or of all.
 
         Raises:
@@ -91,30 +92,30 @@ class StreamSorter:
         for name in list(self._held):
             if stream in (None, name):
                 try:
-                    self._switch_to(name, context_length)
+                    self._switch_to(name, num_context)
                 except MemoryContractError as error:
                     misfit = error
         if misfit is not None:
             raise misfit
 
-    def _switch_to(self, stream: str, context_length: int) -> None:
+    def _switch_to(self, stream: str, num_context: int) -> None:
         held = Buffer(self._held.pop(stream), stream)
-        history = self._tails.get(stream, [])[-context_length:]
+        history = self._tails.get(stream, [])[-num_context:]
         self._current = stream
-        self._to_mark = context_length - len(history)
+        self._to_mark = num_context - len(history)
         try:
             if history:
                 self._append(Buffer([*map(as_context, history)], stream))
-            self._append(self._marked(held, context_length))
+            self._append(self._marked(held, num_context))
         except MemoryContractError:
             # whatever comes next, of this stream too, begins with a switch
             self._tails.pop(stream, None)
             self.start_behind_other_samples()
             raise
 
-    def _marked(self, buffer: Buffer, context_length: int) -> Buffer:
+    def _marked(self, buffer: Buffer, num_context: int) -> Buffer:
         tail = self._tails.pop(buffer.stream, [])
-        self._tails[buffer.stream] = [*tail, *buffer.memory[-context_length:]][-context_length:]
+        self._tails[buffer.stream] = [*tail, *buffer.memory[-num_context:]][-num_context:]
         if len(self._tails) > _REMEMBERED_STREAMS:
             del self._tails[next(iter(self._tails))]
         if not self._to_mark:

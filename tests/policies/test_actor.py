@@ -21,6 +21,7 @@ from tmrl_like.policies.actor import fit_action
         (np.ones((1, 1)), box(1, 1), np.ones(1, np.float32)),
         (torch.ones(1, 1), box(1, 1), np.ones(1, np.float32)),
         ([1, 0], spaces.MultiDiscrete([2, 2], dtype=np.int32), np.array([1, 0], np.int32)),
+        ([1.0, 0.0], spaces.MultiDiscrete([2, 2]), np.array([1, 0])),
         (np.array([2]), spaces.Discrete(3), np.int64(2)),
         (2, spaces.Discrete(3), 2),
     ],
@@ -33,12 +34,12 @@ def test_actions_get_the_shape_and_dtype_of_their_space(action, space, fitted):
     np.testing.assert_array_equal(found, fitted)
 
 
-@pytest.mark.parametrize("number", [-1, 256, 2**40])
-def test_a_whole_number_that_the_space_cannot_hold_stays_what_it_is_and_does_not_drive(number):
+@pytest.mark.parametrize("number", [-1, 256, 2**40, 1.5, 1e20])
+def test_a_number_that_a_space_of_integers_cannot_hold_stays_what_it_is_and_does_not_drive(number):
     space = spaces.Box(0, 255, (1,), np.uint8)
     fitted = fit_action(np.array([number]), space)
     assert fitted.tolist() == [number]
-    assert "outside [0, 255]" in action_problem(fitted, space)
+    assert action_problem(fitted, space)
 
 
 @pytest.mark.parametrize(

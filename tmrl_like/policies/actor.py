@@ -161,8 +161,8 @@ def to_batch_of_one(obs: Observation, device: str = "cpu") -> Observation:
 
 
 def fit_action(action: Action, space: Space) -> Action:
-    """Give an action the shape of its space, by adding or removing dimensions of 1, and its dtype,
-    if that keeps the kind of number, and whole numbers as they are.
+    """Give an action the shape of its space, by adding or removing dimensions of 1, and its dtype;
+    numbers that an integer dtype cannot hold stay as they are.
 
     An action of a Discrete space becomes a number, since environments use it as a key. Actions of
     spaces without a shape (Tuple, Dict) stay as they are.
@@ -185,8 +185,8 @@ def fit_action(action: Action, space: Space) -> Action:
         raise PolicyError(
             f"act() returned {found}; the action space wants an array of shape {shape}"
         ) from None
-    if fitted.dtype.kind in "iub" or np.can_cast(fitted.dtype, dtype, "same_kind"):
-        with np.errstate(over="ignore"):  # what is infinite then does not drive
+    if fitted.dtype.kind in "fiub":
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite does not drive
             typed = fitted.astype(dtype)
         fitted = typed if typed.dtype.kind == "f" or (typed == fitted).all() else fitted
     return fitted[()] if isinstance(space, gymnasium.spaces.Discrete) else fitted

@@ -117,6 +117,20 @@ def test_a_server_that_is_slow_or_has_another_clock_or_version(strange, state, s
     assert [line for found, line in findings if found == state and said in line]
 
 
+def test_a_link_that_is_long_or_stood_still_once_is_not_slow(monkeypatch):
+    trips_s = iter([0.15] * (doctor._PINGS + 1) + [1.9, 0.17, 0.16])
+    answer = m.Probe(time.time(), tmrl_like.__version__, "local", ("worker",))
+    monkeypatch.setattr(doctor, "_ask", lambda *_: (next(trips_s), 0.0, answer))
+    *_, (found, line) = doctor.talk(Mock(), doctor.Load(sample_bytes=1 << 17, samples_per_s=8))
+    assert found == doctor.OK, line
+
+
+def test_a_machine_that_is_busy_as_it_asks_does_not_make_its_link_fast():
+    slow = link()
+    slow.send.side_effect = lambda _: time.sleep(0.1) or True
+    assert doctor._ask(slow, 0)[0] > 0.09
+
+
 def test_a_server_of_another_wire_version():
     with pytest.raises(RefusedError, match="upgrade the older of the two"):
         [*doctor.talk(link(wire_version=m.WIRE_VERSION + 1), doctor.Load())]

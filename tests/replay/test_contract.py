@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from kit.fakes import ListMemory
+from kit.packets import numbered, packet_of, write
 
 from tmrl_like.base import tree
-from tmrl_like.delivery.sample_store import read_file
+from tmrl_like.delivery import receiver, sample_store
+from tmrl_like.delivery.sample_store import files_in, read_file
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
@@ -232,6 +234,21 @@ def test_the_samples_of_all_ranks_of_a_training_are_a_data_set(tmp_path):
         write_data_set(tmp_path / log, [Buffer(samples(count), "a")])
     found = [sum(map(len, read_data_set(path))) for path in (tmp_path, tmp_path / "log")]
     assert found == [6, 4]
+
+
+def test_the_samples_of_a_training_that_goes_on_are_read_whole_while_their_files_are_joined(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(receiver, "_MERGED_SAMPLES", 1)
+    monkeypatch.setattr(sample_store, "SMALL_FILES", 3)
+    packets = [[packet_of(number, numbered(number))] for number in (1, 2, 3, 4)]
+    write(tmp_path, *packets[:3])
+    buffers = read_data_set(tmp_path)
+    read = [next(buffers)]
+    write(tmp_path, packets[3])
+    assert [path.stem for path in files_in(tmp_path)] == ["0000000001", "0000000004"]
+    read += buffers
+    assert [sample.obs for buffer in read for sample in buffer.memory] == [1, 2, 3]
 
 
 def test_a_data_set_that_does_not_fit_into_the_memory_is_said_to_lose_samples(tmp_path, caplog):

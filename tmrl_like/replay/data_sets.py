@@ -50,7 +50,8 @@ def read_data_set(path: str | Path) -> Iterator[Buffer]:
             yield from episodes_of(found)
             return
         for store in _stores_at(path):
-            yield from Receiver().replay(filter(None, map(read_file, _log_files(store))))
+            files = (read_file(_now(path)) for path in _log_files(store))
+            yield from Receiver().replay(filter(None, files))
     except WireVersionError as error:
         raise CheckpointError(
             f"the data set {path} cannot be read: it holds {error}; read it with the tmrl_like "
@@ -187,6 +188,12 @@ def _stores_at(path: Path) -> list[Path]:
     """
     stores = sorted([*path.glob("log"), *path.glob("rank-*/log")])
     return [path] if files_in(path) or not stores else stores
+
+
+def _now(path: Path) -> Path:
+    """Return the file that holds what `path` did: a training may have joined it to earlier ones."""
+    found = [path] if path.exists() else [file for file in files_in(path.parent) if file < path]
+    return max(found, default=path)
 
 
 def _log_files(path: Path) -> list[Path]:

@@ -41,7 +41,7 @@ def prepare(arguments: Arguments, parts: tuple[str, ...], trains: bool = False) 
     return experiment
 
 
-def find_policy(arguments: Arguments) -> Path:
+def policy_that_drives(arguments: Arguments) -> Path:
     """Return the policy that --policy or the version after the @ names, else the newest of the run.
 
     Raises:

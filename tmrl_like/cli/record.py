@@ -20,7 +20,7 @@ from tmrl_like.base.functional import place_of
 from tmrl_like.base.text import counted, one_line
 from tmrl_like.cli.arguments import Arguments, to_type
 from tmrl_like.cli.check import traffic_of_episodes
-from tmrl_like.cli.prepare import TO_COLLECT, find_policy, prepare
+from tmrl_like.cli.prepare import TO_COLLECT, policy_that_drives, prepare
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.test import picture_of
 from tmrl_like.cli.window import Window
@@ -55,7 +55,7 @@ def _record_episodes(arguments: Arguments) -> int:
     refuse_taken(folder)  # before importing the experiment's code, which takes time
     experiment = prepare(arguments, (*TO_COLLECT, "memory", "takeover"))
     drawn = {"actor_module_cls": RandomActor} if arguments.random else {}
-    policy = None if arguments.random or arguments.expert else find_policy(arguments)
+    policy = None if arguments.random or arguments.expert else policy_that_drives(arguments)
     done = list[int]()
 
     def episodes() -> Iterator[list[tuple[bytes, int]]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.prepare import TO_DRIVE, find_policy, prepare
+from tmrl_like.cli.prepare import TO_DRIVE, policy_that_drives, prepare
 from tmrl_like.cli.preview import enlarged
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row
@@ -38,7 +38,7 @@ def main(arguments: Arguments) -> int:
     experiment = dataclasses.replace(
         experiment, worker=dataclasses.replace(experiment.worker, envs=1)
     )
-    policy = None if arguments.untrained else find_policy(arguments)
+    policy = None if arguments.untrained else policy_that_drives(arguments)
     usual = math.inf if arguments.window else 100 if arguments.interval else 10
     with contextlib.ExitStack() as closing:
         video = Video(arguments.video) if arguments.video else None

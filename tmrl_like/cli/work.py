@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.prepare import TO_COLLECT, find_policy, prepare
+from tmrl_like.cli.prepare import TO_COLLECT, policy_that_drives, prepare
 from tmrl_like.cli.stopping import Stopper
 
 
@@ -16,7 +16,7 @@ def main(arguments: Arguments) -> int:
     given = arguments.policy or arguments.found.version
     more = {
         "name": arguments.name,
-        "policy": find_policy(arguments) if given else None,
+        "policy": policy_that_drives(arguments) if given else None,
         "on_rollout": hooks_of(experiment),
     }
     with experiment.make_worker(**more) as worker:

@@ -550,6 +550,7 @@ class SACAgent(ShippedAgent):
         self.critic_target = no_grad(copy_shared(self.critic))
         shared = share_pictures((self.critic, self.critic_target, self.actor))
         self._sees_once = shared is not None
+        # `average` and `_average_actor` rely on which parameters come first
         self._flat_actor = self._flat_published = self._flatten(self.actor, shared)
         self._flat_critic = Flat(self.critic, first=shared)
         self._flat_critic_target = Flat(self.critic_target, self.critic, without=shared)

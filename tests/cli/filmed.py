@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import gymnasium
 import numpy as np
 from tiny import TinyEnv
 
@@ -13,6 +14,10 @@ class Filmed(TinyEnv):
 
     def render(self):
         return np.full((96, 128, 3), 20 * self.steps, np.uint8)
+
+
+def wrapped(step_s):
+    return gymnasium.Wrapper(Filmed(step_s))
 
 
 class Left:

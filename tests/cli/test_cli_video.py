@@ -27,10 +27,11 @@ def dead_display(monkeypatch):
     monkeypatch.setenv("DISPLAY", ":977")
 
 
-def test_the_first_test_episode_is_filmed(typed):
+@pytest.mark.parametrize("how", [FILMED, FILMED.replace("filmed.Filmed", "filmed.wrapped")])
+def test_the_first_test_episode_is_filmed(typed, how):
     import cv2
 
-    typed("test TINY", FILMED, "--episodes 2 --video drive.mp4")
+    typed("test TINY", how, "--episodes 2 --video drive.mp4")
     video = cv2.VideoCapture("drive.mp4")
     pictures = []
     while (read := video.read())[0]:

@@ -19,6 +19,7 @@ from tmrl_like.cli.preview import enlarged
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row
 from tmrl_like.cli.window import Window
+from tmrl_like.envs.attributes import time_step_of
 from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import ConfigError
@@ -187,7 +188,7 @@ def _no_picture(found: str) -> ConfigError:
 
 def _pictures_per_s(env: Any) -> float:
     """Return the frame rate of a film with one picture per step."""
-    time_step_s = getattr(env, "time_step_s", None)
+    time_step_s = time_step_of(env)
     return (
         1.0 / time_step_s
         if time_step_s

@@ -27,7 +27,7 @@ from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage
 from tmrl_like.envs.actions import default_action
-from tmrl_like.envs.attributes import attribute_of, values_of
+from tmrl_like.envs.attributes import attribute_of, time_step_of, values_of
 from tmrl_like.envs.brake import Brake
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
@@ -142,8 +142,7 @@ class SupervisedEnv:
             space = getattr(env, name, None)
             expected = "one of gymnasium.spaces"
             expect(isinstance(space, gymnasium.Space), f"the environment's {name}", space, expected)
-        time_step_s = attribute_of(env, "time_step_s") or attribute_of(env, "time_step_duration")
-        self.time_step_s = float(time_step_s or 0.0)
+        self.time_step_s = time_step_of(env)
         factor = attribute_of(env, "time_step_timeout_factor")
         overrun_after_s = self.time_step_s * (1.0 + (1.0 if factor is None else float(factor)))
         self.brake = self.stopping.brake = Brake(env, self._guard, self.stopping)

@@ -91,3 +91,17 @@ def test_a_constructor_shows_the_arguments_that_it_passes_to_its_interface():
     assert [*known.parameters][-len(passed_on) :] == [*passed_on]
     assert known.parameters["observation"].annotation == Literal["lidar", "image"]
     assert known.parameters["track"].default == 1
+
+
+def test_past_actions_stay_what_they_were_if_one_array_holds_each_action_in_turn():
+    env = RealTimeEnv(Interface, 0.001, act_buf_len=3)
+    env.reset()
+    action = ZERO.copy()
+    for _ in range(3):
+        action += 0.25
+        obs, *_ = env.step(action)
+    assert np.concatenate(obs[1:]).tolist() == [0.25, 0.5, 0.75]
+
+
+def test_a_length_of_the_buffer_that_is_no_int_is_taken_if_it_is_whole():
+    assert len(RealTimeEnv(Interface, 0.001, act_buf_len=2.0).reset()[0]) == 3

@@ -128,7 +128,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         Raises:
             ConfigError: there is no interface, a number makes no sense, or the table does not fit.
         """
-        self._check(config)
+        config = self._checked(config)
         vars(self).update(config)
         self.interface = config["interface"](*self.interface_args, **self.interface_kwargs)
         with closed_by_errors(self):
@@ -192,7 +192,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         returned = self.interface.reset(seed=seed, options=options)
         try:
             obs, info = returned
-            obs = [*obs, *map(copy, self.act_buf)] if self.act_in_obs else obs
+            obs = self._with_actions(obs)
         except (TypeError, ValueError):
             expected = "(list of observations, info)"
             raise unexpected("the interface's reset()", returned, expected) from None
@@ -219,7 +219,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._end_time_step()
         self._note("end_step_join_time")
         self.current_step += 1
-        self.act_buf.append(action)
+        self.act_buf.append(copy(action))
         if not was_running:
             raise RuntimeError("The episode is terminated or truncated. Call reset before step.")
         obs, rew, terminated, info = self._captured
@@ -228,10 +228,11 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self._begin_time_step(action)
         elif self.wait_on_done:
             self.wait()
-        if self.act_in_obs:
-            obs = (*obs, *map(copy, self.act_buf))
         self._note("end_step_time")
-        return obs, rew, terminated, truncated, info
+        return tuple(self._with_actions(obs)), rew, terminated, truncated, info
+
+    def _with_actions(self, obs: Sequence[Any]) -> Sequence[Any]:
+        return [*obs, *map(copy, self.act_buf)] if self.act_in_obs else obs
 
     def wait(self) -> None:
         """Pause: end the current time-step, call the interface's `wait`, and allow the next
@@ -266,9 +267,10 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         if hasattr(self.interface, "close"):
             self.interface.close()
 
-    def _check(self, config: dict[str, Any]) -> None:
-        """Raise ConfigError if there is no interface, for a key that rtgym does not have, or for a
-        number with which it fails or never returns.
+    def _checked(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the dictionary, with whole numbers as ints. Raise ConfigError if there is no
+        interface, for a key that rtgym does not have, or for a number with which it fails or never
+        returns.
         """
         refuse_unknown("rtgym's config", config, ClockedGym)
         value = config.get("interface")
@@ -276,13 +278,12 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         expect(callable(value), "interface", value, expected)
         hints = inspect.get_annotations(ClockedGym, eval_str=True)
         hints |= inspect.get_annotations(type(self), eval_str=True)
-        for name, kind in hints.items():
-            if name in config:
-                in_range(name, config[name], kind)
+        checked = {name: in_range(name, config[name], hints[name]) for name in config}
         duration = config.get("time_step_duration", 0)
         capture = config.get("start_obs_capture", 1.0)
         is_within = not duration or capture <= 1.001 * duration  # 3 * 0.1 is more than 0.3
         expect(is_within, "start_obs_capture", capture, f"time_step_duration, {duration}, or less")
+        return checked
 
     def _begin_time_step(self, action: Any) -> None:
         self._note("start_send_control_time")

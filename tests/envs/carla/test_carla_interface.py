@@ -99,6 +99,17 @@ def test_in_real_time_the_world_goes_on_when_nobody_steps(env, simulator, until)
     assert not simulator.settings.synchronous_mode
 
 
+def test_past_actions_stay_what_they_were_if_one_array_holds_each_action_in_turn(sync_env):
+    first, _ = sync_env.reset()
+    first[-1][:] = 9.0  # nor does what is done to an observation change the default action
+    action = GAS.copy()
+    for gas in (0.25, 0.5):
+        action[0] = gas
+        obs, *_ = sync_env.step(action)
+    assert [past[0] for past in obs[-2:]] == [0.25, 0.5]
+    assert sync_env.reset()[0][-1].tolist() == [0.0, 0.0]
+
+
 def test_in_synchronous_mode_the_world_stands_still_between_steps(sync_env, simulator):
     sync_env.reset()
     before = simulator.frame, simulator.time_s

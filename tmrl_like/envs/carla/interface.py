@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -300,14 +301,14 @@ class CarlaSyncEnv(ClockedGym):
         obs, info = self.interface.reset(seed, options)
         self.act_buf.extend([self.default_action] * self.act_buf_len)
         self.current_step = 0
-        return (*obs, *self.act_buf), info
+        return tuple(self._with_actions(obs)), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Send the action, let `step_s` seconds pass in the simulator, and observe."""
         self.interface.send_control(action if self.table is None else self.table(action))
         self.interface.tick()
         obs, reward, terminated, info = self.interface.get_obs_rew_terminated_info()
-        self.act_buf.append(action)
+        self.act_buf.append(copy(action))
         self.current_step += 1
         truncated = not terminated and self.current_step >= self.ep_max_length
-        return (*obs, *self.act_buf), reward, terminated, truncated, info
+        return tuple(self._with_actions(obs)), reward, terminated, truncated, info

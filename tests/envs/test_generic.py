@@ -30,6 +30,12 @@ class Device(gymnasium.Env):
     observation_space = action_space = box(1.0, 1)
 
 
+class Graded(Device):
+    """An environment whose actions are no Box, and have no default."""
+
+    action_space = spaces.Graph(spaces.Discrete(2), None)
+
+
 class Broken:
     """A model or a controller that cannot be made."""
 
@@ -42,6 +48,8 @@ class Broken:
     [
         (lambda: SuccessEnv(Device, Broken), "there is no file"),
         (lambda: ResidualEnv(Device, Broken), "there is no file"),
+        (lambda: ResidualEnv(Device, Broken, 0.0), "scale is 0.0; expected"),
+        (lambda: SuccessEnv(Graded, Broken), "has no neutral action"),
         (lambda: by_rtgym(interface_kwargs={"fails": "get_observation_space"}), "no answer in"),
     ],
 )

@@ -32,16 +32,19 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Wrap the environment. Raises ConfigError if it does not derive from gymnasium.Env."""
+        """Wrap the environment. Raises ConfigError if it does not derive from gymnasium.Env; any
+        other error closes it.
+        """
         is_env = isinstance(env, gymnasium.Env)
         expect(is_env, "the environment inside", env, "one whose class derives from gymnasium.Env")
         super().__init__(env)
-        self._converts = any(
-            space.dtype == np.float64 for space in tree.leaves(env.observation_space)
-        )
-        if self._converts:
-            self.observation_space = _space_to_float32(env.observation_space)
-        self.default_action = default_action(env)
+        with closed_by_errors(env):
+            self._converts = any(
+                space.dtype == np.float64 for space in tree.leaves(env.observation_space)
+            )
+            if self._converts:
+                self.observation_space = _space_to_float32(env.observation_space)
+            self.default_action = default_action(env)
 
     @property
     def time_step_s(self) -> float | None:

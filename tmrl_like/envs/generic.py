@@ -10,7 +10,7 @@ import gymnasium
 
 from tmrl_like.base.factories import said_by_rtgym
 from tmrl_like.base.functional import place_of
-from tmrl_like.envs.float32 import Float32Env, closed_by_errors
+from tmrl_like.envs.float32 import Float32Env
 from tmrl_like.envs.real_time import ClockedGym
 from tmrl_like.errors import ConfigError
 
@@ -56,5 +56,4 @@ class GenericGymEnv(Float32Env):
             raise ConfigError(
                 f"environment {id!r} cannot be made with these arguments: {error}{place}"
             ) from None
-        with closed_by_errors(env):
-            super().__init__(env)
+        super().__init__(env)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -64,34 +65,22 @@ class ResidualEnv(Float32Env):
                 this.
         """
         super().__init__(env())
-        space = self.env.action_space
-        is_box = (
-            isinstance(space, spaces.Box)
-            and space.is_bounded()
-            and np.issubdtype(space.dtype, np.floating)
-        )
-        expect(
-            is_box, "the space of actions", space, "for a ResidualEnv a Box of floats with bounds"
-        )
-        assert isinstance(space, spaces.Box)
-        self._space, self._rest = space, self.default_action
-        reach = np.atleast_1d(np.asarray(scale, space.dtype))
-        fits = reach.size in (1, np.prod(space.shape)) and bool(((reach > 0) & (reach <= 2)).all())
-        expect(
-            fits, "scale", scale, f"more than 0, at most 2: one number, or one for each of {space}"
-        )
-        reach = reach.reshape(space.shape if reach.size > 1 else ()) * (space.high - space.low) / 2
-        self.action_space = spaces.Box(-reach, reach, space.shape, space.dtype.type)
+        inner, self._rest = self.observation_space, self.default_action
+        with closed_by_errors(self.env):
+            self._space = space = _bounded(self.env.action_space)
+            self.action_space = _corrections(space, scale)
+            known = {
+                "observation_space": inner,
+                "action_space": space,
+                "default_action": self._rest,
+            }
+            self._base, self._wanted = instance_or_function(base, **known), self._rest
         self.default_action = np.zeros(space.shape, space.dtype)
         num_held = held_actions(self.env) or 0
-        self._corrections = deque([self.default_action] * num_held, maxlen=num_held)
-        inner = self.observation_space
+        self._past = deque([self.default_action] * num_held, maxlen=num_held)
         self._is_tuple = isinstance(inner, spaces.Tuple)
         parts = inner.spaces if isinstance(inner, spaces.Tuple) else (inner,)
         self.observation_space = spaces.Tuple((*parts, space, *(self.action_space,) * num_held))
-        known = {"observation_space": inner, "action_space": space, "default_action": self._rest}
-        with closed_by_errors(self.env):
-            self._base, self._wanted = instance_or_function(base, **known), self._rest
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -101,7 +90,7 @@ class ResidualEnv(Float32Env):
         if reset_base is not None:
             reset_base()
         obs, info = super().reset(seed=seed, options=options)
-        self._corrections.extend([self.default_action] * len(self._corrections))
+        self._past.extend([self.default_action] * len(self._past))
         return self._with_base(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -115,7 +104,7 @@ class ResidualEnv(Float32Env):
         obs, *results = super().step(
             np.clip(self._wanted + correction, self._space.low, self._space.high)
         )
-        self._corrections.append(correction)
+        self._past.append(correction)
         return self._with_base(obs), *results
 
     def _with_base(self, obs: Any) -> tuple[Any, ...]:
@@ -127,7 +116,7 @@ class ResidualEnv(Float32Env):
                 f"the base gave {answer!r:.80}; expected an action of {self._space}"
             )
         self._wanted = wanted.clip(self._space.low, self._space.high)
-        return (*(obs if self._is_tuple else (obs,)), self._wanted, *self._corrections)
+        return (*(obs if self._is_tuple else (obs,)), self._wanted, *self._past)
 
     def close(self) -> None:
         """Close the environment, and the base if it has a `close`."""
@@ -135,3 +124,24 @@ class ResidualEnv(Float32Env):
         close_base = getattr(self._base, "close", None)
         if close_base is not None:
             close_base()
+
+
+def _bounded(space: gymnasium.Space[Any]) -> spaces.Box:
+    """Return a space of actions; raise ConfigError if it is no Box of floats with bounds."""
+    is_box = (
+        isinstance(space, spaces.Box)
+        and space.is_bounded()
+        and np.issubdtype(space.dtype, np.floating)
+    )
+    expect(is_box, "the space of actions", space, "for a ResidualEnv a Box of floats with bounds")
+    assert isinstance(space, spaces.Box)
+    return space
+
+
+def _corrections(space: spaces.Box, scale: float | Sequence[float]) -> spaces.Box:
+    """Return the space of corrections; raise ConfigError if the scale does not fit."""
+    reach = np.atleast_1d(np.asarray(scale, space.dtype))
+    fits = reach.size in (1, np.prod(space.shape)) and bool(((reach > 0) & (reach <= 2)).all())
+    expect(fits, "scale", scale, f"more than 0, at most 2: one number, or one for each of {space}")
+    reach = reach.reshape(space.shape if reach.size > 1 else ()) * (space.high - space.low) / 2
+    return spaces.Box(-reach, reach, space.shape, space.dtype.type)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from house import alone
-from kit.environments import returning
+from kit.environments import acting, returning
 from kit.episodes import episode
 from kit.fakes import CountingEnv, LinearActor
 
@@ -57,6 +57,28 @@ def test_observations_are_there_where_they_are_asked_for_and_one_more_than_actio
     with alone(Told, on_rollout=[rollouts.append], rollout_observations=True, envs=2) as worker:
         worker.run_episode()
     assert np.array_equal(rollouts[0].observations, [[1, step] for step in range(STEPS + 1)])
+
+
+def test_rollouts_hold_what_was_there_where_arrays_are_used_again():
+    kept, seen, rollouts = np.zeros(1, np.float32), np.zeros(2, np.float32), []
+
+    def act(obs):
+        kept[0] += 0.125
+        return kept
+
+    def again(obs, *others):
+        seen[:] = obs
+        return seen, *others[:-1], {"position": seen} if others[1:] else {}
+
+    env_cls = returning(again, returning(again), "reset")
+    with alone(
+        env_cls, acting(act), on_rollout=rollouts.append, rollout_observations=True
+    ) as worker:
+        worker.run_episode(3)
+    counted = [[1, step] for step in range(4)]
+    assert np.array_equal(rollouts[0].observations, counted)
+    assert np.array_equal(rollouts[0].info["position"], counted[1:])
+    assert rollouts[0].actions.ravel().tolist() == [0.125, 0.25, 0.375]
 
 
 def test_an_episode_that_the_environment_breaks_off_says_so():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import queue
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from tmrl_like.base.text import name_of, one_line
 from tmrl_like.base.threads import start_thread
@@ -45,10 +48,19 @@ class Rollouts:
         self._thread = start_thread(self._run, "tmrl-rollouts")
 
     def begin(self, obs: Any, at_s: float) -> deque[Step]:
-        """Return the steps of a new episode, to be appended to; the first is its reset."""
-        return deque(
-            [(None, 0.0, {}, 0, 0, at_s, obs if self.observations else None)], maxlen=_MAX_STEPS + 2
-        )
+        """Return the steps of a new episode, for `add`; the first is its reset."""
+        steps: deque[Step] = deque(maxlen=_MAX_STEPS + 2)
+        self.add(steps, (None, 0.0, {}, 0, 0, at_s, obs))
+        return steps
+
+    def add(self, steps: deque[Step], step: Step) -> None:
+        """Add a step to those of an episode. Its arrays are copied: environments and actors may
+        use theirs again.
+        """
+        act, rew, info, *when, obs = step
+        act, seen = copy.deepcopy((act, obs if self.observations else None))
+        info = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in info.items()}
+        steps.append((act, rew, info, *when, seen))
 
     def end(self, steps: deque[Step], stats: EpisodeStats, time_step_s: float) -> None:
         """Hand over an episode, without waiting."""

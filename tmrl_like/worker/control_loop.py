@@ -253,8 +253,8 @@ class ControlLoop:
         if self._no_extras:
             info = {**info, **(driver.actor.extras if source is driver.source else self._no_extras)}
         if episode.rollout is not None and self.rollouts is not None:
-            seen = new_obs if self.rollouts.observations else None
-            episode.rollout.append((act, rew, info, counts.policy_version, source, observed, seen))
+            step = act, rew, info, counts.policy_version, source, observed, new_obs
+            self.rollouts.add(episode.rollout, step)
         if collect_samples:
             self.collected_steps += 1
             sample: Made = (act, new_obs, rew, terminated, truncated, info)

@@ -10,10 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 from cli_commands import TINY, summary_of
-from tiny import OBS, TinyEnv
 
 from tmrl_like import load_experiment
-from tmrl_like.cli.check import WatchedEnv
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.settings import Settings
@@ -77,11 +75,9 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
     assert not (folder / "run.log").exists()  # each has its own standard error
 
 
-def test_a_check_takes_nan_for_no_change():
-    env = WatchedEnv(lambda: TinyEnv(returns="nan"))
-    env.reset()
-    for _ in range(3):  # NaN in the second step
-        env.step(OBS[:1])
+@pytest.mark.parametrize("env", ["ReusingEnv", "SeedlessEnv"])
+def test_a_check_takes_each_environment_that_a_worker_takes(env, out_of):
+    assert "check passed" in out_of(f"check TINY --seed 3 --delay-steps 0 --env=tiny.{env}")
 
 
 def test_a_test_says_how_the_environment_failed_and_goes_on(out_of, fail_in_step):

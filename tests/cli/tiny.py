@@ -98,6 +98,13 @@ class ReusingEnv(TinyEnv):
         return self.obs
 
 
+class SeedlessEnv(TinyEnv):
+    """An environment whose reset takes no seed."""
+
+    def reset(self):
+        return super().reset()
+
+
 class SlowCameraEnv(TinyEnv):
     """An environment with steps of 10 ms and a camera that takes 50 ms."""
 

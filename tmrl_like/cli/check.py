@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -47,7 +48,6 @@ _PARTS = (*TO_COLLECT, "agent", "memory")
 _CHECKED_AT_MOST = 20_000
 LONGEST_EPISODE = 10_000
 _TAKEN_EVERY_S = 0.01
-_KEPT = ("the action that it is given", "an observation that it has returned")
 
 
 @dataclass
@@ -75,10 +75,10 @@ def main(arguments: Arguments) -> int:
     if arguments.timing:
         return _measure(arguments)
     experiment = prepare(arguments, _PARTS)
-    watched = partial(WatchedEnv, experiment.env)
     experiment = dataclasses.replace(experiment, crc_debug=True)
     longest = min(experiment.worker.max_samples_per_episode, LONGEST_EPISODE)
-    with experiment.make_standalone(env_cls=watched, max_samples_per_episode=longest) as worker:
+    make_env = partial(watched, experiment.env)
+    with experiment.make_standalone(env_cls=make_env, max_samples_per_episode=longest) as worker:
         env = worker.env
         print(f"environment: observations {env.observation_space}, actions {env.action_space}")
         agent = experiment.agent_cls(
@@ -138,22 +138,25 @@ def _show_times(
     print(f"time-step asked for: {env.time_step_s * 1e3:.1f} ms; {missed}")
 
 
-class WatchedEnv:
-    """Wraps an environment and checks the form of each of its return values. Results that have too
+def watched(make_env: Callable[[], Any]) -> Any:
+    """Make an environment that checks the form of each of its return values. Results that have too
     few or too many parts are left to the supervised environment, which refuses them.
     """
+    env = make_env()
+    watch = _Watch(env)
+    env.reset = functools.update_wrapper(partial(watch.reset, env.reset), env.reset)
+    env.step = functools.update_wrapper(partial(watch.step, env.step), env.step)
+    return env
 
-    def __init__(self, make_env: Callable[[], Any]) -> None:
-        self._env = make_env()
+
+class _Watch:
+    def __init__(self, env: Any) -> None:
+        self._env = env
         self._steps = 0
         self._told_bounds = False
-        self._obs: Any = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def reset(self, **options: Any) -> Any:
-        result = self._env.reset(**options)
+    def reset(self, reset: Callable[..., Any], **options: Any) -> Any:
+        result = reset(**options)
         try:
             obs, info = result
         except (TypeError, ValueError):
@@ -162,22 +165,20 @@ class WatchedEnv:
             self._look(obs, info, "reset()")
         return result
 
-    def step(self, action: Any) -> Any:
-        kept = (action, self._obs)
-        before = copy.deepcopy(kept)
-        result = self._env.step(action)
+    def step(self, step: Callable[[Any], Any], action: Any) -> Any:
+        before = copy.deepcopy(action)
+        result = step(action)
         try:
             obs, _, terminated, truncated, info = result
         except (TypeError, ValueError):
             return result
         self._steps += 1
         where = f"step {self._steps}"
-        for name, one, other in zip(_KEPT, kept, before, strict=True):
-            if not all(np.array_equal(a, b, equal_nan=True) for _, a, b in tree.walk(one, other)):
-                raise ConfigError(
-                    f"{where}: the environment changes {name}, and samples would hold the changed "
-                    "one; let step() change a copy"
-                )
+        if not all(np.array_equal(now, then) for _, now, then in tree.walk(action, before)):
+            raise ConfigError(
+                f"{where}: the environment changes the action that it is given, and samples would "
+                "hold the changed one; let step() change a copy"
+            )
         self._look(obs, info, where)
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(value, bool | np.bool_):
@@ -185,7 +186,7 @@ class WatchedEnv:
         return result
 
     def _look(self, obs: Any, info: Any, where: str) -> None:
-        self._obs, space = obs, self._env.observation_space
+        space = self._env.observation_space
         if problem := observation_problem(obs, space):
             raise ConfigError(
                 f"{where}: {problem}; correct the environment or its observation_space"

@@ -33,6 +33,10 @@ def agent(**arguments):
             "part.init_args.device: is supplied when the object is made; leave it out here",
         ),
         (
+            {"lr": {"class_path": "parts_for_tests.Net"}},
+            "part.init_args.lr: expected a number, got {'class_path': 'parts_for_tests.Net'}",
+        ),
+        (
             {"net_cls": {"class_path": "parts_for_tests.Net", "init_arg": {}}},
             "part.init_args.net_cls.init_arg: there is no such key; did you mean init_args?",
         ),

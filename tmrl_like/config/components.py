@@ -36,7 +36,8 @@ from tmrl_like.errors import ConfigError
 
 _Page = TypeVar("_Page")
 _PATH, _ARGUMENTS = "class_path", "init_args"
-_WRITTEN = (Any, object, type, dict, list, tuple, str, int, float, bool, type(None), MISSING)
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+_WRITTEN = (Any, object, type, dict, list, tuple, MISSING, *_PLAIN)
 
 
 def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] = ()) -> Factory:
@@ -216,9 +217,11 @@ def _check_arguments(
 
 
 def _argument(location: Location, annotation: Any, value: Any) -> Any:
+    kinds = _kinds(annotation)
+    if is_component(value) and _PLAIN.issuperset(kinds):
+        raise location.error(f"expected {type_name(annotation)}, got {value!r:.80}")
     if is_component(value) or (isinstance(value, str) and _names_code(annotation, value)):
         return _give(location, annotation, _resolve(location, value))
-    kinds = _kinds(annotation)
     if isinstance(value, dict):
         for kind in kinds:
             if isinstance(kind, type) and dataclasses.is_dataclass(kind):

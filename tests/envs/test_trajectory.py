@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kit.refusals import one_line
 
 from tmrl_like.envs.trajectory import (
+    Lap,
     RewardOptions,
     TrajectoryReward,
     load_trajectory,
@@ -175,3 +176,9 @@ def test_a_file_that_holds_no_trajectory_is_one_line(write, tmp_path):
     write(tmp_path / "way.npz")
     with one_line("record"):
         load_trajectory(tmp_path / "way.npz")
+
+
+def test_a_lap_begins_and_ends_at_positions_that_are_known():
+    lap, unknown = Lap(away=5.0, back=1.0), [np.nan, 0.0]
+    path = [unknown, [0.0, 0.0], [9.0, 0.0], unknown, [0.5, 0.0]]
+    assert [lap(position)[1] for position in path] == [False] * 4 + [True]

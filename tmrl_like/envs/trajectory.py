@@ -226,7 +226,11 @@ class Lap:
         return {"position": np.array(position, np.float32)}
 
     def __call__(self, position: Any) -> tuple[float, bool]:
-        """Return a reward of 0, and whether the lap is over at `position`, [D]."""
+        """Return a reward of 0, and whether the lap is over at `position`, [D]; one that is not
+        finite is ignored.
+        """
+        if not np.isfinite(position).all():
+            return 0.0, False
         self._start = np.array(position) if self._start is None else self._start
         distance = float(np.linalg.norm(self._start - position))
         self._was_away |= distance > self._away

@@ -274,6 +274,12 @@ def test_what_was_stopped_takes_no_step_before_the_next_reset(diary):
     assert diary.words == ["made", "moves", "stopped", "moves", "stopped", "closed"]
 
 
+def test_an_interface_whose_stop_is_a_flag_cannot_be_stopped():
+    flagged = type("Flagged", (Interface,), {"stop": False})
+    with contextlib.closing(SupervisedEnv(partial(RealTimeEnv, flagged))) as env:
+        assert not env.brake.exists
+
+
 class Arm(Interface):
     """An interface that can be stopped; `when_seen` is called before it is observed."""
 

@@ -251,7 +251,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """A function that calls the interface's `stop` and lets no time-step begin before the next
         reset; None if the interface has no `stop`.
         """
-        return self._stop if hasattr(self.interface, "stop") else None
+        return self._stop if callable(getattr(self.interface, "stop", None)) else None
 
     def _stop(self) -> None:
         self.is_stopped = self.is_waiting = True

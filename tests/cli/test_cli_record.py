@@ -28,6 +28,19 @@ def test_what_a_random_policy_did_is_recorded(tmp_path, typed):
     assert len(set(actions)) > 10
 
 
+def test_a_random_policy_drives_whatever_it_sees(typed):
+    typed("record TINY --env tiny.TalkingEnv --random --episodes 1 --out data")
+    assert sum(map(len, read_data_set(Path("data")))) > 3
+
+
+def test_with_a_seed_a_random_policy_does_the_same_again(typed):
+    returns = [
+        typed("record TINY --random --episodes 2 --seed 3 --out", data).out.split("; start")[0]
+        for data in ("one", "two")
+    ]
+    assert returns[0] == returns[1].replace("two", "one")
+
+
 def test_what_a_stored_policy_did_is_recorded(typed):
     actor_that_presses(1.0).save("policy")
     typed("record TINY --episodes 2 --policy policy --out data")
@@ -91,7 +104,7 @@ def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(
 ):
     fail_in_step(25)  # in the third episode
     monkeypatch.setattr(
-        "tmrl_like.cli.record.RandomActor.act", lambda *_, **__: np.zeros(1, np.float32)
+        "tmrl_like.cli.record.RandomActor.act_", lambda *_, **__: np.zeros(1, np.float32)
     )
     printed = typed("record TINY --random --episodes 5 --out data", code=1)
     error = printed.err.splitlines()[-1]

@@ -98,6 +98,17 @@ class ReusingEnv(TinyEnv):
         return self.obs
 
 
+class TalkingEnv(TinyEnv):
+    """An environment whose observations hold text."""
+
+    observation_space = gymnasium.spaces.Tuple(
+        (TinyEnv.observation_space, gymnasium.spaces.Text(9))
+    )
+
+    def _obs(self):
+        return super()._obs(), "ready"
+
+
 class SeedlessEnv(TinyEnv):
     """An environment whose reset takes no seed."""
 

@@ -31,6 +31,7 @@ from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.data_sets import refuse_taken, write_log
 from tmrl_like.types import Driver
+from tmrl_like.wire.spaces import Space
 
 _PIECES = 1000  # of a lap that does not suit --spacing
 
@@ -38,9 +39,16 @@ _PIECES = 1000  # of a lap that does not suit --spacing
 class RandomActor(ActorModule):
     """Draws actions at random from the action space."""
 
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        """Begin anew, or as the experiment's seed determines."""
+        super().__init__(observation_space, action_space)
+        action_space.seed(int(np.random.randint(2**31)))
+
     def act(self, obs: Any, test: bool = False) -> Any:
         """Return a random action, whatever the observation."""
         return self.action_space.sample()
+
+    act_ = act  # an observation with text makes no tensors
 
 
 def main(arguments: Arguments) -> int:

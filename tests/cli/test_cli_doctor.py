@@ -136,6 +136,15 @@ def test_a_server_of_another_wire_version():
         [*doctor.talk(link(wire_version=m.WIRE_VERSION + 1), doctor.Load())]
 
 
+def test_each_environment_of_a_worker_sends(look, free_port, monkeypatch):
+    loads = []
+    monkeypatch.setattr(doctor, "_disk", lambda _, load: loads.append(load) or iter(()))
+    for envs in (1, 4):
+        look("TINY --env.step_s 0.003 --server.port", free_port, f"--worker.envs {envs}", code=0)
+    one, four = loads
+    assert four.samples_per_s > 2 * one.samples_per_s
+
+
 def test_an_environment_that_is_late(look, free_port, monkeypatch):
     monkeypatch.setattr(doctor, "LATE_SHARE", -1.0)
     assert "warning  environment: " in look(QUICK, free_port, code=0)

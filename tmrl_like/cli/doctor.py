@@ -234,7 +234,7 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
         timer.cancel()
         steps = len(times)
         median_s, most_s = np.percentile(times.period_s, (50, 99)) if steps else (WAIT_S, WAIT_S)
-        load.samples_per_s = 1 / median_s
+        load.samples_per_s = experiment.worker.envs / median_s
         asked = f", {duration(env.time_step_s)} asked for" if env.time_step_s else ""
         text = f"{counted(steps, 'step')} of {duration(median_s)} (99 %: {duration(most_s)}{asked})"
         cure = "end other programs, raise time_step_duration, or see docs/guide/realtime.md"

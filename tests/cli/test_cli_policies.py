@@ -56,6 +56,13 @@ def test_a_mistake_is_one_line(store, words, message, refused):
     assert message in refused("policies", words)
 
 
+@pytest.mark.parametrize("words", ["export tiny@3 p.safetensors", "tag tiny@3 good"])
+def test_a_damaged_policy_is_not_passed_on(store, words, refused):
+    content = store.path("3").read_bytes()
+    store.path("3").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert "3.safetensors" in refused("policies", words)
+
+
 def test_policies_are_listed_while_a_trainer_removes_old_ones(out_of, store, monkeypatch):
     cards = PolicyStore.cards
 

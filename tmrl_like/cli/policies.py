@@ -14,7 +14,7 @@ from tmrl_like.cli.tables import print_table
 from tmrl_like.errors import ConfigError, PolicyError, expect
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.load_policy import Policy, load_policy
-from tmrl_like.policies.policy_file import PolicyCard
+from tmrl_like.policies.policy_file import PolicyCard, read_policy
 from tmrl_like.policies.policy_store import AUTOMATIC, FOLDER, NEWEST, PolicyStore
 
 _COLUMNS = ["version", "tags", "published", "training steps", "return", "test episodes", "MB"]
@@ -28,6 +28,8 @@ def main(arguments: Arguments) -> int:
             return 0
         run, version = arguments.found.folder(), arguments.found.version or NEWEST
         store = PolicyStore(run / FOLDER)
+        if arguments.action != "list":
+            read_policy(store.find(version))  # raises if it is damaged
         if arguments.action == "export":
             _export(store, version, arguments)
         elif arguments.action == "list":

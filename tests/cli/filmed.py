@@ -16,6 +16,15 @@ class Filmed(TinyEnv):
         return np.full((96, 128, 3), 20 * self.steps, np.uint8)
 
 
+class Growing(Filmed):
+    """An environment whose picture grows after the first step, and that names no rate."""
+
+    time_step_s, metadata = None, {"render_fps": None}
+
+    def render(self):
+        return super().render().repeat(1 + (self.steps > 1), 0)
+
+
 def wrapped(step_s):
     return gymnasium.Wrapper(Filmed(step_s))
 

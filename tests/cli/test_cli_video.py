@@ -27,16 +27,19 @@ def dead_display(monkeypatch):
     monkeypatch.setenv("DISPLAY", ":977")
 
 
-@pytest.mark.parametrize("how", [FILMED, FILMED.replace("filmed.Filmed", "filmed.wrapped")])
+@pytest.mark.parametrize(
+    "how", [FILMED.replace("Filmed", w) for w in ("Filmed", "wrapped", "Growing")]
+)
 def test_the_first_test_episode_is_filmed(typed, how):
     import cv2
 
+    rate = 30.0 if "Growing" in how else 10.0
     typed("test TINY", how, "--episodes 2 --video drive.mp4")
     video = cv2.VideoCapture("drive.mp4")
     pictures = []
     while (read := video.read())[0]:
         pictures.append(read[1])
-    assert video.get(cv2.CAP_PROP_FPS) == pytest.approx(10.0)
+    assert video.get(cv2.CAP_PROP_FPS) == pytest.approx(rate)
     assert [p.shape for p in pictures] == [(384, 512, 3)] * 10  # enlarged pictures
     assert [p.mean() for p in pictures] == pytest.approx(20.0 * np.arange(1, 11), abs=6)
 

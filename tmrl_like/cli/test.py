@@ -143,14 +143,12 @@ class Video:
         """
         picture = self._cv2.cvtColor(enlarged(picture_of(env)), self._cv2.COLOR_RGB2BGR)
         if self._writer is None:
-            codec, size = (
-                self._cv2.VideoWriter_fourcc(*"mp4v"),
-                (picture.shape[1], picture.shape[0]),
-            )
-            self._writer = self._cv2.VideoWriter(str(self.file), codec, _pictures_per_s(env), size)
+            codec, rate = self._cv2.VideoWriter_fourcc(*"mp4v"), _pictures_per_s(env)
+            self._size = picture.shape[1], picture.shape[0]
+            self._writer = self._cv2.VideoWriter(str(self.file), codec, rate, self._size)
             if not self._writer.isOpened():
                 raise ConfigError(f"--video {self.file}: OpenCV cannot write there")
-        self._writer.write(picture)
+        self._writer.write(self._cv2.resize(picture, self._size))  # it would skip another size
 
     def close(self) -> None:
         if self._writer is not None:
@@ -192,5 +190,5 @@ def _pictures_per_s(env: Any) -> float:
     return (
         1.0 / time_step_s
         if time_step_s
-        else float((getattr(env, "metadata", None) or {}).get("render_fps", _FPS))
+        else float((getattr(env, "metadata", None) or {}).get("render_fps") or _FPS)
     )

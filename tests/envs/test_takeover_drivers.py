@@ -53,6 +53,13 @@ def test_keys_are_actions_where_actions_are_numbers_and_the_first_one_counts(key
         assert driver(None) == answer
 
 
+def test_keys_are_actions_where_numbers_have_no_bounds(keys):
+    driver = KeyDriver(box(np.inf, 2), np.zeros(2, np.float32), {"a": [1.5, 0]})
+    keys.held = {"a"}
+    answer = driver(None)
+    assert (answer.dtype, answer.tolist()) == (np.float32, [1.5, 0.0])
+
+
 @pytest.mark.parametrize(
     ("space", "keys", "problem"),
     [
@@ -60,7 +67,7 @@ def test_keys_are_actions_where_actions_are_numbers_and_the_first_one_counts(key
         (BOX, {"a": 1}, "expected of each key a list"),
         (BOX, {"a": "1"}, "expected of each key a list"),
         (BOX, {"a": [[1]]}, "expected of each key a list"),
-        (spaces.Box(-np.inf, np.inf, (2,)), ARROWS, "give each key an action"),
+        (spaces.Box(-np.inf, np.inf, (2,)), ARROWS, "expected of each key an action"),
     ],
 )
 def test_keys_that_say_no_action_are_refused_before_anything_is_opened(space, keys, problem):
@@ -88,7 +95,7 @@ def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
     pad.get_button.return_value, pad.get_axis.side_effect = True, [0.0, 0.0]
     clock.now += 1.0
     assert driver(None).tolist() == [1, -1]
-    with one_line(r"actions of Discrete\(3\) are no deflections"):
+    with one_line(r"axes deflect numbers with bounds, and actions are Discrete\(3\)"):
         GamepadDriver(spaces.Discrete(3), 0)
 
 

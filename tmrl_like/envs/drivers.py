@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium
 import numpy as np
@@ -29,11 +29,8 @@ def deflected(deflection: Sequence[float], space: gymnasium.Space[Any], rest: An
     `deflection` is clipped to [-1, 1]; components that it lacks are 0. Raise ConfigError if the
     space is no bounded Box.
     """
-    if not isinstance(space, spaces.Box) or not space.is_bounded():
-        raise ConfigError(
-            f"actions of {space} are no deflections: give each key an action, as in keys: {{left: "
-            f"0}}"
-        )
+    if not _is_deflected(space):
+        raise ConfigError(f"axes deflect numbers with bounds, and actions are {space}")
     ways = np.zeros(int(np.prod(space.shape)))
     given = np.clip(deflection, -1.0, 1.0)[: len(ways)]
     ways[: len(given)] = given
@@ -41,6 +38,10 @@ def deflected(deflection: Sequence[float], space: gymnasium.Space[Any], rest: An
     return (
         rest + np.where(ways > 0, ways * (space.high - rest), ways * (rest - space.low))
     ).astype(space.dtype)
+
+
+def _is_deflected(space: gymnasium.Space[Any]) -> TypeGuard[spaces.Box]:
+    return isinstance(space, spaces.Box) and space.is_bounded()
 
 
 class KeyDriver:
@@ -68,13 +69,11 @@ class KeyDriver:
             MissingExtraError: the library that reads keys is not installed.
         """
         if not all(_is_told(action_space, value) for value in keys.values()):
-            is_box = isinstance(action_space, spaces.Box)
-            wanted = "a list of deflections, [1]" if is_box else "an action"
+            wanted = "a list of deflections, [1]" if _is_deflected(action_space) else "an action"
             raise ConfigError(
                 f"keys is {dict(keys)}; for actions of {action_space} expected of each key {wanted}"
             )
         self._space, self._rest, self._actions = action_space, default_action, dict(keys)
-        self._action_of(keys)
         self._lasts = _Lasting(give_back_after_s)
         self._keyboard = open_keyboard()
         self._codes = {name: self._keyboard.key(name) for name in keys}
@@ -86,8 +85,8 @@ class KeyDriver:
 
     def _action_of(self, held: Collection[str]) -> Any:
         given = [value for name, value in self._actions.items() if name in held]
-        if not isinstance(self._space, spaces.Box):
-            return given[0] if given else self._rest
+        if not _is_deflected(self._space):
+            return typed_action(given[0], self._space) if given else self._rest
         sums = [sum(values) for values in zip_longest(*given, fillvalue=0)]
         return deflected(sums, self._space, self._rest)
 
@@ -97,8 +96,8 @@ class KeyDriver:
 
 
 def _is_told(space: gymnasium.Space[Any], value: Any) -> bool:
-    """Whether a value is what a key may do: deflections in a Box, otherwise an action."""
-    if isinstance(space, spaces.Box):
+    """Whether a value is what a key may do: deflections in a bounded Box, otherwise an action."""
+    if _is_deflected(space):
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         return is_list and all(isinstance(way, Real) for way in value)
     return bool(space.contains(typed_action(value, space)))

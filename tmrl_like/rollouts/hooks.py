@@ -58,9 +58,8 @@ class Rollouts:
         use theirs again.
         """
         act, rew, info, *when, obs = step
-        act, seen = copy.deepcopy((act, obs if self.observations else None))
-        info = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in info.items()}
-        steps.append((act, rew, info, *when, seen))
+        info = {key: _own(value) for key, value in info.items()}
+        steps.append((_own(act), rew, info, *when, _own(obs) if self.observations else None))
 
     def end(self, steps: deque[Step], stats: EpisodeStats, time_step_s: float) -> None:
         """Hand over an episode, without waiting."""
@@ -111,3 +110,10 @@ class Rollouts:
                 "on_rollout did not come back within %g s: episodes that wait for it may be lost",
                 within_s,
             )
+
+
+def _own(value: Any) -> Any:
+    """Return a value with copies of all its arrays."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return copy.deepcopy(value) if isinstance(value, tuple | list | dict) else value

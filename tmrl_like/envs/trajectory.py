@@ -107,8 +107,8 @@ class RewardOptions(Options):
         max_distance: a position further than this from all points within the limits passes none.
         reward_per_point: reward of each point passed; each point fallen back costs as much.
         end_of_track_reward: added at the last point.
-        failure_reward: added when `failure_countdown` ends an episode. A negative one has the agent
-            learn to drive with a margin, more slowly.
+        failure_reward: added when `failure_countdown` ends an episode; a negative one has the agent
+            keep a margin.
         constant_penalty: added to the reward of each step; negative for a penalty.
     """
 

@@ -4,7 +4,9 @@ worker.
 
 import pytest
 from kit.episodes import episode
-from kit.packets import header, numbered, packet_of
+from kit.executors import Beside
+from kit.failing import failing_for_want_of_memory
+from kit.packets import entries, header, numbered, packet_of
 from receiving import Trainer, trainer_of
 
 from tmrl_like.delivery import receiver as module
@@ -130,6 +132,42 @@ def test_of_what_is_not_admitted_the_reports_are_taken(trainer):
     assert trainer.taken == []
 
 
+def test_what_is_admitted_are_the_new_samples_of_a_packet_that_repeats_others(trainer):
+    asked = []
+    trainer.give(1, 3)
+    for last in (5, 6):
+        trainer.give_bytes(
+            packet_of(1, *map(numbered, range(1, last + 1))),
+            admit=lambda packet: asked.append(packet.samples),
+        )
+    assert asked == [2, 1]
+
+
+def test_a_packet_for_which_memory_runs_out_is_not_taken_and_comes_again(trainer, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "Delivery", failing_for_want_of_memory)
+        with pytest.raises(MemoryError):
+            trainer.give(1)
+    trainer.give(2)
+    trainer.store()
+    assert trainer.due() == [m.Ack("w", 7, 0, 0, True)]
+    trainer.give(1, 2)
+    assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1")]
+
+
+def test_what_could_not_be_written_for_want_of_memory_is_not_acknowledged_as_stored(
+    keeper, store, monkeypatch
+):
+    keeper.give(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write", failing_for_want_of_memory)
+        with pytest.raises(MemoryError):
+            keeper.store()
+    assert keeper.due() == [m.Ack("w", 7, 0, 1)]
+    assert keeper.write(0.0) == [(1, 1)]
+    assert entries(store) == [1]
+
+
 # -- the next process ------------------------------------------------------------------------------
 
 
@@ -190,6 +228,17 @@ def test_of_a_rejected_process_nothing_more_is_taken_and_it_is_told_so_but_not_f
     assert line.startswith("worker w is rejected, training goes on without its samples")
     trainer.give(1, incarnation=8)
     assert trainer.inbox[-1].receipt == Receipt("w", 8, 1), "the worker's next process is taken"
+
+
+def test_samples_that_were_being_stored_when_their_process_was_rejected_count_as_stored(opened):
+    beside = Beside()
+    keeper = trainer_of(opened(0.25, beside))
+    keeper.give(1, 3)
+    keeper.store()
+    keeper.receiver.reject(Receipt("w", 7, 4), "the fourth does not fit")
+    beside.work()
+    keeper.store()
+    assert keeper.receiver.samples == 3
 
 
 def test_what_was_rejected_may_come_again_to_the_next_process_of_the_training(

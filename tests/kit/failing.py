@@ -17,6 +17,10 @@ def failing(number, real=None, where=lambda *arguments: True):
     return call
 
 
+def failing_for_want_of_memory(*arguments, **options):
+    raise MemoryError
+
+
 def without_a_reader():
     """Return a text stream whose reader has gone."""
     reader, writer = os.pipe()

@@ -16,6 +16,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
+
 from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.base.text import one_line
 from tmrl_like.delivery.sample_store import SampleStore, StoredFile, StoreHead
@@ -134,7 +136,8 @@ class Receiver:
         self._rejected = 0
         # packets that are not stored yet, in the order in which they were taken
         self._waiting: deque[_Waiting] = deque()
-        self._writing = 0  # how many of them, from the first, are being stored
+        # how many of them, from the first, are being stored, and how many samples that stores
+        self._writing = 0, 0
         self._waiting_bytes: Counter[str] = Counter()  # by worker
         self._kept_out: dict[Process, _Progress] = {}  # there was no room for a packet of these
         # processes to which a message is due; True: with a request to send again
@@ -212,7 +215,8 @@ class Receiver:
             body: the body, which follows the header.
             data: the whole message, kept until it is stored.
             now: `time.monotonic()`.
-            admit: whether a packet with this header may enter the memory.
+            admit: whether a packet with this header may enter the memory; its `samples` are the new
+                ones.
         """
         process = packet.receipt[:2]
         if process not in self._processes and not self._new_processes.take(packet.worker, 1, now):
@@ -236,7 +240,7 @@ class Receiver:
         elif packet.first > progress.received + 1:
             self._ask_again(process, progress, now)
         else:
-            yield from self._take_new(packet, columns, data, progress, now, admit(packet))
+            yield from self._take_new(packet, columns, data, progress, now, admit)
 
     def _pass_over_lost(self, packet: m.SamplePacket, progress: _Progress) -> None:
         """Stop waiting for entries that the worker no longer has."""
@@ -269,17 +273,18 @@ class Receiver:
         data: bytes | memoryview,
         progress: _Progress,
         now: float,
-        is_admitted: bool,
+        admit: Callable[[m.SamplePacket], bool],
     ) -> Iterator[Delivery]:
         """Take the new entries of a packet that begins no later than the next entry."""
         known = progress.received
         blocks: list[SampleBlock] = []
         episodes: list[EpisodeStats] = []
-        samples = 0
+        samples, is_admitted = 0, False
         try:
             refuse_misnumbered(packet)
             skipped = samples_up_to(packet, known)
             samples = packet.samples - skipped
+            is_admitted = admit(msgspec.structs.replace(packet, samples=samples))
             if is_admitted and samples:
                 block = decode_body(packet, columns)
                 if self._check is not None:
@@ -292,22 +297,23 @@ class Receiver:
         except DecodingError as error:
             self._note_malformed(packet.worker, error)
             is_admitted = False
-        buffer = Buffer(stream=progress.stream_of(packet), blocks=blocks)
-        progress.received = packet.last
-        if not is_admitted:
-            progress.begin_stretch(packet.last + 1)
-        size_bytes = len(data) + sum(block.size_bytes for block in blocks) + _PACKET_BYTES
-        message = data if is_admitted else b""
-        with self._lock:
-            self._waiting.append(
-                _Waiting(packet.receipt, known + 1, samples, message, progress, size_bytes)
-            )
-        self._waiting_bytes[packet.worker] += size_bytes
         # an ordinary episode has samples, a test episode has none
         uncovered = max(0, len(episodes) - samples)
         if not self._reports.take(packet.worker, uncovered, now):
             episodes = []
-        yield Delivery(buffer, tuple(episodes), packet.receipt, progress.awaits)
+        buffer = Buffer(stream=progress.stream_of(packet), blocks=blocks)
+        # made before anything is noted, as memory may run out
+        delivery = Delivery(buffer, tuple(episodes), packet.receipt, progress.awaits)
+        size_bytes = len(data) + sum(block.size_bytes for block in blocks) + _PACKET_BYTES
+        message = data if is_admitted else b""
+        waiting = _Waiting(packet.receipt, known + 1, samples, message, progress, size_bytes)
+        with self._lock:
+            self._waiting.append(waiting)
+        self._waiting_bytes[packet.worker] += size_bytes
+        progress.received = packet.last
+        if not is_admitted:
+            progress.begin_stretch(packet.last + 1)
+        yield delivery
 
     def _is_full_of(self, worker: str) -> bool:
         """Whether too much waits for memory and store, and this worker has more than its share of
@@ -450,8 +456,8 @@ class Receiver:
         """Whether nothing is being stored; acknowledge what has been."""
         if self._store is not None and not self._store.is_settled(now):
             return False
-        self._note_stored(self._writing)
-        self._writing = 0
+        self._note_stored(*self._writing)
+        self._writing = 0, 0
         return True
 
     def _write_group(self, now: float) -> bool:
@@ -466,19 +472,21 @@ class Receiver:
             group.append(waiting)
             size_bytes += waiting.size_bytes
         kept = [waiting for waiting in group if waiting.is_stored_later]
+        held = sum(waiting.samples for waiting in kept)
         if self._store is None or not kept:
-            self._note_stored(len(group))
+            self._note_stored(len(group), held)
             return bool(group)
         if size_bytes < GROUP_BYTES and not self._store.is_due(now):
             return False
-        self._writing = len(group)
         messages = [waiting.message for waiting in kept]
-        self._store.write(self._head_of(group, kept), messages, now)
+        self._store.write(self._head_of(group, kept, held), messages, now)
+        self._writing = len(group), held  # not before, as memory may run out above
         return True
 
-    def _head_of(self, group: Sequence[_Waiting], kept: Sequence[_Waiting]) -> StoreHead:
-        """Return the head of a file for this group, of which the packets in `kept` are stored."""
-        held = sum(waiting.samples for waiting in kept)
+    def _head_of(self, group: Sequence[_Waiting], kept: Sequence[_Waiting], held: int) -> StoreHead:
+        """Return the head of a file for this group, of which the packets in `kept`, with `held`
+        samples, are stored.
+        """
         stored = {process: progress.stored for process, progress in self._processes.items()}
         for waiting in group:
             if not waiting.progress.rejection:
@@ -487,8 +495,11 @@ class Receiver:
         parts = tuple((len(waiting.message), waiting.begin) for waiting in kept)
         return StoreHead(self.run, self.samples + held, held, tuple(progress), parts)
 
-    def _note_stored(self, packets: int) -> None:
-        """Note that this number of packets, from the first, is stored or need not be."""
+    def _note_stored(self, packets: int, samples: int) -> None:
+        """Note that this number of packets, from the first, is stored or need not be, and that
+        `samples` of their samples are.
+        """
+        self.samples += samples
         for _ in range(packets):
             with self._lock:
                 waiting = self._waiting.popleft()
@@ -496,8 +507,6 @@ class Receiver:
             self._waiting_bytes[worker] -= waiting.size_bytes
             if not self._waiting_bytes[worker]:
                 del self._waiting_bytes[worker]
-            if waiting.is_stored_later:
-                self.samples += waiting.samples
             if not waiting.progress.rejection:
                 waiting.progress.stored = max(waiting.progress.stored, entry)
                 self._acknowledge((worker, incarnation))

@@ -91,6 +91,14 @@ def test_a_packet_of_any_size_takes_no_more_memory_than_a_trainer_allows(ends):
     assert len(box.emptied().samples) == 3000
 
 
+def test_a_packet_of_many_structures_has_no_larger_head_than_a_trainer_allows(ends):
+    box = ends(min_samples=400, max_samples=1000)
+    keys = [f"{number:0100}" for number in range(100)]
+    for number in range(300):
+        box.append((None, number, 0.0, False, False, dict.fromkeys(keys[number % 2 :])))
+    assert box.emptied().all_numbers == list(range(300))
+
+
 def test_what_is_asked_to_leave_leaves_whatever_it_holds_and_what_comes_later_waits(ends):
     box = ends(min_samples=100)
     box.fill(0)

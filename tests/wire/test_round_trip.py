@@ -104,6 +104,11 @@ def test_a_sample_that_is_a_list_of_numbers_without_end_is_refused():
         PacketWriter().append(([0.0] * 20_000, 0, 0, 0, 0, {}), TIMING)
 
 
+def test_a_sample_whose_structure_does_not_fit_in_the_head_of_a_packet_is_refused():
+    with pytest.raises(EncodingError, match="shorter keys"):
+        PacketWriter().append((0, 0, 0, 0, 0, {f"{key:0300}": 0 for key in range(5000)}), TIMING)
+
+
 def test_a_sample_nested_too_deeply_is_refused_by_name():
     value = functools.reduce(lambda inner, _: [inner], range(50), 0)
     with pytest.raises(EncodingError, match=r"obs.*nested"):

@@ -43,7 +43,7 @@ from tmrl_like.types import EpisodeStats
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import MAX_MEMORY_BYTES, Compressor, PacketWriter
 from tmrl_like.wire.rows import RowFormat, format_for
-from tmrl_like.wire.schema import Node
+from tmrl_like.wire.schema import MAX_SCHEMA_BYTES, Node
 
 log = logging.getLogger("tmrl_like.delivery")
 
@@ -183,7 +183,8 @@ class Source:
         found = Gathered(cursor.entry, cursor)
         rows = found.rows
         for kind, at, size, count in self.runs(cursor):
-            if kind == BREAK and cursor.entry > found.first:
+            is_full = kind == STRUCTURE and rows.schema_bytes + size > MAX_SCHEMA_BYTES
+            if (is_full or kind == BREAK) and cursor.entry > found.first:
                 found.is_ended = True
                 break
             if kind == STRUCTURE:

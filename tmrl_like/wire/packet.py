@@ -30,11 +30,11 @@ from tmrl_like.types import ActionSource, Info, Sample, StepTiming
 from tmrl_like.wire.columns import Columns, Layout
 from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket, decoded, frame_of
 from tmrl_like.wire.rows import EPISODES, RESET, TIMING, RowColumns, RowFormat, row_of
-from tmrl_like.wire.schema import MAX_NODES, Array, Node, ScalarLeaf, TupleNode
+from tmrl_like.wire.schema import MAX_NODES, MAX_SCHEMA_BYTES, Array, Node, ScalarLeaf, TupleNode
 
 _FIELDS = (6, 7)  # of a sample; the seventh, for CRC debugging, is the transition as produced
 
-MAX_HEAD_BYTES = 1 << 20
+MAX_HEAD_BYTES = 2 * MAX_SCHEMA_BYTES  # the sizes of texts take less than the schema
 MAX_MEMORY_BYTES = MAX_BODY_BYTES
 """Maximum size of one packet in memory, everything included. It is checked before anything is
 unpacked or allocated.
@@ -139,12 +139,12 @@ class PacketWriter:
     Attributes:
         samples: number of samples.
         size_bytes: their approximate size, uncompressed.
+        schema_bytes: size of the structures, encoded.
     """
 
     def __init__(self) -> None:
         """Start empty."""
-        self.samples = 0
-        self.size_bytes = 0
+        self.samples = self.size_bytes = self.schema_bytes = 0
         self._rows: list[tuple[RowFormat, list[Any]]] = []  # consecutive rows of one format each
 
     def append(
@@ -161,6 +161,7 @@ class PacketWriter:
         """Add rows of one format: a single one as bytes, or an array of several."""
         if not self._rows or self._rows[-1][0] is not form:
             self._rows.append((form, []))
+            self.schema_bytes += len(form.encoded_schema)
         self._rows[-1][1].append(rows)
         self.samples += samples
         self.size_bytes += size_bytes

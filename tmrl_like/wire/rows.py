@@ -30,6 +30,7 @@ from tmrl_like.types import Sample
 from tmrl_like.wire.columns import Columns, Layout
 from tmrl_like.wire.schema import (
     MAX_NODES,
+    MAX_SCHEMA_BYTES,
     PLAIN_KINDS,
     ArrayLeaf,
     DictNode,
@@ -87,6 +88,11 @@ class RowFormat:
                 "numpy arrays"
             )
         self.encoded_schema = msgspec.Raw(_encoder.encode(schema))
+        if (size := len(self.encoded_schema)) > MAX_SCHEMA_BYTES:
+            raise EncodingError(
+                f"sample has a structure of {size} bytes, at most {MAX_SCHEMA_BYTES} can be sent: "
+                "use numpy arrays and shorter keys"
+            )
         fixed = [
             (str(i), f"V{size}") for i, size in enumerate(self.layout.sizes) if size is not None
         ]

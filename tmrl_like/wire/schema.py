@@ -21,6 +21,7 @@ from tmrl_like.errors import DecodingError, EncodingError
 MAX_DIMENSIONS = 30  # of an array; a column has one more
 MAX_DEPTH = 32
 MAX_NODES = 10_000
+MAX_SCHEMA_BYTES = 512 << 10  # encoded
 _INT64 = range(-(2**63), 2**63)
 _DTYPE = r"\A(\|[biu]1|[<>][iuf][248])\Z"  # booleans, integers, floats
 

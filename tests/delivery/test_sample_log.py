@@ -55,6 +55,20 @@ def test_files_that_nobody_reads_become_larger_and_not_many(spool, small_files):
     assert box.emptied().all_numbers == list(range(20_000))
 
 
+def test_the_only_file_that_is_ready_is_there_at_any_moment(spool, monkeypatch):
+    monkeypatch.setattr(sample_log, "reserve", room_for(2))
+    box, is_there = spool(), []
+
+    def size_bytes(segment):
+        is_there.append(box.log.has_room_ahead())
+        return len(segment.map)
+
+    monkeypatch.setattr(Segment, "size_bytes", property(size_bytes))
+    box.log.refill()
+    assert is_there
+    assert all(is_there)
+
+
 def test_the_control_thread_makes_no_file_where_they_are_made_in_time(
     spool, small_files, monkeypatch
 ):

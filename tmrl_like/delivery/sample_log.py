@@ -240,7 +240,7 @@ class SampleLog:
 
     def _take(self, size_bytes: int) -> Segment | None:
         for _ in range(len(self._spare)):
-            with contextlib.suppress(IndexError):  # `refill` may just have taken the last one
+            with contextlib.suppress(IndexError):  # `refill` may just have removed the last one
                 segment = self._spare.popleft()
                 if segment.size_bytes >= size_bytes:
                     return segment
@@ -305,15 +305,13 @@ class SampleLog:
                     break
             # a full disk may have no room for larger files: the smaller ones stay until there are
             is_enough = self._large_spares() >= _SPARE
-            for _ in range(len(self._spare)):
-                # the control thread may just have taken the last one
-                with contextlib.suppress(IndexError):
-                    segment = self._spare.popleft()
-                    is_small = segment.size_bytes < self._segment_bytes
-                    if (is_small and is_enough) or len(self._spare) >= _MAX_SPARE:
+            for segment in list(self._spare):
+                is_small = segment.size_bytes < self._segment_bytes
+                if (is_small and is_enough) or len(self._spare) > _MAX_SPARE:
+                    # the control thread may just have taken it
+                    with contextlib.suppress(ValueError):
+                        self._spare.remove(segment)
                         segment.remove()
-                    else:
-                        self._spare.append(segment)
             self.alarm = ""
 
     def _large_spares(self) -> int:

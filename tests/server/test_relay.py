@@ -112,6 +112,8 @@ def test_policies_of_a_trainer_that_counts_from_1_again_are_taken(trainer, worke
 def test_the_rest_of_a_policy_whose_beginning_was_lost_is_ignored(trainer, worker):
     trainer.say(frame(3, 2, 4), frame(4))
     assert worker.policies == [4]
+    trainer.say(frame(5, 0, 3), frame(6, 1, 3), frame(6, 2, 3))
+    assert worker.policies == [4, 5]
 
 
 def test_a_server_without_a_policy_asks_the_trainer_and_a_repeated_hello_changes_nothing_else(

@@ -82,7 +82,7 @@ class NewestPolicy:
         if frame.index == 0:
             self._newest = PolicyFrames(frame.version, frame.frames)
         newest = self._newest
-        if frame.index != len(newest.frames):
+        if (frame.version, frame.index) != (newest.version, len(newest.frames)):
             return False
         if newest.size_bytes + len(data) + KEPT_BYTES > self._max_bytes:
             raise OversizeError(f"its policy is larger than {self._max_bytes} bytes")

@@ -50,6 +50,13 @@ def test_the_share_of_missed_deadlines_is_of_the_steps_since_the_last_look():
     assert fleet.metrics(0)["deadline_miss_share"] == 50 / 60
 
 
+def test_all_that_a_new_process_with_a_known_name_has_counted_is_added():
+    fleet = Fleet()
+    fleet.on_beat(beat(0, env_steps=1000, overruns=3), 0)
+    fleet.on_beat(beat(0, env_steps=50, overruns=5), 0)
+    assert fleet.metrics(0)["overruns_total"] == 8
+
+
 def test_faults_of_environments_are_counted_over_the_fleet_and_each_is_reported_once(caplog):
     caplog.set_level("INFO")
     fleet = Fleet()

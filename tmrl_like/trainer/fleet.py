@@ -100,10 +100,10 @@ class Fleet:
         known = self._workers.get(name)
         before = {} if known is None else known.facts
         grown = {}
+        # a new process that has taken the name counts from 0
+        counted = {} if facts["env_steps"] < before.get("env_steps", 0) else before
         for figure in (*_GROWING, "env_steps"):
-            now = facts[figure]
-            then = before.get(figure, 0)
-            # otherwise a new process has taken the name
+            now, then = facts[figure], counted.get(figure, 0)
             grown[figure] = now - then if now >= then else now
         self._totals.update(grown)
         if known is None:

@@ -1,5 +1,6 @@
 """The guarantees of every transport, one test each; the same tests run for all transports."""
 
+import errno
 import math
 import random
 import socket
@@ -118,6 +119,22 @@ def test_a_full_queue_says_no_and_loses_nothing_that_it_took(pair):
             assert taken < 2000
         for i in range(taken):
             assert receive()[:4] == i.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), zmq.ZMQError(errno.ENOMEM)])
+def test_memory_that_runs_out_costs_no_message_but_that_one(machines_for, monkeypatch, error):
+    def short(*arguments):
+        raise error
+
+    machines = machines_for("zmq")
+    server = machines.listen()
+    one, other = (machines.connect(server) for _ in range(2))
+    to_one, to_other = introduce(server, one), introduce(server, other)
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "_send", short)
+        assert not server.send(to_one, b"lost")
+    assert server.send(to_other, b"for the other")
+    assert receive_of(other) == b"for the other"
 
 
 @pytest.mark.parametrize("limit", [1000, 3 << 20], ids=["in one frame", "in several frames"])

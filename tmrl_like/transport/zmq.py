@@ -204,11 +204,15 @@ class ZmqServerLink(_ZmqLink):
             return False
         try:
             self._socket.send(peer, _NOW_AND_MORE)
-            sent = self._send(data, _COPY_BELOW_BYTES)
         except zmq.Again:
             return False
         except zmq.ZMQError:  # the peer is gone
             self.forget(peer)
+            return False
+        try:
+            sent = self._send(data, _COPY_BELOW_BYTES)
+        except (zmq.ZMQError, MemoryError):  # no memory is left
+            self._socket.send(b"", _NOW)  # else the next message would be part of this one
             return False
         if sent is not None:
             self._waiting.setdefault(peer, _Unsent()).add(len(data), sent)

@@ -202,6 +202,7 @@ class Receiver:
         data: bytes | memoryview,
         now: float,
         admit: Callable[[m.SamplePacket], bool],
+        ahead_s: float = 0.0,
     ) -> Iterator[Delivery]:
         """Take the new entries of a packet, if they are next in order: yield at most one delivery.
 
@@ -217,6 +218,7 @@ class Receiver:
             now: `time.monotonic()`.
             admit: whether a packet with this header may enter the memory; its `samples` are the new
                 ones.
+            ahead_s: see `Delivery`.
         """
         process = packet.receipt[:2]
         if process not in self._processes and not self._new_processes.take(packet.worker, 1, now):
@@ -240,7 +242,7 @@ class Receiver:
         elif packet.first > progress.received + 1:
             self._ask_again(process, progress, now)
         else:
-            yield from self._take_new(packet, columns, data, progress, now, admit)
+            yield from self._take_new(packet, columns, data, progress, now, admit, ahead_s)
 
     def _pass_over_lost(self, packet: m.SamplePacket, progress: _Progress) -> None:
         """Stop waiting for entries that the worker no longer has."""
@@ -274,6 +276,7 @@ class Receiver:
         progress: _Progress,
         now: float,
         admit: Callable[[m.SamplePacket], bool],
+        ahead_s: float,
     ) -> Iterator[Delivery]:
         """Take the new entries of a packet that begins no later than the next entry."""
         known = progress.received
@@ -303,7 +306,7 @@ class Receiver:
             episodes = []
         buffer = Buffer(stream=progress.stream_of(packet), blocks=blocks)
         # made before anything is noted, as memory may run out
-        delivery = Delivery(buffer, tuple(episodes), packet.receipt, progress.awaits)
+        delivery = Delivery(buffer, tuple(episodes), packet.receipt, progress.awaits, ahead_s)
         size_bytes = len(data) + sum(block.size_bytes for block in blocks) + _PACKET_BYTES
         message = data if is_admitted else b""
         waiting = _Waiting(packet.receipt, known + 1, samples, message, progress, size_bytes)

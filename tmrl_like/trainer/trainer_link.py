@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from tmrl_like.base import clocks, script
 from tmrl_like.base.budgets import Lines, Turns
@@ -224,9 +223,9 @@ class TrainerLink(TrainerInterface):
                 lambda packet: self._freshness.admit(
                     packet, clocks.unix_s(), self.newest_version, ahead_s
                 ),
+                ahead_s,
             )
-            deliveries = (replace(delivery, ahead_s=ahead_s) for delivery in taken)
-            self._unread.add(message.worker, deliveries, len(data) + _UNREAD_BYTES)
+            self._unread.add(message.worker, taken, len(data) + _UNREAD_BYTES)
             self._read_unread()
         elif isinstance(message, m.Beat):
             self._clocks.on_beat(message)

@@ -11,9 +11,10 @@ from nats.errors import OutboundBufferLimitError
 from nats.js import JetStreamContext
 
 from tmrl_like.engine.client import NodeClient
-from tmrl_like.engine.connection import EngineConnection
+from tmrl_like.engine.connection import EngineConnection, hear
 from tmrl_like.engine.reader import Reader
 from tmrl_like.engine.subjects import (
+    ANSWERS,
     BEATS,
     BUCKET,
     POLICIES,
@@ -52,6 +53,26 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
     assert trainer.memory == {"w1": [1]}
     assert trainer.connected
     until(lambda: rig.in_stream() == 0)
+
+
+def test_a_site_that_speaks_in_the_name_of_anothers_worker_hears_none_of_its_answers(rig):
+    heard, spoken = [], asyncio.Event()
+
+    async def speak(client):
+        await hear(client, subject_of(RUN, ANSWERS, "lab"), heard.append)
+        while True:
+            await client.publish(subject_of(RUN, BEATS, "lab", "w1"), m.encode(m.Beat("w1")))
+            await client.flush()
+            spoken.set()
+            await asyncio.sleep(0.01)
+
+    _, worker = rig.both()
+    deliver(worker, 1)
+    rig.keep(EngineConnection(rig.nodes.options(RUN, "lab"), speak))
+    until(spoken.is_set)
+    for _ in range(5):
+        deliver(worker, 1)
+    assert not heard
 
 
 def test_a_runs_stream_is_kept_on_disk_and_refuses_when_full_and_another_one_is_used_as_it_is(

@@ -25,7 +25,7 @@ import msgspec
 
 from tmrl_like.base.budgets import Lines
 from tmrl_like.base.text import one_line
-from tmrl_like.engine.backlog import Backlog
+from tmrl_like.engine.backlog import Backlog, Process
 from tmrl_like.engine.connection import EngineConnection, first_of, hear, wait
 from tmrl_like.engine.seat import SeatKeeper, in_copies
 from tmrl_like.engine.stream_pass import StreamPass
@@ -115,7 +115,8 @@ class Reader:
         self._seat_at = -math.inf
         self._backlog = Backlog()
         self._direct: Subscription | None = None  # used while the stream cannot be read
-        self._sites: dict[str, str] = {}  # for each worker, the token of the last site it was at
+        # the token of the site from which a process's packets came last, or a worker's beats
+        self._sites: dict[Process | str, str] = {}
         self._has_gateway = False
         # version and time of the newest policy that was published
         self._policy: tuple[int, float] | None = None
@@ -278,7 +279,9 @@ class Reader:
                 data = m.encode(self._backlog.on_ack(message))
             elif isinstance(message, m.Dismissal):
                 self._backlog.on_dismissal(message)
-            if site := self._sites.get(message.worker):
+            process = message.worker, message.incarnation
+            # a site may beat in the name of another's worker
+            if site := self._sites.get(process) or self._sites.get(message.worker):
                 await client.publish(f"{subject_of(self._run, ANSWERS)}.{site}", data)
 
     # incoming messages
@@ -396,7 +399,8 @@ class Reader:
             return None
         if len(self._sites) > _MAX_WORKERS:
             self._sites.clear()
-        self._sites[said.worker] = site
+        who = said.receipt[:2] if isinstance(said, m.SamplePacket) else said.worker
+        self._sites[who] = site
         return said
 
     def _on_state(self, message: Msg) -> None:

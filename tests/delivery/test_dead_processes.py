@@ -36,6 +36,16 @@ def test_a_successor_sends_what_they_left_as_their_own_and_removes_it(spool, cap
     assert incarnations_in(box.path) == [2]
 
 
+def test_a_copy_of_a_file_beside_it_is_left_alone(spool):
+    path = path_of(left(spool, 1, 1, 2), 1, 1)
+    copy = path.with_name(path.name.replace(".", " (copy)."))
+    copy.write_bytes(path.read_bytes())
+    box, taker = spool(2), Taker()
+    box.deliver(taker)
+    assert taker.rows == {1: [1, 2]}
+    assert copy.exists()
+
+
 def test_a_link_that_starts_after_its_worker_was_killed_leaves_a_successor_its_files(spool):
     box = spool(1)
     box.fill(1, 2)

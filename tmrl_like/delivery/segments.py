@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import threading
 import time
@@ -206,9 +207,9 @@ def file_of(path: Path) -> int:
 
 def segments_of(folder: Path, incarnation: int) -> list[Path]:
     """Return the files of one process."""
-    start = f"{incarnation:016x}-"
+    own = re.compile(rf"{incarnation:016x}-[0-9]+{re.escape(SUFFIX)}")  # a copy has another name
     names = os.listdir(folder)  # a spool may hold thousands, for which a `Path` each takes long
-    return [folder / name for name in names if name.startswith(start) and name.endswith(SUFFIX)]
+    return [folder / name for name in names if own.fullmatch(name)]
 
 
 def incarnations_in(folder: Path) -> list[int]:

@@ -230,6 +230,14 @@ def test_of_a_rejected_process_nothing_more_is_taken_and_it_is_told_so_but_not_f
     assert trainer.inbox[-1].receipt == Receipt("w", 8, 1), "the worker's next process is taken"
 
 
+def test_a_process_that_both_threads_reject_at_once_is_one_and_keeps_the_first_reason(trainer):
+    trainer.give(1)
+    for reason in ("one", "another"):
+        trainer.receiver.reject(trainer.inbox[0].receipt, reason)
+    assert trainer.metrics["rejected_workers_total"] == 1
+    assert trainer.due() == [m.Dismissal("w", 7, "one")]
+
+
 def test_samples_that_were_being_stored_when_their_process_was_rejected_count_as_stored(opened):
     beside = Beside()
     keeper = trainer_of(opened(0.25, beside))

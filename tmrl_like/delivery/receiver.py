@@ -413,7 +413,8 @@ class Receiver:
         reason = one_line(reason, _MAX_REASON)
         with self._lock:
             progress = self._processes.get(receipt[:2])
-            if progress is None:  # it was rejected earlier, and forgotten since
+            # it was rejected earlier, and may be forgotten since
+            if progress is None or progress.rejection:
                 return
             progress.rejection = reason
             self._rejected += 1

@@ -1,6 +1,7 @@
 """Bookkeeping of what a trainer reads and purges of an engine's stream, without a node."""
 
 import pytest
+from kit.allocations import peak_of
 from kit.packets import INCARNATION, header
 
 from tmrl_like.engine.backlog import Backlog
@@ -109,3 +110,18 @@ def test_no_more_is_read_than_a_window_of_what_may_be_on_its_way(stream):
     stream.ack(1)
     assert not stream.backlog.has_room(59.0)
     assert stream.backlog.has_room(61.0), "it was not taken"
+
+
+def test_processes_without_end_take_no_memory_without_end(stream):
+    def answer(incarnation):
+        stream.backlog.on_ack(m.Ack("w", incarnation, 1, 1))
+        stream.backlog.on_dismissal(m.Dismissal("v", incarnation, "no"))
+
+    def many():
+        for incarnation in range(30_000):
+            answer(incarnation)
+
+    assert peak_of(many)[1] < 5e6
+    stream.read(1)
+    stream.ack(1)
+    assert stream.backlog.purge(0.0) == 2

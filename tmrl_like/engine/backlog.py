@@ -21,6 +21,7 @@ log = logging.getLogger("tmrl_like.engine")
 _WINDOW_BYTES = 40 << 20
 _AWAITED_S = 60.0  # a packet counts in the window this long: the trainer may never take it
 _OVERTAKEN_S = 20.0  # a packet read this long before one that is stored was not taken
+_MAX_PROCESSES = 8192
 _FEW = 256  # if fewer messages are left, those that the trainer misses are not among them
 
 Process = tuple[str, int]  # worker, incarnation
@@ -105,13 +106,16 @@ class Backlog:
         missing may be among them.
         """
         process = (ack.worker, ack.incarnation)
+        if len(self._stored) >= _MAX_PROCESSES:  # what is read again is acknowledged again
+            self._stored.clear()
+            self._taken.clear()
         self._stored[process] = max(self._stored.get(process, 0), ack.stored)
         self._taken[process] = ack.received if ack.again else math.inf
         return msgspec.structs.replace(ack, again=ack.again and self._left < _FEW)
 
     def on_dismissal(self, dismissal: m.Dismissal) -> None:
         """Count everything of a dismissed process as stored."""
-        self._stored[dismissal.worker, dismissal.incarnation] = 2**63
+        self.on_ack(m.Ack(dismissal.worker, dismissal.incarnation, 2**63, 0))
 
     def purge(self, now: float) -> int | None:
         """Return the sequence number below which all messages may be purged; None: no change.

@@ -18,6 +18,7 @@ from tmrl_like.types import EpisodeStats
 
 log = logging.getLogger("tmrl_like.rollouts")
 
+_CONTAINERS = tuple, list, dict
 _MAX_STEPS = 100_000  # longer episodes make no rollout
 
 Hook: TypeAlias = Callable[[Rollout], object]
@@ -116,4 +117,4 @@ def _own(value: Any) -> Any:
     """Return a value with copies of all its arrays."""
     if isinstance(value, np.ndarray):
         return value.copy()
-    return copy.deepcopy(value) if isinstance(value, tuple | list | dict) else value
+    return copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 import tmrl_like
@@ -17,6 +18,7 @@ from tmrl_like.errors import RefusedError
 from tmrl_like.server.server import Server
 from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
+from tmrl_like.worker.timing import StepTimes
 
 QUICK = "TINY --env.step_s 0 --server.port"
 
@@ -139,10 +141,11 @@ def test_a_server_of_another_wire_version():
 def test_each_environment_of_a_worker_sends(look, free_port, monkeypatch):
     loads = []
     monkeypatch.setattr(doctor, "_disk", lambda _, load: loads.append(load) or iter(()))
+    steps = StepTimes(np.array([[0.0, 0.0, 0.0, 0.25]] * 3), 1.0)
+    monkeypatch.setattr("tmrl_like.worker.worker.RolloutWorker.measure", lambda *_: steps)
     for envs in (1, 4):
-        look("TINY --env.step_s 0.003 --server.port", free_port, f"--worker.envs {envs}", code=0)
-    one, four = loads
-    assert four.samples_per_s > 2 * one.samples_per_s
+        look(QUICK, free_port, f"--worker.envs {envs}", code=0)
+    assert [load.samples_per_s for load in loads] == [4.0, 16.0]
 
 
 def test_an_environment_that_is_late(look, free_port, monkeypatch):

@@ -113,11 +113,9 @@ def test_labels_are_taken_from_a_file_that_is_checked(data, typed, refused):
 def test_what_cannot_be_is_one_line(data, refused, monkeypatch):
     monkeypatch.setattr(label, "has_display", lambda: False)
     assert "there is no display to show episodes on; --file FILE" in refused("label", data)
-    given = "--out a.safetensors --held-out 1"
-    assert "has no labels yet: `tmrl-like label" in refused(
-        "success-model", data, "--out a.safetensors"
-    )
-    assert "--held-out is 1" in refused("success-model", data, given)
+    learn = "success-model", data, "--out a.safetensors"
+    assert "has no labels yet: `tmrl-like label" in refused(*learn)
+    assert "--held-out is 1" in refused(*learn, "--held-out 1")
 
 
 def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line():

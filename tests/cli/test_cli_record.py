@@ -41,6 +41,31 @@ def test_with_a_seed_a_random_policy_does_the_same_again(typed):
     assert returns[0] == returns[1].replace("two", "one")
 
 
+DRIVERS = """
+class Half:
+    is_program = True
+    def __init__(self, action_space, default_action): pass
+    def __call__(self, obs): return [0.5]
+    def close(self): pass
+
+class Unplugged(Half):
+    def __call__(self, obs): raise OSError("no gamepad")
+"""
+
+
+@pytest.mark.parametrize("driver", ["Half", "Unplugged"])
+def test_how_many_steps_a_driver_took_over_is_said(tmp_path, typed, monkeypatch, driver):
+    Path("drivers.py").write_text(DRIVERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    # slow, so that the driver takes over within the first steps
+    given = f"--env.step_s 0.02 --random --episodes 2 --out data --takeover drivers.{driver}"
+    said = typed("record TINY", given).out
+    samples = [sample for buffer in read_data_set(Path("data")) for sample in buffer.memory]
+    taken = [sample.info.timing.source for sample in samples].count(ActionSource.PROGRAM)
+    assert f"{len(samples)} samples ({taken} taken over) of 2 episodes" in said
+    assert bool(taken) == (driver == "Half")
+
+
 def test_what_a_stored_policy_did_is_recorded(typed):
     actor_that_presses(1.0).save("policy")
     typed("record TINY --episodes 2 --policy policy --out data")

@@ -45,6 +45,13 @@ def test_experts_make_up_their_share_of_each_batch(share, count):
     assert all(len(leaf) == 40 for leaf in (*batch.obs, batch.act, batch.rew, batch.terminated))
 
 
+def test_a_share_of_less_than_one_sample_is_drawn_on_average():
+    memory = filled(OWN, EXPERT, share=0.01)
+    drawn = [workers_in(memory.sample()).count(EXPERT) for _ in range(500)]
+    assert set(drawn) == {0, 1}
+    assert sum(drawn) == pytest.approx(200, rel=0.2)
+
+
 def test_one_memory_stands_in_while_the_other_is_empty():
     assert workers_in(filled(OWN).sample()) == [OWN] * 40
     assert workers_in(filled(EXPERT).sample()) == [EXPERT] * 40

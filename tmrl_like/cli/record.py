@@ -30,7 +30,7 @@ from tmrl_like.envs.way import Way
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.data_sets import refuse_taken, write_log
-from tmrl_like.types import Driver
+from tmrl_like.types import TAKEN_OVER, Driver
 from tmrl_like.wire.spaces import Space
 
 _PIECES = 1000  # of a lap that does not suit --spacing
@@ -65,8 +65,10 @@ def _record_episodes(arguments: Arguments) -> int:
     drawn = {"actor_module_cls": RandomActor} if arguments.random else {}
     policy = None if arguments.random or arguments.expert else policy_that_drives(arguments)
     done = list[int]()
+    taken_over = 0
 
     def episodes() -> Iterator[list[tuple[bytes, int]]]:
+        nonlocal taken_over
         with experiment.make_standalone(policy, **drawn) as worker:
             worker.be_expert(arguments.expert)
             for traffic in traffic_of_episodes(
@@ -74,6 +76,9 @@ def _record_episodes(arguments: Arguments) -> int:
             ):
                 yield [(message, packet.samples) for packet, message in traffic.packets]
                 done.append(traffic.samples)
+                taken_over += sum(
+                    int(np.isin(block.timing.source, TAKEN_OVER).sum()) for block in traffic.blocks
+                )
 
     try:
         samples = write_log(folder, episodes())
@@ -84,6 +89,8 @@ def _record_episodes(arguments: Arguments) -> int:
             f"{error}; kept in {folder}: {len(done)} of {arguments.episodes} episodes"
         ) from None
     held, of = counted(samples, "sample"), counted(arguments.episodes, "episode")
+    if experiment.takeover is not None:
+        held += f" ({taken_over} taken over)"
     start = to_type("--memory.dataset_path", folder)
     print(f"{folder}: {held} of {of}; start a run with it: {start}")
     return 0

@@ -80,7 +80,7 @@ class WithDemonstrations(MemoryDataloading):
         Args:
             memory: makes each of them, e.g. `partial(ReplayMemory, act_buf_len=4, batch_size=256)`;
                 its batch_size is that of both together.
-            share: 0 to 1; with 0.5, half of each batch is demonstrations.
+            share: 0 to 1, on average; with 0.5, half of each batch is demonstrations.
             demonstrations_path: a data set of demonstrations (see `MemoryDataloading`); "": none.
             held_out: share of the policy's episodes that is never drawn for training (see
                 `ReplayMemory`), except for steps of takeovers, as demonstrations.
@@ -219,7 +219,9 @@ class WithDemonstrations(MemoryDataloading):
         super().tune(**values)
 
     def sample(self) -> Batch:
-        demonstrated = round(self.share * self.batch_size) if self.own.ready else self.batch_size
+        demonstrated = self.batch_size
+        if self.own.ready:  # one more in some batches, so that the mean is the share
+            demonstrated = int(self.share * self.batch_size + self.rng.random())
         if not self.demonstrations.ready:
             demonstrated = 0
         parts = ((self.own, self.batch_size - demonstrated), (self.demonstrations, demonstrated))

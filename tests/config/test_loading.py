@@ -251,7 +251,7 @@ def test_the_printed_configuration_leaves_a_compressor_to_the_memory_as_the_file
 @pytest.mark.parametrize("name", ["drone", "pendulum", "robot", "trackmania", "carla"])
 def test_the_experiments_that_ship_are_valid(name):
     if name == "carla":
-        pytest.importorskip("carla", reason="there is no wheel of carla for this Python")
+        pytest.importorskip("carla.libcarla", reason="there is no wheel of carla for this Python")
     experiment = load_experiment(name)
     env = experiment.env()
     actor = experiment.actor(observation_space=env.observation_space, action_space=env.action_space)

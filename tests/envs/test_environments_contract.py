@@ -68,10 +68,16 @@ CASES = {
     "racing": Case(partial(RacingEnv, observation="image"), "Box2D", "racing_game.py", info=PLACE),
     "doom": Case(partial(VizDoomEnv, tics_per_step=2), "vizdoom", "vizdoom", starts_at_once=True),
     "carla": Case(
-        partial(carla, CarlaEnv), "carla", info=PLACE, drawn=lambda obs, info: info["position"]
+        partial(carla, CarlaEnv),
+        "carla.libcarla",
+        info=PLACE,
+        drawn=lambda obs, info: info["position"],
     ),
     "carla sync": Case(
-        partial(carla, CarlaSyncEnv), "carla", info=PLACE, drawn=lambda obs, info: info["position"]
+        partial(carla, CarlaSyncEnv),
+        "carla.libcarla",
+        info=PLACE,
+        drawn=lambda obs, info: info["position"],
     ),
     "desktop": Case(square_game, "mss", "games.py"),
 }

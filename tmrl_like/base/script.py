@@ -5,7 +5,7 @@ Servers, workers and trainers that a script leaves open are closed before the in
 Finalisation stops daemon threads wherever they are, and a thread that is inside torch then aborts
 the process (SIGABRT). Exit handlers run before that, when all threads still work, although new ones
 can no longer be started (Python 3.12 and later). A process that multiprocessing has forked runs no
-exit handlers; its parts are closed by multiprocessing's own finalizers.
+exit handlers before Python 3.13; its parts are closed by multiprocessing's own finalizers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def close_at_exit(part: Part, turn: int) -> None:
 def _close_all() -> None:
     # only errors: the script's own last line should stay the last one
     log.setLevel(max(log.getEffectiveLevel(), logging.ERROR))
-    for part, _ in sorted(_open.items(), key=lambda item: item[1]):
+    parts = sorted(_open.items(), key=lambda item: item[1])
+    _open.clear()  # from Python 3.13 on, a forked child runs exit handlers as well
+    for part, _ in parts:
         try:
             part.close()
         except KeyboardInterrupt:  # the others are closed all the same

@@ -86,7 +86,7 @@ class Checkpoint(NamedTuple):
     damaged: tuple[Path, ...] = ()
 
 
-def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
+def write_checkpoint(folder: Path, head: Head, body: bytes) -> None:
     """Write the next file, and remove all but this and the previous one. Number, size and checksum
     are filled in.
 

@@ -296,10 +296,10 @@ def _restored_list(current: Any, saved: list[Any]) -> Any:
     return restored
 
 
-def _bytes_of(state: Any) -> memoryview:
+def _bytes_of(state: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    return buffer.getbuffer()
+    return buffer.getvalue()
 
 
 def _from_bytes(data: bytes | memoryview) -> Any:

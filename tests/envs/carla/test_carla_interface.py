@@ -12,23 +12,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-carla = pytest.importorskip("carla", reason="there is no wheel of carla for this Python")
+# not "carla": Python takes this folder for it
+pytest.importorskip("carla.libcarla", reason="there is no wheel of carla for this Python")
 
-import carla_stand_in as stand_in  # noqa: E402
-from driving import drive_to_end  # noqa: E402
-from kit.ports import free_port  # noqa: E402
-from kit.refusals import one_line  # noqa: E402
+import carla
+import carla_stand_in as stand_in
+from driving import drive_to_end
+from kit.ports import free_port
+from kit.refusals import one_line
 
-from tmrl_like.base.functional import partial  # noqa: E402
-from tmrl_like.envs.carla import (  # noqa: E402
+from tmrl_like.base.functional import partial
+from tmrl_like.envs.carla import (
     CarlaEnv,
     CarlaSyncEnv,
     RouteOptions,
     SensorOptions,
     SimulatorOptions,
 )
-from tmrl_like.envs.carla.sensors import Readings, ranges_of  # noqa: E402
-from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError  # noqa: E402
+from tmrl_like.envs.carla.sensors import Readings, ranges_of
+from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError
 
 STEP_S = 0.05
 GAS = np.float32([0.8, 0.0])

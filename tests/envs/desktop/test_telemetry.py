@@ -137,7 +137,7 @@ def test_a_check_of_records_that_raises_costs_a_connection(game, caplog):
 
 
 def test_a_host_that_can_be_none_is_one_line():
-    with pytest.raises(EnvironmentAwayError, match=r"gave no value within .* \(unicodeerror"):
+    with pytest.raises(EnvironmentAwayError, match=r"gave no value within .* \(unicode"):
         Telemetry(LAYOUT, 9000, host="a..b", first_within_s=1.0)
 
 

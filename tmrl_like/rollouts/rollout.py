@@ -144,7 +144,7 @@ class Rollout:
             card=json.dumps(card),
             **{_name(path): array for path, array in tree.walk(columns)},
         )
-        write_atomically(Path(path), content.getbuffer())
+        write_atomically(Path(path), content.getvalue())
 
     @classmethod
     def load(cls, path: str | Path) -> Rollout:

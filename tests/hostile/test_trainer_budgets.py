@@ -4,15 +4,13 @@ much in few bytes.
 
 from __future__ import annotations
 
-import struct
 from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 import zstandard
 from kit.allocations import peak_of
 from kit.episodes import episode
-from kit.packets import answers_of, header
+from kit.packets import answers_of, forged, header
 from kit.trainings import taken
 
 from tmrl_like.delivery.receiver import Receiver
@@ -67,9 +65,7 @@ SHAPES = {
 
 def body_of(shape):
     schema = ("t", [shape.schema] + [("p", "none")] * 5)
-    head = msgspec.msgpack.encode([(shape.rows, schema, shape.sizes)] * shape.segments)
-    rows = shape.rows * shape.segments
-    return struct.pack("<I", len(head)) + head + shape.buffers * shape.segments + bytes(26 * rows)
+    return forged(schema, shape.rows, shape.sizes, shape.buffers, segments=shape.segments)
 
 
 def message_of(shape, is_compressed, first=1):

@@ -1,7 +1,9 @@
 """Packets as a worker sends them, of samples or of random bytes, and stores of them."""
 
+import struct
 from random import Random
 
+import msgspec
 import numpy as np
 
 from tmrl_like.base.files import lock_folder
@@ -62,6 +64,13 @@ def noise(entry, size=50):
     bytes as columns.
     """
     return encode_packet(header(entry, entry + 2, body_bytes=size), Random(entry).randbytes(size))
+
+
+def forged(schema, rows=1, sizes=(), buffers=b"", timing=None, segments=1):
+    """Return columns as a packet holds them, of what may be no samples."""
+    head = msgspec.msgpack.encode([(rows, schema, sizes)] * segments)
+    timing = bytes(26 * rows * segments) if timing is None else timing
+    return struct.pack("<I", len(head)) + head + buffers * segments + timing
 
 
 def answers_of(receiver):

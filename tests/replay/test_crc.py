@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kit.alike import ALIKE
 
 from tmrl_like.errors import PipelineMismatchError
 from tmrl_like.replay.crc import check_transition
@@ -27,20 +28,7 @@ def test_arrays_that_differ_only_in_the_middle_are_found_and_the_message_says_al
         assert said in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("produced", "rebuilt"),
-    [
-        (1.0, np.float64(1)),
-        (np.zeros(2, np.float32), np.zeros(2, np.float64)),
-        (np.zeros(2), np.zeros((2, 1))),
-        ((1, 2), [1, 2]),
-        ((1, 2), (1, 2, 3)),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
-        (0.0, -0.0),
-        (True, 1),
-        ("a", "b"),
-    ],
-)
+@pytest.mark.parametrize(("produced", "rebuilt"), [*ALIKE, ("a", "b")])
 def test_what_is_equal_only_by_value_is_distinguished(produced, rebuilt):
     with pytest.raises(PipelineMismatchError):
         check_transition(transition((produced,)), transition((rebuilt,)))

@@ -36,7 +36,7 @@ def filled(*episodes, **options):
 
 def test_an_endless_reward_after_the_end_does_not_spoil_the_sum():
     memory = filled(episode([1.0], end="terminated"), episode([np.inf], start=10))
-    assert gather(memory, np.array([0])).rew.tolist() == [1.0]
+    assert gather(memory, [0]).rew.tolist() == [1.0]
 
 
 def test_crc_debugging_finds_a_wrong_step_inside_a_return():

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import zstandard
 from kit.allocations import peak_of
-from kit.packets import numbered
+from kit.packets import forged, numbered
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire.messages import MAX_BODY_BYTES
@@ -33,12 +33,6 @@ def test_another_number_of_samples_than_announced_is_refused():
 def refused(packet, columns):
     with pytest.raises(DecodingError):
         decode_body(packet, columns)
-
-
-def forged(schema, rows=1, sizes=(), buffers=b"", timing=None):
-    head = msgspec.msgpack.encode([(rows, schema, sizes)])
-    timing = bytes(26 * rows) if timing is None else timing
-    return struct.pack("<I", len(head)) + head + buffers + timing
 
 
 def lie(leaf, **how):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.alike import ALIKE
 from kit.packets import TIMING
 
 from tmrl_like.errors import EncodingError
@@ -33,21 +34,7 @@ def back(samples):
     return [tuple(sample) for sample in received(sent(written(samples))).samples()]
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (1, True),
-        (np.float32(1), np.float64(1)),
-        (np.float64(1), np.array(1.0)),
-        (np.zeros(2, "<f4"), np.zeros(2, ">f4")),
-        (np.zeros(2), np.zeros((2, 1))),
-        ((1, 2), [1, 2]),
-        ({1: 0}, {"1": 0}),
-        ({"a": 0, "b": 1}, {"b": 1, "a": 0}),
-        ("1", b"1"),
-        (0.0, -0.0),
-    ],
-)
+@pytest.mark.parametrize(("first", "second"), ALIKE)
 def test_what_is_alike_is_not_mixed_up(first, second):
     samples = [(value, 0, 0, 0, 0, {}) for value in (first, second, first, second)]
     assert first_difference(back(samples), samples, "samples") is None

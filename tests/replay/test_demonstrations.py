@@ -167,7 +167,7 @@ def test_the_end_of_a_takeover_leaves_what_is_held_back_of_others():
 
 
 def test_steps_of_who_takes_over_are_none_where_that_is_said():
-    memory = WithDemonstrations(partial(ReplayMemory, act_buf_len=4), takeovers=False)
+    memory = make(takeovers=False)
     memory.append(*driven_by(BY_WHOM, STEPS[OWN]))
     assert len(memory.demonstrations) == 0
 

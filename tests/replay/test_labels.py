@@ -39,7 +39,6 @@ def test_labels_are_read_as_they_were_written(tmp_path):
             "line 2: '0,perhaps'; expected an episode's number, and true or false",
         ),
         ("episode,success\n-1,true\n", "line 2: '-1,true'"),
-        ("episode,success\n0\n", "line 2: '0'"),
         ("episode,success\n0,1\n0,0\n", "line 3: episode 0 has a label already"),
         ("episode,success\n4,true\n", "line 2: there is no episode 4, the data set has 0 to 3"),
     ],

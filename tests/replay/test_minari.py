@@ -43,13 +43,14 @@ SAMPLES = [
 
 def episode(number, samples):
     observed = [sample.obs for sample in samples]
+    steps = samples[1:]
     return EpisodeBuffer(
         id=number,
         observations=tree.map_leaves(lambda *leaves: np.stack(leaves), *observed),
-        actions=np.stack([sample.act for sample in samples[1:]]),
-        rewards=[sample.rew for sample in samples[1:]],
-        terminations=[sample.terminated for sample in samples[1:]],
-        truncations=[sample.truncated for sample in samples[1:]],
+        actions=np.stack([step.act for step in steps]),
+        rewards=[step.rew for step in steps],
+        terminations=[step.terminated for step in steps],
+        truncations=[step.truncated for step in steps],
         infos={},
     )
 
@@ -90,7 +91,6 @@ JPEG = np.tile(np.frombuffer(b"\xff\xd8\xff\xe0", np.uint8), (4, 5))
         ("observations", JPEG, "text or JPEG"),
         ("observations", np.array([b"text"] * 4), "text or JPEG"),
         ("rewards", np.float32(1.0), "not iterable"),
-        ("actions", np.float32(1.0), "cannot be read"),
         ("actions", None, "cannot be read"),
         ("rewards", np.full(2, np.nan), "rew holds nan, which is not finite"),
         ("rewards", HUGE, "rewards has 8000000000000 bytes; at most 1073741824 are read"),

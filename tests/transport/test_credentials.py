@@ -39,7 +39,10 @@ def car(tmp_path):
     return KeyFolder(tmp_path / "car")
 
 
-def names(keys):
+def names_at(keys, *times):
+    """Return the names of the keys that may connect once the folder was read at these times."""
+    for now in times:
+        keys.refresh(now=now)
     return {identity.name for identity in keys.identities.values()}
 
 
@@ -113,14 +116,10 @@ def test_a_key_that_joins_stays_although_keys_were_not_made_to_the_end(folder, m
 
 def test_an_invited_key_is_seen_and_revoked_by_two_reads_that_lack_it_a_second_apart(folder, keys):
     folder.invite("car")
-    keys.refresh(now=0.0)
-    assert names(keys) == {"local", "car"}
+    assert names_at(keys, 0.0) == {"local", "car"}
     folder.revoke("car")
-    for now in (1.0, 1.1, 1.9):
-        keys.refresh(now=now)
-        assert "car" in names(keys)
-    keys.refresh(now=2.0)
-    assert names(keys) == {"local"}
+    assert names_at(keys, 1.0, 1.1, 1.9) == {"local", "car"}
+    assert names_at(keys, 2.0) == {"local"}
 
 
 def is_away(folder, patch):
@@ -156,7 +155,7 @@ def test_a_moment_without_the_folder_revokes_nobody(folder, keys, caplog, monkey
         for now in (1.0, 2.0, 3.0):
             keys.refresh(now=now)
             assert keys.find("x" * 40) is None
-    assert names(keys) == {"local"}
+    assert names_at(keys) == {"local"}
     assert caplog.text.count("cannot read") == (trouble is not is_being_copied)
 
 
@@ -168,9 +167,7 @@ def test_a_link_to_nowhere_in_the_folder_keeps_no_key_and_no_revocation(folder, 
     (folder.path / "authorized" / ".#car.json").symlink_to("somebody@host.4242")
     folder.revoke("car")
     folder.invite("drone")
-    for now in (1.0, 2.0):
-        keys.refresh(now=now)
-    assert names(keys) == names(AuthorizedKeys(folder)) == {"local", "drone"}
+    assert names_at(keys, 1.0, 2.0) == names_at(AuthorizedKeys(folder)) == {"local", "drone"}
 
 
 @pytest.mark.fault("disk", "a key file is half written", "the key that was in it stays")
@@ -178,9 +175,7 @@ def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, keys, caplog):
     file = folder.path / "authorized" / "local.json"
     before = file.read_text().partition(',"crc32"')[0] + "}"
     file.write_text('{"roles": ["wor')
-    for now in (1.0, 2.0, 3.0):
-        keys.refresh(now=now)
-    assert names(keys) == {"local"}
+    assert names_at(keys, 1.0, 2.0, 3.0) == {"local"}
     assert len(caplog.records) == 1
     file.write_text(before.replace('"worker",', ""))
     keys.refresh(now=4.0)

@@ -47,6 +47,10 @@ class Ends:
     def append(self, sample, lane=0):
         self.logs[lane].append(sample, *TIMING)
 
+    def spool_bytes(self, incarnation=""):
+        """Return the size of all files, or of those of one process."""
+        return sum(path.stat().st_size for path in self.path.glob(f"*{incarnation}-*.entries"))
+
     def fill(self, *numbers, lane=0, size=3):
         for number in numbers:
             self.append(sample(number, size), lane=lane)

@@ -70,8 +70,7 @@ def test_a_head_of_an_earlier_moment_costs_what_it_does_not_know_and_no_more(
     box = spool(log_bytes=1 << 19)
     filled(box, 5)
     box.kill()
-    third = segments_of(box)[2]
-    third.words[word] = value
+    segments_of(box)[2].words[word] = value
     taker = found(spool(2))
     assert taker.rows == {1: rows}
     assert taker.stretches == stretches

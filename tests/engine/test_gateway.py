@@ -98,8 +98,7 @@ def test_a_worker_hears_that_its_samples_do_not_fit(rig):
 
 
 def test_a_worker_hears_that_its_packet_is_too_large_for_the_nodes_and_what_to_do(rig_with):
-    rig = rig_with(more="max_payload: 1MB")
-    _, worker = rig.both()
+    _, worker = rig_with(more="max_payload: 1MB").both()
     noise = np.random.default_rng(0).bytes(1 << 20)  # as it cannot be compressed
     worker.append((None, noise, 0.0, False, False, {}))
     until(lambda: worker.dismissed)

@@ -72,8 +72,7 @@ def message_of(shape, is_compressed, first=1):
     body = data = body_of(shape)
     if is_compressed:
         data = zstandard.ZstdCompressor(level=9).compress(body)
-    rows = shape.rows * shape.segments
-    last = first + rows - 1
+    last = first + shape.rows * shape.segments - 1
     packet = header(first, last, body_bytes=len(body), compressed=is_compressed)
     return encode_packet(packet, data)
 

@@ -30,13 +30,17 @@ from .samples import (
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # on a busy machine
 
 
+def sample(act=0, obs=0, **info):
+    return act, obs, 0, 0, 0, info
+
+
 def back(samples):
-    return [tuple(sample) for sample in received(sent(written(samples))).samples()]
+    return [tuple(found) for found in received(sent(written(samples))).samples()]
 
 
 @pytest.mark.parametrize(("first", "second"), ALIKE)
 def test_what_is_alike_is_not_mixed_up(first, second):
-    samples = [(value, 0, 0, 0, 0, {}) for value in (first, second, first, second)]
+    samples = [sample(value) for value in (first, second, first, second)]
     assert first_difference(back(samples), samples, "samples") is None
 
 
@@ -75,45 +79,45 @@ class Colour(enum.IntEnum):
 )
 def test_what_cannot_travel_is_refused_by_name_even_where_one_of_its_kind_just_did(value):
     writer = PacketWriter()
-    writer.append((0, (1, "x"), 0, 0, 0, {"car": {"wheels": [1, 2]}}), TIMING)
-    for sample, name in (
-        ((0, 0, 0, 0, 0, {"car": {"wheels": [1, value]}}), r"info\['car'\]\['wheels'\]\[1\]"),
-        ((0, (1, value), 0, 0, 0, {}), r"obs\[1\]"),
-        ((0, 0, 0, 0, 0, {}, value), "original"),
+    writer.append(sample(obs=(1, "x"), car={"wheels": [1, 2]}), TIMING)
+    for wrong, name in (
+        (sample(car={"wheels": [1, value]}), r"info\['car'\]\['wheels'\]\[1\]"),
+        (sample(obs=(1, value)), r"obs\[1\]"),
+        ((*sample(), value), "original"),
     ):
         with pytest.raises(EncodingError, match="^" + name + " "):
-            writer.append(sample, TIMING)
+            writer.append(wrong, TIMING)
     assert len(received(sent(writer)).samples()) == writer.samples == 1
 
 
 def test_a_sample_that_is_a_list_of_numbers_without_end_is_refused():
     with pytest.raises(EncodingError, match="use numpy arrays"):
-        PacketWriter().append(([0.0] * 20_000, 0, 0, 0, 0, {}), TIMING)
+        PacketWriter().append(sample([0.0] * 20_000), TIMING)
 
 
 def test_a_sample_whose_structure_does_not_fit_in_the_head_of_a_packet_is_refused():
     with pytest.raises(EncodingError, match="shorter keys"):
-        PacketWriter().append((0, 0, 0, 0, 0, {f"{key:0300}": 0 for key in range(5000)}), TIMING)
+        PacketWriter().append(sample(**{f"{key:0300}": 0 for key in range(5000)}), TIMING)
 
 
 def test_a_sample_nested_too_deeply_is_refused_by_name():
     value = functools.reduce(lambda inner, _: [inner], range(50), 0)
     with pytest.raises(EncodingError, match=r"obs.*nested"):
-        PacketWriter().append((0, value, 0, 0, 0, {}), TIMING)
+        PacketWriter().append(sample(obs=value), TIMING)
 
 
 def test_samples_do_not_share_memory_with_the_packet_or_each_other():
-    first, second = back([(np.zeros(3), 0, 0, 0, 0, {})] * 2)
+    first, second = back([sample(np.zeros(3))] * 2)
     first[0][:] = 7
     assert not second[0].any()
 
 
 def test_original_transitions_travel_with_their_samples():
     writer, original = PacketWriter(), (np.zeros(2), (1, "x"))
-    writer.append((0, 0, 0, 0, 0, {"a": 1}, original), TIMING, True, 342)
-    (sample,) = received(sent(writer)).samples()
-    assert first_difference(sample.info.original, original, "samples") is None
-    assert (sample.info, sample.info.is_reset, sample.info.episode) == ({"a": 1}, True, 42)
+    writer.append((*sample(a=1), original), TIMING, True, 342)
+    (found,) = received(sent(writer)).samples()
+    assert first_difference(found.info.original, original, "samples") is None
+    assert (found.info, found.info.is_reset, found.info.episode) == ({"a": 1}, True, 42)
 
 
 def test_timing_comes_back_as_it_was():
@@ -121,15 +125,15 @@ def test_timing_comes_back_as_it_was():
     steps += [StepTiming(0.0, 0.0, 0.0, version) for version in (0, 7)]
     writer = PacketWriter()
     for step in steps:
-        writer.append((0, 0, 0, 0, 0, {}), step)
+        writer.append(sample(), step)
     message = sent(writer)
-    assert [sample.info.timing for sample in received(message).samples()] == steps
+    assert [found.info.timing for found in received(message).samples()] == steps
     packet, _ = m.decode(message)
     assert (packet.observed_at_s, packet.policy_version) == (1e10, 7)
 
 
 def test_packets_are_compressed_and_compression_pauses_when_it_does_not_pay():
-    columns = columns_of(written([(np.zeros((64, 64)), 0, 0, 0, 0, {})] * 20))
+    columns = columns_of(written([sample(np.zeros((64, 64)))] * 20))
     compress, noise = Compressor(), np.random.default_rng(0).bytes(100_000)
     small, is_compressed = compress(columns)
     assert is_compressed

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import math
 import re
 import sys
@@ -75,9 +76,8 @@ def sentences(page: type) -> dict[str, str]:
     """Return the sentence for each field, from the `Attributes:` of a class and its bases."""
     found: dict[str, str] = {}
     for cls in reversed(page.__mro__):
-        for entry in re.split(
-            r"\n        (?=\w+: )", (cls.__doc__ or "").partition("Attributes:")[2]
-        )[1:]:
+        doc = inspect.cleandoc(cls.__doc__ or "")  # Python 3.13 indents less
+        for entry in re.split(r"\n    (?=\w+: )", doc.partition("Attributes:")[2])[1:]:
             name, _, sentence = entry.partition(": ")
             found[name] = " ".join(sentence.split())
     return found

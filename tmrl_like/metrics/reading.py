@@ -38,7 +38,7 @@ def return_of(record: Record) -> float | None:
 def read_records(path: str | Path, last_bytes: float = math.inf) -> Iterator[Record]:
     """Yield the records of a file, or of its last bytes, oldest first; none if there is no file.
 
-    An unfinished last line is left out. Lines that cannot be decoded are skipped.
+    An unfinished last line is left out. Lines that hold no record are skipped.
     """
     with contextlib.suppress(FileNotFoundError), Path(path).open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -47,7 +47,7 @@ def read_records(path: str | Path, last_bytes: float = math.inf) -> Iterator[Rec
             if not line.endswith(b"\n"):
                 return
             try:
-                record = msgspec.json.decode(line)
+                record = msgspec.json.decode(line, type=Record)
             except msgspec.DecodeError:
                 continue
             yield record

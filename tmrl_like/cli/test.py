@@ -34,6 +34,8 @@ Returns: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 def main(arguments: Arguments) -> int:
     """Run test episodes and show their returns."""
+    if arguments.interval and arguments.episodes == 1:
+        raise ConfigError("--interval: one return has no spread; expected --episodes 2 or more")
     stopper = Stopper(arguments.supervised)
     experiment = prepare(arguments, TO_DRIVE)
     experiment = dataclasses.replace(

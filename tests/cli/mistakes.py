@@ -60,6 +60,9 @@ REFUSED = {  # with exit code 2
     "check TINY --delay-steps 0 --env=tiny.ShiftingEnv": (
         "step 1: the environment changes the action that it is given"
     ),
+    "check TINY --delay-steps 0 --actor tiny.LoudActor": (
+        "step 1: the action is not in the action space: "
+    ),
 }
 
 FAILED = {  # with exit code 1

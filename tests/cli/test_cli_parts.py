@@ -54,6 +54,13 @@ def test_a_worker_is_told_whether_its_actor_is_an_expert(typed, monkeypatch):
         assert run.call_args.kwargs["expert"] == bool(how)
 
 
+def test_a_thread_that_the_environment_leaves_behind_keeps_no_command_from_its_end(start):
+    short = "--trainer.rounds 1 --trainer.steps 1"
+    command = start("run TINY --in-process --env tiny.ThreadedEnv", short)
+    assert command.ends() == 0
+    assert "since the thread reader goes on: end it in the environment's" in command.output
+
+
 def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_port, own_home):
     port = f"--server.port={free_port}"
     worker = start("worker TINY", port, "--name w1")

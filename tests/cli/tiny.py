@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import gymnasium
@@ -88,6 +89,14 @@ class OlderEnv(TinyEnv):
         return super().reset(**options)[0]
 
 
+class ThreadedEnv(TinyEnv):
+    """An environment that starts a thread which never ends."""
+
+    def __init__(self):
+        super().__init__()
+        threading.Thread(target=threading.Event().wait, name="reader").start()
+
+
 class ReusingEnv(TinyEnv):
     """An environment that returns the same array in each step, with other numbers."""
 
@@ -159,6 +168,13 @@ def actor_that_presses(pedal, width=1):
     actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space, width)
     actor.pedal.data.fill_(pedal)
     return actor
+
+
+class LoudActor(TinyActor):
+    """An actor that presses too far where it explores."""
+
+    def act(self, obs, test=False):
+        return super().act(obs) if test else np.full(1, 1.5, np.float32)
 
 
 class NoActor(ActorModule):

@@ -17,10 +17,19 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. With None, the arguments are the process's own."""
+    """Run one command and return its exit code. With None, the arguments are the process's own, and
+    it ends soon afterwards, whatever threads the user's code has started.
+    """
+    code = 1
     try:
         from tmrl_like.cli import app  # takes a while, in which Ctrl-C may be pressed
 
-        return app.main(argv)
+        code = app.main(argv)
     except KeyboardInterrupt:
-        return 130
+        code = 130
+    finally:
+        if argv is None:
+            from tmrl_like.cli.stopping import end_despite_threads
+
+            end_despite_threads(code)
+    return code

@@ -34,6 +34,7 @@ from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
 from tmrl_like.experiment import Experiment
+from tmrl_like.policies.action_check import action_problem
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
@@ -166,6 +167,11 @@ class _Watch:
         return result
 
     def step(self, step: Callable[[Any], Any], action: Any) -> Any:
+        if problem := action_problem(action, self._env.action_space):
+            raise ConfigError(
+                f"step {self._steps + 1}: the action is not in the action space: {problem}; clip "
+                "or squash it in the actor's act(), also where it explores"
+            )
         before = copy.deepcopy(action)
         result = step(action)
         try:

@@ -7,6 +7,7 @@ on a second request, the process ends at once.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -16,10 +17,13 @@ from collections.abc import Callable
 
 from tmrl_like.base.threads import no_thread, start_thread
 
+log = logging.getLogger("tmrl_like")
+
 DOUBLE_S = 0.5  # one key press may arrive twice: from the terminal and from the parent
 _HANG_UP = getattr(signal, "SIGHUP", None)  # the terminal, or a connection by SSH, was closed
 INTERRUPTED = 130
 CHECKPOINT_WITHIN_S = 120.0  # time limit of a trainer, for its last checkpoint
+_THREADS_WITHIN_S = 3.0
 
 
 class NoThreadsStop(KeyboardInterrupt):
@@ -97,6 +101,28 @@ class Stopper:
             _thread.interrupt_main()
         time.sleep(self._within_s)  # the main thread may be in a call that no signal interrupts
         self._end_late()
+
+
+def end_despite_threads(code: int) -> None:
+    """End this process with this exit code soon after its main thread has ended, even if threads of
+    the user's go on. Python waits for those that are not daemons.
+    """
+
+    def end() -> None:
+        threads = threading.enumerate()
+        names = [t.name for t in threads if not t.daemon and t is not threading.main_thread()]
+        if names:
+            log.warning(
+                "ended by force, since the thread %s goes on: end it in the environment's close(), "
+                "or start it with daemon=True",
+                ", ".join(names),
+            )
+            os._exit(code)
+
+    timer = threading.Timer(_THREADS_WITHIN_S, end)
+    timer.daemon = True
+    with contextlib.suppress(RuntimeError):  # no thread can be started
+        timer.start()
 
 
 def end_now(code: int, line: str) -> None:

@@ -3,6 +3,7 @@ network.
 """
 
 import contextlib
+import copy
 import importlib.machinery
 import itertools
 import math
@@ -16,6 +17,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
+from house import linear_actor
 from kit.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from kit.trainings import (
     FREE,
@@ -334,6 +336,15 @@ def test_an_agent_without_an_actor_is_one_line(returned):
 
     with pytest.raises(ConfigError, match=r"Agent\.get_actor returned .*; expected an instance of"):
         training(agent_cls=Agent)
+
+
+def test_an_agent_that_publishes_copies_is_told_to_say_how_it_starts_from_a_policy():
+    class Copying(CountingAgent):
+        def get_actor(self):
+            return copy.deepcopy(self.actor)
+
+    with pytest.raises(ConfigError, match=r"Copying\.get_actor returns a copy, so that no policy"):
+        training(agent_cls=Copying).start_from(linear_actor(bias=1.0).weights(), 0)
 
 
 class Scored(CountingAgent):

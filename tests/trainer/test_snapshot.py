@@ -4,6 +4,7 @@ import copy
 import enum
 import random
 from collections import OrderedDict
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import msgspec
@@ -195,6 +196,33 @@ class Named(enum.Enum):
 def test_a_state_that_could_not_be_read_again_is_refused_in_the_first_checkpoint(state):
     with one_line(r"a state_dict holds .*; a checkpoint holds only numbers, text, tensors, arrays"):
         take_snapshot(training(agent_cls=partial(WithPart, state)))
+
+
+class Composed(CountingAgent):
+    """An agent with something that holds networks: its actor, or others."""
+
+    def __init__(self, hold, **options):
+        super().__init__(**options)
+        self.nets = hold(self.actor)
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda actor: SimpleNamespace(critic=torch.nn.Linear(1, 1)),
+        lambda actor: {"critic": torch.nn.Linear(1, 1), "loss": abs},
+    ],
+)
+def test_parameters_that_no_checkpoint_would_hold_are_refused_by_name(hold):
+    with one_line(r"Composed\.nets is a .* with parameters that no checkpoint would hold: make"):
+        take_snapshot(training(agent_cls=partial(Composed, hold)))
+
+
+def test_parameters_that_something_shares_with_a_module_of_the_agents_are_in_its_checkpoints():
+    def hold(actor):
+        return SimpleNamespace(actor=actor)
+
+    take_snapshot(training(agent_cls=partial(Composed, hold)))
 
 
 class Holder:

@@ -10,6 +10,7 @@ import torch
 
 from tmrl_like.agents.space_layout import Space
 from tmrl_like.base.tunable import Tunable
+from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
@@ -94,8 +95,15 @@ class TrainingAgent(Tunable, ABC):
 
         Raises:
             PolicyError: the weights do not fit; nothing has changed.
+            ConfigError: they have no effect, since `get_actor` returns a copy.
         """
         self.get_actor().load_weights(weights)
+        found = self.get_actor().weights().arrays()
+        if any((found[name] != array).any() for name, array in weights.arrays().items()):
+            raise ConfigError(
+                f"{type(self).__name__}.get_actor returns a copy, so that no policy can be loaded "
+                "into what is trained: override start_from"
+            )
 
     def average_gradients(self, *holders: torch.nn.Module | torch.optim.Optimizer) -> None:
         """Average the gradients of modules, or of optimisers' parameters, over all ranks. An agent

@@ -11,9 +11,10 @@ import io
 import logging
 import random
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -22,7 +23,7 @@ import torch
 
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
-from tmrl_like.base.tree import is_leaf, map_leaves
+from tmrl_like.base.tree import is_leaf, leaves, map_leaves
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.trainer.checkpoint_file import (
     FORMAT,
@@ -182,16 +183,52 @@ def object_state(holder: Any) -> State:
 
     Tensors are the object's own, not copies. Constructor arguments that are plain values are left
     out, so that the restarted script decides them.
+
+    Raises:
+        ConfigError: the state would lack parameters that training changes.
     """
     if hasattr(type(holder), "state_dict"):
         return dict(holder.state_dict())
     given = signature_of(type(holder)).parameters
     state = {}
+    left_out = {}
     for name, value in vars(holder).items():
         if not (name in given and isinstance(value, _PLAIN)):
-            with contextlib.suppress(_NoState):
+            try:
                 state[name] = _encoded(value)
+            except _NoState:
+                left_out[name] = value
+    kept = {_memory_of(leaf) for leaf in leaves(state) if isinstance(leaf, torch.Tensor)}
+    for name, value in left_out.items():
+        if any(_memory_of(parameter) not in kept for parameter in _parameters_in(value)):
+            raise ConfigError(
+                f"{type(holder).__name__}.{name} is a {type(value).__name__} with parameters that "
+                "no checkpoint would hold: make its modules and optimisers attributes, or lists, "
+                "tuples or dicts of nothing else, or write state_dict and load_state_dict"
+            )
     return state
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _parameters_in(value: object, depth: int = 3) -> Iterator[torch.Tensor]:
+    """Yield the parameters that training may change, of modules among a value's items and
+    attributes.
+    """
+    if isinstance(value, torch.nn.Module):
+        yield from (p for p in value.parameters() if p.requires_grad)
+    elif depth:
+        parts: Iterable[object] = ()
+        if isinstance(value, Mapping):
+            parts = value.values()
+        elif isinstance(value, list | tuple):
+            parts = value
+        elif not isinstance(value, type | ModuleType):
+            parts = getattr(value, "__dict__", {}).values()
+        for part in parts:
+            yield from _parameters_in(part, depth - 1)
 
 
 def load_object_state(holder: Any, state: State) -> None:

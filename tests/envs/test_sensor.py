@@ -6,6 +6,7 @@ import queue
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from house import alone
 from kit.clocks import LoopTime
@@ -80,6 +81,15 @@ def test_a_read_that_raises_is_a_fault_with_its_name(camera):
         until(lambda: sensor.newest() != "first")
     with pytest.raises(EnvironmentFaultError, match="the joints cannot be read: ZeroDivisionError"):
         Sensor("the joints", lambda: 1 / 0)
+
+
+def test_a_read_that_returns_the_same_array_again_is_a_fault_that_says_what_is_expected(camera):
+    sensor, picture = started(camera), np.zeros(2)
+    camera.show(picture)
+    camera.shown.put(picture)
+    told = "cannot be read: TypeError: read returned the same ndarray again; expected a function"
+    with pytest.raises(EnvironmentFaultError, match=told):
+        until(lambda: sensor.newest() is None)
 
 
 def test_a_sensor_that_was_closed_reads_no_more(camera):

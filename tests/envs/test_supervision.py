@@ -23,6 +23,7 @@ from kit.refusals import one_line
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import is_alive
 from tmrl_like.cli.check import taken
+from tmrl_like.envs.float32 import Float32Env
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import (
     ConfigError,
@@ -308,12 +309,14 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
         ("reset", lambda obs, info: obs),
         ("step", lambda obs, rew, terminated, truncated, info: (obs, rew, terminated, info)),
         ("step", lambda obs, rew, _, *ends: (obs, rew, np.array([True, False]), *ends)),
+        ("step", lambda obs, rew, terminated, truncated, info: (obs, rew, 0, info, truncated)),
     ],
 )
-def test_what_is_no_result_of_gymnasium_is_one_line(method, returns):
-    kind = "a dict as info" if method == "reset" else "bools as terminated and truncated"
-    told = rf"the environment's {method}\(\) returned .*; expected \(observation, .*, with {kind}$"
-    with make_worker(returning(returns, method=method)) as worker, one_line(told):
+@pytest.mark.parametrize("wrap", [lambda env: env, Float32Env])
+def test_what_is_no_result_of_gymnasium_is_one_line(method, returns, wrap):
+    changed = returning(returns, method=method)
+    told = rf"the environment's {method}\(\) returned .*; expected \(observation, .*a dict as info$"
+    with make_worker(lambda: wrap(changed())) as worker, one_line(told):
         worker.run_episode()
 
 

@@ -76,3 +76,10 @@ def test_a_history_ends_with_the_newest_and_begins_with_copies_of_the_first():
     assert seen == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4]]
     history.clear()
     assert history(np.array([5]))[:, 0].tolist() == [5, 5, 5]
+
+
+def test_a_history_keeps_what_an_array_held_that_is_used_again():
+    history, picture = History(2), np.zeros(1)
+    history(picture)
+    picture[:] = 7
+    assert history(picture)[:, 0].tolist() == [0, 7]

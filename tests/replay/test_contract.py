@@ -42,6 +42,26 @@ def held_by(memory):
     return [(int(s.obs[0]), int(s.obs[1]), s.info.is_context) for s in memory.data]
 
 
+def lowered(obs):
+    obs -= 1
+    return obs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"obs_preprocessor": lowered},
+        {"sample_preprocessor": lambda last_obs, *others: (lowered(last_obs), *others)},
+    ],
+    ids=["of observations", "of samples"],
+)
+def test_a_preprocessor_that_works_in_place_changes_nothing_in_the_memory(options):
+    memory = filled(**options)
+    before = held_by(memory)
+    memory.sample()
+    assert held_by(memory) == before
+
+
 def changing(change):
     """Return a memory class whose transitions are passed as lists through `change`."""
 

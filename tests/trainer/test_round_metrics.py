@@ -1,5 +1,7 @@
 """The metrics of a round."""
 
+import weakref
+
 import pytest
 import torch
 from kit.clocks import Clock
@@ -28,6 +30,19 @@ def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers():
         metrics.on_step(BATCH, {"loss": loss, "lr": 0.5})
     expected = {"loss": 3.0, "lr": 0.5, "training_steps_per_env_step": 2.0, "workers": 2}
     assert closed(metrics).items() >= expected.items()
+
+
+def test_what_a_loss_was_computed_from_is_not_kept_until_the_round_ends():
+    metrics, weight, saved = RoundMetrics(), torch.ones(1, requires_grad=True), weakref.WeakSet()
+
+    class Saved:
+        def __init__(self, tensor):
+            self.tensor = tensor
+            saved.add(self)
+
+    with torch.autograd.graph.saved_tensors_hooks(Saved, lambda one: one.tensor):
+        metrics.on_step(BATCH, {"loss": (weight * weight).sum()})
+    assert not saved
 
 
 def test_how_long_actions_took_and_how_many_were_safe_is_of_the_decisions():

@@ -70,6 +70,18 @@ def test_crc_debugging_takes_an_environment_that_returns_one_array_again_and_aga
     assert [one.tolist() for one, _ in pairs[1:]] == [[1, 0], [1, 1], [1, 2]]
 
 
+def test_crc_debugging_takes_what_the_environment_gave_before_a_compressor_changes_it():
+    def halve(act, obs, *others):
+        obs /= 2
+        return act, obs, *others
+
+    with alone(sample_compressor=halve, crc_debug=True) as worker:
+        appended = appended_by(worker)
+        worker.collect_train_episode(1)
+    (*_, original), *_ = appended[-1]
+    assert original[3].tolist() == [1, 1]
+
+
 PERIODS_S = (0.05, 0.0625, 0.04)
 INFERENCE_S = (0.003, 0.001, 0.002)
 

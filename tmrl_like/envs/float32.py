@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from tmrl_like.base import tree
 from tmrl_like.envs.actions import default_action
-from tmrl_like.errors import EnvironmentFaultError, expect
+from tmrl_like.errors import ConfigError, EnvironmentFaultError, expect, unexpected
 
 _FLOAT64 = np.dtype(np.float64)
 _dtype_of = attrgetter("dtype")
@@ -57,8 +57,16 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; see `gymnasium.Env.reset`."""
-        obs, info = self.env.reset(seed=seed, options=options)
+        """Start an episode; see `gymnasium.Env.reset`.
+
+        Raises:
+            ConfigError: the environment returned something else.
+        """
+        result = self.env.reset(seed=seed, options=options)
+        try:
+            obs, info = result
+        except (TypeError, ValueError):
+            raise no_reset(result) from None
         return self._convert(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -66,18 +74,18 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
 
         Raises:
             EnvironmentFaultError: the reward is not a number.
+            ConfigError: the environment returned something else.
         """
-        obs, rew, terminated, truncated, info = self.env.step(action)
+        result = self.env.step(action)
+        try:
+            obs, rew, terminated, truncated, info = result
+            ends = bool(terminated), bool(truncated)
+        except (TypeError, ValueError):
+            raise no_step(result) from None
         if type(rew) not in REWARD_TYPES:
             refuse_no_number(rew)
             rew = float(rew)
-        return (
-            self._convert(obs),
-            rew,
-            bool(terminated),
-            bool(truncated),
-            {} if info is None else info,
-        )
+        return self._convert(obs), rew, *ends, {} if info is None else info
 
     def _convert(self, obs: Any) -> Any:
         # many environments return float64 although their space says float32, some in a late step
@@ -96,6 +104,21 @@ def closed_by_errors(opened: Any) -> Iterator[None]:
         with contextlib.suppress(Exception, SystemExit):
             opened.close()
         raise
+
+
+def no_reset(result: object) -> ConfigError:
+    """Return the error for what is no result of `gymnasium.Env.reset`."""
+    expected = "(observation, info), with a dict as info"
+    return unexpected("the environment's reset()", result, expected)
+
+
+def no_step(result: object) -> ConfigError:
+    """Return the error for what is no result of `gymnasium.Env.step`."""
+    expected = (
+        "(observation, reward, terminated, truncated, info), with bools as terminated and "
+        "truncated, and a dict as info"
+    )
+    return unexpected("the environment's step()", result, expected)
 
 
 def refuse_no_number(rew: Any) -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from tmrl_like.base.options import AboveZero, in_ranges
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
@@ -124,6 +126,14 @@ class Sensor(Generic[Value]):
                 self._has_said.set()
                 return
             now, before = time.perf_counter(), self._newest
+            is_mutable = isinstance(value, np.ndarray | list | dict | bytearray)
+            if before is not None and is_mutable and value is before.value:
+                self._failure = TypeError(
+                    f"read returned the same {type(value).__name__} again; expected a function "
+                    "that waits for the next value, and returns a new object each time"
+                )
+                self._has_said.set()
+                return
             self._newest = _Reading(value, now, 0.0 if before is None else now - before.at)
             self._has_said.set()
 

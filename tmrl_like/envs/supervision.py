@@ -31,7 +31,7 @@ from tmrl_like.envs.attributes import attribute_of, time_step_of, values_of
 from tmrl_like.envs.brake import Brake
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
-from tmrl_like.envs.float32 import closed_by_errors
+from tmrl_like.envs.float32 import closed_by_errors, no_reset, no_step
 from tmrl_like.envs.game_processes import EnvProcesses
 from tmrl_like.envs.sensor import Sensor, sensors_of
 from tmrl_like.errors import (
@@ -41,7 +41,6 @@ from tmrl_like.errors import (
     MissingExtraError,
     ShortageError,
     expect,
-    unexpected,
 )
 
 log = logging.getLogger("tmrl_like.envs")
@@ -207,8 +206,7 @@ class SupervisedEnv:
         except (TypeError, ValueError):
             info = None
         if not isinstance(info, dict):
-            expected = "(observation, info), with a dict as info"
-            raise unexpected("the environment's reset()", result, expected)
+            raise no_reset(result)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -220,13 +218,11 @@ class SupervisedEnv:
         result = self._call("step()", self.env.step, action)
         try:
             obs, rew, terminated, truncated, info = result
-            return obs, rew, bool(terminated), bool(truncated), info
+            if isinstance(info, dict):
+                return obs, rew, bool(terminated), bool(truncated), info
         except (TypeError, ValueError):
-            expected = (
-                "(observation, reward, terminated, truncated, info), with bools as terminated and "
-                "truncated"
-            )
-            raise unexpected("the environment's step()", result, expected) from None
+            pass
+        raise no_step(result)
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self._has_left and getattr(threading.current_thread(), "is_left", False):

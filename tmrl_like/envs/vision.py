@@ -79,8 +79,8 @@ class History:
         return spaces.Box(0, view.full, (self.length, *view.shape), view.dtype)
 
     def __call__(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Append an array, and return the stack, [length, *array.shape]."""
-        self._arrays.extend([array] * (1 if self._arrays else self.length))
+        """Append a copy of an array, and return the stack, [length, *array.shape]."""
+        self._arrays.extend([np.array(array)] * (1 if self._arrays else self.length))
         return np.stack(self._arrays)
 
     def clear(self) -> None:

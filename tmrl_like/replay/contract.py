@@ -9,6 +9,7 @@ the transition that the environment produced.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -321,6 +322,8 @@ class MemoryDataloading(Tunable, ABC):
         """Return the six items of a transition as the agent sees them, but before a
         `sample_preprocessor` of whole batches.
         """
+        if self.obs_preprocessor is not None or self.sample_preprocessor is not None:
+            six = copy.deepcopy(six)  # they may change what the memory holds
         six = self._seen(six)
         return six if is_batched(self.sample_preprocessor) else self._changed(six)
 

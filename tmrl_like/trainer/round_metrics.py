@@ -75,7 +75,8 @@ class RoundMetrics(Listener):
     def on_step(self, batch: Batch, metrics: StepMetrics) -> None:
         """Add the metrics of a step: numbers or 0-dimensional tensors."""
         for name, value in metrics.items():
-            self._steps[name].append(value)
+            # without the graph, which would be kept until the round ends
+            self._steps[name].append(value.detach() if isinstance(value, torch.Tensor) else value)
 
     def on_samples(self, delivery: Delivery) -> None:
         self.episodes += delivery.episodes
@@ -166,5 +167,5 @@ def _mean(name: str, values: Sequence[float | torch.Tensor]) -> float:
             f"the metric {name} that the agent returns is no number: {error}"
         ) from None
     if tensors:
-        total += float(torch.stack([tensor.detach().float().mean() for tensor in tensors]).sum())
+        total += float(torch.stack([tensor.float().mean() for tensor in tensors]).sum())
     return total / len(values)

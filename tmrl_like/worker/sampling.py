@@ -33,18 +33,19 @@ def sampler_of(
     if compressor is None and not crc_debug:
         return None
 
-    newest: Observation = None  # a copy: environments may use their arrays again
+    newest: Observation = None  # copies: environments may use their arrays again
 
     def sample_of(made: Made) -> Made:
         nonlocal newest
+        if crc_debug:  # a compressor may change what it is given
+            act, obs, rew, terminated, truncated = copy.deepcopy(made[:5])
         sample = made if compressor is None else compressor(*made)
         if type(sample) is not tuple or len(sample) != 6:
             check_items("sample_compressor returned", sample, Sample._fields)
             sample = tuple(sample)
         if crc_debug:
-            act, obs, rew, terminated, truncated, _ = made
             sample = (*sample, (newest, act, rew, obs, terminated, truncated))
-            newest = copy.deepcopy(obs)
+            newest = obs
         return sample
 
     return sample_of

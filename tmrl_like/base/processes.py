@@ -37,15 +37,17 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _OLD_MAX_BYTES = 32 << 20  # the largest threshold that an older glibc accepts
 
 
-def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
-    """Call `then`, in a thread of its own, as soon as the process that started this one has ended.
-
-    This process must have been started by `start_script`.
+def end_with_parent(
+    then: Callable[[], object] = lambda: os._exit(1), parent_id: int | None = None
+) -> None:
+    """Call `then`, in a thread of its own, as soon as the process that started this one has ended:
+    the one with the id `parent_id` or, if this process was started by `start_script`, its parent.
     """
+    parent_id = parent_id or int(sys.argv[1])
 
     def watch() -> None:
         with contextlib.suppress(psutil.Error):
-            parent = psutil.Process(int(sys.argv[1]))
+            parent = psutil.Process(parent_id)
             if hasattr(os, "pidfd_open"):
                 with contextlib.suppress(OSError):  # older kernels, and some containers
                     select.select([os.pidfd_open(parent.pid)], [], [])

@@ -76,7 +76,7 @@ class Arguments(argparse.Namespace):
         reads: whether the command reads an experiment.
         place: the first argument as it was typed; None if it is optional and was left out.
         overrides: keys and values (as text) that replace the experiment's.
-        supervised: this process was started by a `tmrl-like run`.
+        supervised: id of the `tmrl-like run` that started this process; 0: none did.
     """
 
     command: str
@@ -84,7 +84,7 @@ class Arguments(argparse.Namespace):
     reads = False
     place: str | None = None
     overrides: Overrides = ()
-    supervised = False
+    supervised = 0
 
     @functools.cached_property
     def found(self) -> Place:
@@ -247,7 +247,7 @@ def parsers() -> tuple[_Parser, dict[str, _Parser]]:
         if reads:
             about = "a YAML file, the name of an experiment, or a run"
             made.add_argument("place", metavar="EXPERIMENT", help=about, nargs=place)
-            made.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+            made.add_argument("--supervised", type=int, default=0, help=argparse.SUPPRESS)
             made.set_defaults(reads=True)
         return made
 

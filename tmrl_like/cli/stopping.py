@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tmrl_like.base.threads import no_thread, start_thread
+from tmrl_like.base.threads import no_thread
 
 log = logging.getLogger("tmrl_like")
 
@@ -38,13 +38,13 @@ class Stopper:
     """
 
     def __init__(
-        self, supervised: bool, within_s: float = 5.0, on_stop: Callable[[], None] | None = None
+        self, supervised: int, within_s: float = 5.0, on_stop: Callable[[], None] | None = None
     ) -> None:
         """Start to handle signals. Main thread only.
 
         Args:
-            supervised: the process was started by `run`, and ends when its standard input does, so
-                that nothing outlives a `run` that was killed.
+            supervised: id of the `run` that started this process, which ends when that has ended,
+                so that nothing outlives a `run` that was killed; 0: there is none.
             within_s: time limit for ending, in seconds; after that the process is ended by force.
             on_stop: called by a stop.
         """
@@ -59,7 +59,9 @@ class Stopper:
         if _HANG_UP is not None and signal.getsignal(_HANG_UP) is not signal.SIG_IGN:
             signal.signal(_HANG_UP, self._on_signal)
         if supervised:
-            start_thread(self._watch_parent, "tmrl-parent")
+            from tmrl_like.base.processes import end_with_parent
+
+            end_with_parent(self._end_as_orphan, supervised)
 
     @property
     def exit_code(self) -> int:
@@ -89,10 +91,7 @@ class Stopper:
     def _end_late(self) -> None:
         end_now(1, f"did not end within {self._within_s:g} s: ended by force")
 
-    def _watch_parent(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while os.read(sys.stdin.fileno(), 4096):
-                pass
+    def _end_as_orphan(self) -> None:
         if os.name == "posix":
             os.kill(os.getpid(), signal.SIGTERM)
         else:

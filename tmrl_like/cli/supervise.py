@@ -1,8 +1,7 @@
 """Several parts as child processes of one: started together, ended together, nothing left behind.
 
 Each child has a process group of its own, so that Ctrl-C reaches only the parent, which then ends
-the children in order. Each child reads its standard input until that closes, so that it also ends
-when the parent is killed.
+the children in order. Each child knows the parent's process id, and ends when the parent is killed.
 """
 
 from __future__ import annotations
@@ -91,11 +90,19 @@ class Family:
         """
         # python -m imports from the working folder first; `tmrl-like` does not, nor must its parts
         safe = ["-P"] if {"", os.getcwd()}.isdisjoint(sys.path) else []
-        command = [sys.executable, *safe, "-m", "tmrl_like", *arguments, "--supervised"]
+        command = [sys.executable, *safe, "-m", "tmrl_like", *arguments]
+        command += ["--supervised", str(os.getpid())]
         environment = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:replace"}
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         try:
-            process = start_child(command, environment, encoding="utf-8", errors="replace", **pipes)
+            process = start_child(
+                command,
+                environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+            )
         except OSError as error:
             raise no_process(role, error) from None
         child = Child(role, process)
@@ -182,6 +189,3 @@ def _end_group(process: subprocess.Popen[str]) -> None:
             process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_KILL_WAIT_S)
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()

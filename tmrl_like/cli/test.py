@@ -41,6 +41,7 @@ def main(arguments: Arguments) -> int:
     experiment = dataclasses.replace(
         experiment, worker=dataclasses.replace(experiment.worker, envs=1)
     )
+    is_supervised = bool(arguments.supervised)
     policy = None if arguments.untrained else policy_that_drives(arguments)
     usual = math.inf if arguments.window else 100 if arguments.interval else 10
     with contextlib.ExitStack() as closing:
@@ -57,9 +58,9 @@ def main(arguments: Arguments) -> int:
                 video.shoot(worker.env)
 
         episodes: list[EpisodeStats] = []
-        for episode in drive(worker, arguments.episodes or usual, arguments.supervised, after_step):
+        for episode in drive(worker, arguments.episodes or usual, is_supervised, after_step):
             episodes.append(episode)
-    if not arguments.supervised and episodes:
+    if not is_supervised and episodes:
         name = "an untrained policy" if policy is None else f"the policy {policy}"
         print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
         if arguments.interval and len(episodes) > 1:

@@ -47,7 +47,7 @@ def main(arguments: Arguments) -> int:
     parts = _IN_PROCESS if in_process else parts_to_train(arguments)
     experiment = prepare(arguments, parts, trains=True)
     how: dict[str, Any] = {
-        "supervised": arguments.supervised,
+        "supervised": bool(arguments.supervised),
         "sinks": _sinks(experiment),
     }
     if in_process:
@@ -106,7 +106,8 @@ def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:
     write_atomically(
         experiment.paths.folder / "experiment.yaml", as_yaml(experiment.as_data()).encode()
     )
-    started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
+    run = arguments.supervised
+    started = psutil.Process(run).cmdline() if run else sys.orig_argv
     file, kept = str(experiment.document.path), as_yaml(experiment.as_data(shows_told=False))
     return {"command": shlex.join(started), "experiment": kept, "experiment_file": file}
 

@@ -336,9 +336,9 @@ class Checkpoints:
             self.save(training, wait=True)
         self._wait()
         if self._failure:
+            stays = ", the one before it stays" if self.dump is None else ""
             raise CheckpointError(
-                "the last checkpoint of this training is missing, the one before it stays: "
-                f"{self._failure}"
+                f"the last checkpoint of this training is missing{stays}: {self._failure}"
             )
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import enum
 import functools
 import math
 import os
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,11 +214,14 @@ class Experiment(Settings):
             if found is not None:
                 self.trainer.refuse_finished(found.head.epoch, found.head.elapsed_s)
 
-    def seed_generators(self) -> None:
-        """Seed the generators of Python, numpy and, if it is loaded, torch; do nothing without a
-        seed.
+    def seed_generators(self, name: str = "") -> None:
+        """Seed the generators of Python, numpy and, if it is loaded, torch, each worker's `name`
+        in its own way; do nothing without a seed.
         """
-        seed_generators(self.seed)
+        seed = self.seed
+        if seed is not None and name:
+            seed = zlib.crc32(f"{seed} {name}".encode())
+        seed_generators(seed)
 
     def make_server(self, **more: Any) -> Server:
         """Return the server, already listening; `more` adds or replaces arguments of `Server`."""

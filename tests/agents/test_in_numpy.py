@@ -12,6 +12,7 @@ from kit.boxes import MIXED, box, picture
 from tmrl_like.agents import CategoricalActor, SquashedGaussianActor
 from tmrl_like.agents.in_numpy import NumpyGaussianActor
 from tmrl_like.base.functional import partial
+from tmrl_like.envs.actions import typed_action
 from tmrl_like.errors import MissingExtraError, PolicyError
 from tmrl_like.policies.network import Network, NetworkSpec
 from tmrl_like.policies.probe import PolicyProbe
@@ -53,6 +54,14 @@ def both(cls, obs_space, act_space, **options):
     return actor, actor.in_numpy()
 
 
+def test_actions_have_the_dtype_of_their_space_as_those_of_other_drivers_have():
+    space = spaces.Box(-0.1, 0.1, (2,), np.float64)
+    actor, twin = both(SquashedGaussianActor, box(1, 3), space)
+    obs = np.zeros(3, np.float32)
+    assert {one.act_(obs).dtype for one in (actor, twin)} == {typed_action([0, 0], space).dtype}
+    assert twin.act_(obs) in space
+
+
 @TWINS
 @pytest.mark.parametrize(
     ("obs_space", "which", "options"),
@@ -62,6 +71,7 @@ def both(cls, obs_space, act_space, **options):
         (spaces.MultiDiscrete([5, 1]), 0, {"hidden_sizes": ()}),
         (NESTED, 1, {"hidden_sizes": (16,), "normalize_obs": False, "obs_range": 0.0}),
         (PICTURES, 0, {"hidden_sizes": (8,)}),
+        (spaces.Dict({0: box(1, 2), 1: box(1, 3)}), 0, {"hidden_sizes": (8,)}),
         (picture(2, 40, 50, 3), 0, {"hidden_sizes": (8,)}),
     ],
 )

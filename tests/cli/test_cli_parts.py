@@ -8,6 +8,7 @@ import sys
 import warnings
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from cli_commands import TINY, summary_of
 
@@ -52,6 +53,16 @@ def test_a_worker_is_told_whether_its_actor_is_an_expert(typed, monkeypatch):
     for how in ("", "--expert"):
         typed("worker TINY --server.port=1", how)
         assert run.call_args.kwargs["expert"] == bool(how)
+
+
+def test_workers_of_one_seed_explore_each_in_its_own_way(typed, monkeypatch):
+    monkeypatch.setattr(
+        "tmrl_like.worker.worker.RolloutWorker.run", lambda *_, **__: drawn.append(np.random.rand())
+    )
+    drawn = []
+    for name in ("worker-1", "worker-2", "worker-1"):
+        typed("worker TINY --server.port=1 --seed 1 --name", name)
+    assert drawn[0] == drawn[2] != drawn[1]
 
 
 def test_a_thread_that_the_environment_leaves_behind_keeps_no_command_from_its_end(start):

@@ -4,12 +4,14 @@ damage.
 
 import errno
 import threading
+from collections import Counter
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from both_ends import sample
+from both_ends import Taker, sample
 from kill_lines import kill_after
 from kit.failing import failing
 
@@ -53,6 +55,41 @@ def test_files_that_nobody_reads_become_larger_and_not_many(spool, small_files):
             box.log.refill()
     assert len(files_of(box)) < 40
     assert box.emptied().all_numbers == list(range(20_000))
+
+
+def test_files_that_the_link_has_mapped_go_when_it_lets_go_of_them(spool, small_files, monkeypatch):
+    """Windows removes no file that a process has mapped."""
+    mapped = Counter()
+    opens, closes, unlink = Segment.__init__, Segment.close, Path.unlink
+
+    def open_(segment, path):
+        opens(segment, path)
+        mapped[path] += 1
+
+    def close(segment):
+        closes(segment)
+        mapped[segment.path] -= 1
+
+    def unlink_unmapped(path, **how):
+        if mapped[path]:
+            raise PermissionError(errno.EACCES, "it is mapped", str(path))
+        unlink(path, **how)
+
+    for owner, name, method in (
+        (Segment, "__init__", open_),
+        (Segment, "close", close),
+        (Path, "unlink", unlink_unmapped),
+    ):
+        monkeypatch.setattr(owner, name, method)
+    box, taker = spool(), Taker()
+    for samples in (1000, 4000, 16_000, 64_000):  # each time the files become larger
+        for i in range(samples):
+            box.fill(i)
+            if i % 20 == 0:
+                box.log.refill()
+        box.deliver(taker)
+        box.log.refill()
+    assert len(files_of(box)) < 10
 
 
 def test_the_only_file_that_is_ready_is_there_at_any_moment(spool, monkeypatch):

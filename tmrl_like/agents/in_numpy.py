@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from gymnasium import spaces
 
 from tmrl_like.agents.space_layout import Space, actor_spec, read_observations
 from tmrl_like.base import tree
@@ -53,7 +54,8 @@ class NumpyActor(NetworkActor):
         layout = read_observations(observation_space)
         self._paths = [*layout.paths, *(path for path, _ in layout.images)]
         # a Tuple of leaves, as most are
-        self._is_flat = self._paths == [(i,) for i in range(len(self._paths))]
+        is_tuple = isinstance(observation_space, spaces.Tuple)
+        self._is_flat = is_tuple and self._paths == [(i,) for i in range(len(self._paths))]
         self.spec = actor_spec(layout, action_space, self.page(**options))
         self.network = Network(self.spec)
 

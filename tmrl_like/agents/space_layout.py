@@ -158,12 +158,13 @@ def actor_spec(
         "pictures": tuple(picture_spec(box) for _, box in layout.images),
         "options": options,
         "shape": action_space.shape or (),
+        "dtype": str(action_space.dtype),
     }
     if isinstance(options, GaussianOptions):
         center, half = (tuple(values.tolist()) for values in action_bounds(action_space))
         return GaussianSpec(center=center, half=half, **common)
     sizes, first = (tuple(values.tolist()) for values in action_categories(action_space))
-    return CategoricalSpec(dtype=str(action_space.dtype), sizes=sizes, first=first, **common)
+    return CategoricalSpec(sizes=sizes, first=first, **common)
 
 
 @np.errstate(all="ignore")

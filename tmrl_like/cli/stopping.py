@@ -1,4 +1,5 @@
-"""How a part ends: by Ctrl-C, SIGTERM, or the end of its terminal or of its parent process.
+"""How a part ends: by Ctrl-C, SIGTERM, or the end of its parent process or, but for Windows, of its
+terminal.
 
 The first request stops the part in its own way. If the part has not ended after its time limit, or
 on a second request, the process ends at once.

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shlex
 import statistics
 import sys
 from typing import Any
@@ -106,10 +105,12 @@ def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:
     write_atomically(
         experiment.paths.folder / "experiment.yaml", as_yaml(experiment.as_data()).encode()
     )
-    run = arguments.supervised
-    started = psutil.Process(run).cmdline() if run else sys.orig_argv
+    started = sys.orig_argv
+    if arguments.supervised:
+        with contextlib.suppress(psutil.Error):  # that run has just ended, so this one does
+            started = psutil.Process(arguments.supervised).cmdline()
     file, kept = str(experiment.document.path), as_yaml(experiment.as_data(shows_told=False))
-    return {"command": shlex.join(started), "experiment": kept, "experiment_file": file}
+    return {"command": to_type(*started), "experiment": kept, "experiment_file": file}
 
 
 def _train_encoder(arguments: Arguments) -> int:

@@ -50,6 +50,8 @@ SUFFIX = ".entries"  # another format needs another one: versions leave each oth
     FREED,  # set to NUMBER once the segment is no longer needed: it may be filled again
     STORED,  # entries up to this one are stored, as known while this segment was the oldest
 ) = range(8, 10)
+# set to NUMBER by whoever removes the file; on Windows, it is there until nobody has it mapped
+REMOVED = 10
 HEAD_BYTES = 128
 
 STRUCTURE, ROW, FREE_ROW, REPORT, BREAK = range(5)
@@ -101,6 +103,11 @@ class Segment:
     def is_free(self) -> bool:
         """Whether the segment is no longer needed and may be filled again."""
         return self.words[FREED] == self.words[NUMBER]
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the file is gone or, on Windows, would be if nobody had it mapped."""
+        return 0 < self.words[REMOVED] == self.words[NUMBER] or not self.path.exists()
 
     def begin(
         self, incarnation: int, number: int, first: int, breaks: int, lost: int, is_checked: bool
@@ -190,8 +197,10 @@ class Segment:
             self.map.close()
 
     def remove(self) -> None:
+        """Close and remove the file; on Windows, the last one that has it mapped removes it."""
+        self.words[REMOVED] = self.words[NUMBER]
         self.close()
-        with contextlib.suppress(OSError):  # Windows, if another process has it mapped
+        with contextlib.suppress(OSError):
             self.path.unlink()
 
 

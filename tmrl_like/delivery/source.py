@@ -308,10 +308,8 @@ class Source:
         after a power cut, or if descriptors or memory are lacking.
         """
         if file not in self._mapped:
-            for gone in [
-                number for number, segment in self._mapped.items() if not segment.path.exists()
-            ]:
-                self._mapped.pop(gone).close()
+            for gone in [number for number, one in self._mapped.items() if one.is_removed]:
+                self._mapped.pop(gone).remove()
             try:
                 segment = Segment(path_of(self._folder, self.incarnation, file))
             except (FileNotFoundError, ValueError):

@@ -129,6 +129,7 @@ class _ActorSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pictures: tuple[PictureSpec, ...]  # follow the numbers in the input
     options: NetworkOptions
     shape: tuple[int, ...]  # of an action; () for a number
+    dtype: str  # of an action
 
     def noise(self, random: np.random.Generator) -> Any:
         """Return what draws the exploration noise from `random`: itself, or a `ColouredNoise`."""
@@ -148,31 +149,29 @@ class GaussianSpec(_ActorSpec, frozen=True, kw_only=True, tag="gaussian"):
         return 2 * len(self.center)
 
     @functools.cached_property
-    def _arrays(self) -> list[Floats]:
-        return [np.array(values, np.float32) for values in (self.center, self.half)]
+    def _arrays(self) -> list[NDArray[np.floating[Any]]]:
+        return [np.array(values, self.dtype) for values in (self.center, self.half)]
 
     def noise(self, random: np.random.Generator) -> Any:
         """Return the coloured noise, or `random` if `noise_beta` is 0."""
         beta, steps = self.options.noise_beta, self.options.noise_steps
         return ColouredNoise(beta, steps, len(self.center), random) if beta else random
 
-    def action(self, outputs: Floats, random: Any) -> Floats:
-        """Return the action, a new array, for mean and log standard deviation, [2 A]. Without
-        `random`, u is its mean.
+    def action(self, outputs: Floats, random: Any) -> Action:
+        """Return the action, a new array of the space's dtype, for mean and log standard
+        deviation, [2 A]. Without `random`, u is its mean.
         """
         center, half = self._arrays
         u = outputs[: len(center)]
         if random is not None:
             log_std = np.minimum(np.maximum(outputs[len(center) :], LOG_STD_MIN), LOG_STD_MAX)
             u = u + np.exp(log_std) * random.standard_normal(len(center), np.float32)
-        action: Floats = np.tanh(u) * half + center
-        return action.reshape(self.shape)
+        return (np.tanh(u) * half + center).reshape(self.shape)
 
 
 class CategoricalSpec(_ActorSpec, frozen=True, kw_only=True, tag="categorical"):
     """The description of an actor of one or more categorical variables."""
 
-    dtype: str
     sizes: tuple[int, ...]  # [K] number of categories
     first: tuple[int, ...]  # [K] smallest category
 

@@ -335,6 +335,49 @@ def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more(a
     assert arm.moved == ["reset", "send_control", "stop"] * 2
 
 
+class Prepared(gymnasium.Wrapper):
+    """A wrapper whose reset begins with `prepare`."""
+
+    prepare = int
+
+    def reset(self, **options):
+        self.prepare()
+        return super().reset(**options)
+
+
+def test_a_stop_while_a_wrapper_prepares_a_reset_holds(manual_time):
+    with contextlib.closing(SupervisedEnv(lambda: Prepared(RealTimeEnv(Arm)))) as env:
+        env.run(env.reset)
+        arm = env.env.unwrapped.interface
+
+        def stop():
+            env.stopping.set()
+            until(lambda: "stop" in arm.moved)
+
+        env.env.prepare = stop
+        with pytest.raises(StoppedError):
+            env.run(env.reset)
+        assert arm.moved == ["reset", "send_control", "stop"]
+        env.env.prepare = int
+        env.stopping.clear()
+        env.run(env.reset)
+        assert arm.moved[3:] == ["reset", "send_control"]
+
+
+def test_a_command_that_was_under_way_for_long_is_followed_by_another_stop(arm_env):
+    arm = arm_env.env.unwrapped.interface
+    send = arm.send_control
+
+    def send_late(control):
+        arm_env.stopping.set()
+        until(lambda: "stop" in arm.moved)
+        send(control)
+
+    arm.send_control = send_late
+    arm_env.run(lambda: arm_env.step(arm_env.default_action))
+    assert arm.moved == ["reset", "send_control", "stop", "send_control", "stop"]
+
+
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [

@@ -51,6 +51,7 @@ class Brake:
         )
         self.exists = stop is not None
         self._stop: Callable[[], object] = stop or int
+        self._release: Callable[[], object] = attribute_of(env, "release_stop") or int
         self._from_outside = attribute_of(env, "stop_from_outside")
         if self._from_outside and not self.exists:
             raise ConfigError(
@@ -72,6 +73,7 @@ class Brake:
                 self._guard.call_at_end(self._from_outside)  # at first it starts its process
                 if self._stopping.is_set():
                     return False
+                self._release()
                 self._moves, self.is_on = True, False
         return True
 

@@ -158,6 +158,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._waits_when_cut = waits_when_cut
         self.current_step = 0
         self.running = self.is_waiting = self.is_stopped = False
+        self._is_braked = self._is_sending_late = False
         self._sending = threading.Lock()  # so that no command is sent after a `stop`
         self._clock = clock or Clock(self.spin_s)
         self._clock.max_spin_s = min(self.spin_s, MAX_SPIN_SHARE * self.time_step_duration)
@@ -177,7 +178,9 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """
         self._note("start_reset_time")
         super().reset(seed=seed)
-        is_cut, self.running, self.is_stopped = self.running, False, False
+        is_cut, self.running = self.running, False
+        if not self._is_braked:
+            self.is_stopped = False
         if is_cut and self._waits_when_cut:
             self.wait()
         self._end_time_step(is_needed=False)
@@ -253,9 +256,16 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """
         return self._stop if callable(getattr(self.interface, "stop", None)) else None
 
+    def release_stop(self) -> None:
+        """Let time-steps begin again after a `stop`. Once this was called, a reset alone does not:
+        the stop may have come while a wrapper prepared that reset.
+        """
+        self._is_braked, self.is_stopped = True, False
+
     def _stop(self) -> None:
         self.is_stopped = self.is_waiting = True
         is_free = self._sending.acquire(timeout=_SENDS_WITHIN_S)
+        self._is_sending_late = not is_free
         try:
             self.interface.stop()
         finally:
@@ -292,7 +302,12 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         with self._sending:
             if self.is_stopped:
                 return
-            self.interface.send_control(control)
+            try:
+                self.interface.send_control(control)
+            finally:
+                if self._is_sending_late:  # the robot may have got it after the stop
+                    self._is_sending_late = False
+                    self.interface.stop()
         self._note("end_send_control_time")
         now = self._clock.now()
         begins_at = self._end_at

@@ -95,6 +95,9 @@ def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
     pad.get_button.return_value, pad.get_axis.side_effect = True, [0.0, 0.0]
     clock.now += 1.0
     assert driver(None).tolist() == [1, -1]
+    pygame.joystick.Joystick.return_value = other = Mock()  # the first one was unplugged
+    other.get_button.return_value, other.get_axis.side_effect = False, [0.05, -0.5]
+    assert driver(None).tolist() == [1, 0.5]
     with one_line(r"axes deflect numbers with bounds, and actions are Discrete\(3\)"):
         GamepadDriver(spaces.Discrete(3), 0)
 

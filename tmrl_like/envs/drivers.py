@@ -132,7 +132,7 @@ class Gamepad:
                 "a gamepad needs pygame: pip install 'tmrl_like[gamepad]'"
             ) from None
         self._pygame = pygame
-        self._pad: Any = None
+        self._is_open = False
 
     def axis(self, number: int) -> float:
         """Return the position of an axis, -1 to 1."""
@@ -144,7 +144,7 @@ class Gamepad:
 
     def _newest(self) -> Any:
         # opened in the thread that reads it, as the system's event queue requires
-        if self._pad is None:
+        if not self._is_open:
             os.environ.setdefault("SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", "1")
             asked = os.environ.get("SDL_VIDEODRIVER")
             os.environ["SDL_VIDEODRIVER"] = asked or "dummy"
@@ -153,12 +153,11 @@ class Gamepad:
                 # a game that the environment starts needs a real window
                 del os.environ["SDL_VIDEODRIVER"]
             self._pygame.joystick.init()
+            self._is_open = True
         self._pygame.event.pump()
         if not self._pygame.joystick.get_count():
-            self._pad = None
             raise EnvironmentAwayError("there is no gamepad: plug one in")
-        self._pad = self._pad or self._pygame.joystick.Joystick(0)
-        return self._pad
+        return self._pygame.joystick.Joystick(0)  # another one, once it was unplugged
 
 
 class AxesDriver:

@@ -234,8 +234,15 @@ def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(sync_env, simulator,
     assert is_as_it_was(simulator)
 
 
-def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(env, make, simulator, caplog):
+def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
+    env, make, simulator, caplog, monkeypatch
+):
     make().reset()  # never closed
+    get_actors, seen = simulator.get_actors, simulator.frame
+    # a client knows the actors of the frames that it has seen
+    monkeypatch.setattr(
+        simulator, "get_actors", lambda: get_actors() if simulator.frame > seen else []
+    )
     other = add_car(simulator, carla.Transform(carla.Location(80, 2, 0)))
     with caplog.at_level(logging.WARNING, logger="tmrl_like.envs"):
         env.reset()
@@ -243,6 +250,20 @@ def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(env, make, 
     env.close()
     assert list(simulator.actors.values()) == [other]
     assert not simulator.settings.synchronous_mode  # the killed environment had set it
+
+
+def test_a_clock_that_was_set_without_an_answer_is_set_back(sync_env, simulator, monkeypatch):
+    apply_settings = simulator.apply_settings
+
+    def answer_late(settings):
+        apply_settings(settings)
+        if settings.synchronous_mode:
+            raise RuntimeError("time-out of 5000ms while waiting for the simulator")
+
+    monkeypatch.setattr(simulator, "apply_settings", answer_late)
+    with pytest.raises(EnvironmentAwayError):
+        sync_env.reset()
+    assert not simulator.settings.synchronous_mode
 
 
 def test_a_reset_keeps_the_car_and_its_sensors(sync_env, simulator):

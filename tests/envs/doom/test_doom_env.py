@@ -56,8 +56,10 @@ def test_the_reward_is_the_scenario_s_since_the_last_observation_scaled():
         doom.reset()
         for _ in range(5):
             doom.send_control(STILL)
+            time.sleep(2.5 * TIC_S)  # tics between buttons and frame count as well
             rewards.append(doom.get_obs_rew_terminated_info()[1])
             tics.append(doom.game.get_episode_time())
+    assert np.diff(tics).min() >= 3
     assert rewards[1:] == pytest.approx(-0.01 * np.diff(tics))
     assert {rew.dtype for rew in rewards} == {np.dtype(np.float32)}
 
@@ -70,6 +72,13 @@ def test_the_stack_moves_on_with_the_last_step_too(doom):
         assert np.array_equal(frames[:-1], before[1:])
         before = frames
     assert np.array_equal(frames[-1], frames[-2])
+
+
+def test_a_death_in_the_tic_of_the_buttons_costs_as_any_other(doom):
+    doom.game.send_game_command("kill")
+    while not doom.game.is_episode_finished():
+        doom.send_control(STILL)
+    assert doom.get_obs_rew_terminated_info()[1:3] == (-1.0, True)
 
 
 @pytest.mark.long

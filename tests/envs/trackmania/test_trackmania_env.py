@@ -152,7 +152,8 @@ FINISH = CAR._replace(z=9.0, y=1.0, x=0.0, has_finished=1.0)
 def test_a_race_begins_with_b_and_at_the_finish_the_pop_up_goes_first_whoever_drove_there(
     interface, pad, monkeypatch, car, pressed
 ):
-    monkeypatch.setattr(interface, "look", lambda: (None, car))
+    seen = iter([car, CAR])
+    monkeypatch.setattr(interface, "look", lambda: (None, next(seen)))
     interface.begin_episode()
     assert pad.mock_calls == [call.tap(button) for button in pressed]
     assert not interface.judge(None, CAR)[1]
@@ -160,6 +161,12 @@ def test_a_race_begins_with_b_and_at_the_finish_the_pop_up_goes_first_whoever_dr
     reward, terminated, _ = interface.judge(None, FINISH)
     assert (reward, terminated) == (pytest.approx(100.0 + 0.6), True)
     assert interface.describe(None, FINISH)["progress"] == 1.0
+
+
+def test_a_race_that_does_not_begin_again_is_no_finish(interface, monkeypatch):
+    monkeypatch.setattr(interface, "look", lambda: (None, FINISH))
+    with pytest.raises(EnvironmentAwayError, match="does not begin again: is a dialog open"):
+        interface.begin_episode()
 
 
 def test_while_the_car_drives_records_that_lost_bytes_are_soon_refused():

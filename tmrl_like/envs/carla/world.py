@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from tmrl_like.base.options import Options
+from tmrl_like.envs.float32 import closed_by_errors
 from tmrl_like.errors import (
     ConfigError,
     EnvironmentAwayError,
@@ -114,13 +115,15 @@ class CarlaWorld:
             self._check_version()
             self._world = self._client.get_world()
             self.map = self._world.get_map()
-            self._remove_leftovers()
             self._before, settings = self._world.get_settings(), self._world.get_settings()
             settings.synchronous_mode, settings.fixed_delta_seconds = (
                 self.stands_still,
                 fixed_step_s,
             )
-            self._world.apply_settings(settings)
+            with closed_by_errors(self):  # which set the clock back
+                self._world.apply_settings(settings)
+                self.next_frame()  # a client knows the actors of the frames that it has seen
+                self._remove_leftovers()
 
     def next_frame(self) -> int:
         """Return the number of the next frame, after ticking a world that stands still, or waiting

@@ -118,7 +118,7 @@ class VizDoomInterface(TaskInterface[Picture]):
         self._most = np.array(list(variables.values()), np.float32)
         self._shrink, self._history = Shrink(size, grey=grey), History(frames)
         self._newest: Picture
-        self._rewarded = 0.0
+        self._rewarded, self._tics = 0.0, 0
         self._reward_scale = reward_scale
         self.game = vizdoom.DoomGame()
         self.game.load_config(str(_config_of(scenario, Path(vizdoom.scenarios_path))))
@@ -130,6 +130,9 @@ class VizDoomInterface(TaskInterface[Picture]):
         self.game.set_screen_format(vizdoom.ScreenFormat.RGB24)
         self.game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
         self.game.set_episode_timeout(0)  # the environment has ep_max_length
+        # counted here: VizDoom misses tics that pass between two calls in this mode
+        self._tic_reward = self.game.get_living_reward()
+        self.game.set_living_reward(0.0)
         self.game.set_window_visible(False)
         self.game.set_doom_config_path(os.devnull)  # the engine keeps no settings
         self.game.init()
@@ -147,13 +150,14 @@ class VizDoomInterface(TaskInterface[Picture]):
         """
         if not self.game.is_episode_finished():
             self.game.set_action(self._table[control])
-            self.game.advance_action(1, False)
+            self.game.advance_action(1)
 
     def begin(self) -> Picture:
         """Begin a new episode; takes a third of a second."""
         self.game.set_seed(int(self.random.integers(2**32)))
         self.game.new_episode()
-        self._rewarded = 0.0
+        self._tics = 0
+        self._rewarded = self._reward_so_far()
         self._history.clear()
         self._newest = self._see()
         return self._newest
@@ -168,8 +172,13 @@ class VizDoomInterface(TaskInterface[Picture]):
         return self._newest
 
     def judge(self, state: Picture) -> tuple[float, bool]:
-        before, self._rewarded = self._rewarded, self.game.get_total_reward()
+        before, self._rewarded = self._rewarded, self._reward_so_far()
         return self._reward_scale * (self._rewarded - before), self.game.is_episode_finished()
+
+    def _reward_so_far(self) -> float:
+        # at the end of a map, the time is 0 again
+        self._tics = max(self._tics, int(self.game.get_episode_time()))
+        return float(self.game.get_total_reward() + self._tic_reward * self._tics)
 
     def observe(self, state: Picture) -> list[Any]:
         frame, variables = state

@@ -54,6 +54,7 @@ from tmrl_like.envs.trajectory import (
     resample,
 )
 from tmrl_like.envs.vision import Frame, RangeFinder, load_opencv
+from tmrl_like.errors import EnvironmentAwayError
 
 PORT = 9000
 LAYOUT = "<11f"
@@ -233,6 +234,10 @@ class TrackManiaInterface(DesktopGameInterface):
             self._press("a", "enter")
         self._press("b", "delete")
         time.sleep(self._restart_wait_s)
+        if CarReport(*self.look()[1]).has_finished:
+            raise EnvironmentAwayError(
+                "the race does not begin again: is a dialog open in the game? Close it by hand"
+            )
         self._reward.reset()
 
     def _press(self, button: str, key: str) -> None:

@@ -81,7 +81,7 @@ def test_arguments_are_written_as_an_experiment_has_them():
     )
 
 
-@pytest.mark.parametrize("value", [np.zeros(2), float("inf"), {1: 2}])
+@pytest.mark.parametrize("value", [np.zeros(2), float("inf"), {1: 2}, Scaled(2.0)])
 def test_an_argument_that_no_text_says_is_named(value):
     assert describe(Picky(*SPACES, table=value)).actor.startswith("its argument table is ")
 

@@ -214,6 +214,7 @@ def _plain(name: str, value: object) -> object:
         return [_plain(name, part) for part in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _plain(name, part) for key, part in value.items()}
-    if callable(value):
+    # an object would be read back as its class
+    if callable(value) and hasattr(taken_apart(value)[0], "__qualname__"):
         return msgspec.to_builtins(_code_of_object(value))
     raise PolicyError(f"its argument {name} is {one_line(value, 80)!r}, which JSON cannot express")

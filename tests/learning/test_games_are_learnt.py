@@ -11,7 +11,7 @@ KILLS = 10  # an untrained policy reaches one or two
 
 
 @pytest.mark.learn
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)  # ten minutes, and ten test episodes of one at most
 @pytest.mark.parametrize("name", SHARE)
 def test_the_game_is_driven_after_ten_minutes(name, tmp_path):
     pytest.importorskip("Box2D")

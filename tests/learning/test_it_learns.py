@@ -21,8 +21,10 @@ def test_a_task_is_learnt_to_its_stated_return(name, seed):
 
 
 def return_at_the_end(task, seed):
-    *_, (_, test) = practised(task, seed, task.steps)
-    return test()
+    """Return the median of the last three tests: one policy may be worse than those around it."""
+    apart = task.steps // 8
+    when = range(task.steps - 2 * apart, task.steps + 1, apart)
+    return np.median([test() for step, test in practised(task, seed, task.steps) if step in when])
 
 
 class Steer(gymnasium.Env):

@@ -105,6 +105,14 @@ def test_the_best_is_the_version_whose_worst_of_three_test_episodes_is_best(stor
     assert read_card(store.find("best")).worst == 3.0
 
 
+def test_the_steps_of_an_earlier_training_are_kept_under_another_tag(store):
+    add(store, 1)
+    store.tag_steps(1, 20)
+    add(resumed := PolicyStore(store.folder, earlier=1), 2)
+    resumed.tag_steps(2, 20)
+    assert [version_of(store.find(tag)) for tag in ("step-20", "step-20-1")] == [2, 1]
+
+
 def test_a_policy_stays_readable_whatever_its_finite_returns(store):
     add(store, 1)
     for return_ in (-1.7e308, 1e160, 1.7e308):

@@ -35,7 +35,7 @@ FOLDER = "policies"  # in the run's
 NEWEST = "newest"
 BEST = "best"
 # tags that users cannot set; some file systems do not tell upper from lower case
-AUTOMATIC = re.compile(rf"{NEWEST}|{BEST}(-\d+)?|step-\d+", re.IGNORECASE)
+AUTOMATIC = re.compile(rf"{NEWEST}|{BEST}(-\d+)?|step-\d+(-\d+)?", re.IGNORECASE)
 TESTS = 3  # test episodes that a version needs before it replaces the best one
 
 _LAST_TESTED = 16
@@ -159,17 +159,31 @@ class PolicyStore:
         if version <= self._earlier:
             return False
         self._tested.append(version)
-        tested = {name: card for name, card in self.cards() if card.episodes}
-        cards = {name: card for name, card in tested.items() if card.version > self._earlier}
+        cards = {
+            name: card
+            for name, card in self.cards()
+            if card.episodes and card.version > self._earlier
+        }
         # the version's name rather than a tag
         names = {card.version: name for name, card in reversed(cards.items())}
         before = cards[BEST].version if BEST in cards else version
         best = max((before, *sorted(names)), key=lambda one: _worst_if_retested(cards[names[one]]))
         if names[best] != BEST:
-            if BEST in tested and BEST not in cards:
-                self.tag(BEST, f"{BEST}-{tested[BEST].version}")
+            self._set_aside(BEST)
             link_atomically(self.path(names[best]), self.path(BEST))
         return BEST not in cards or best != before
+
+    def tag_steps(self, version: int, steps: int) -> None:
+        """Tag a version as `step-STEPS`; that of an earlier training is kept as
+        `step-STEPS-VERSION`. Raises as `tag`.
+        """
+        self._set_aside(f"step-{steps}")
+        self.tag(str(version), f"step-{steps}")
+
+    def _set_aside(self, name: str) -> None:
+        card = dict(self.cards()).get(name)
+        if card is not None and card.version <= self._earlier:
+            self.tag(name, f"{name}-{card.version}")
 
     def collect(self, at_most: int) -> None:
         """Remove all versions but the newest `at_most`, one at least, and those tested last.

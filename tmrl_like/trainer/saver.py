@@ -118,7 +118,7 @@ class Saver:
         if self.store is not None:
             kept = self.store.add(weights.content, card)
             if self._wants_tag(steps):
-                self.store.tag(str(version), f"step-{steps}")
+                self.store.tag_steps(version, steps)
             if self.path is not None:
                 link_atomically(kept, self.path)
             with contextlib.suppress(OSError):  # what stays is removed the next time
@@ -143,7 +143,7 @@ class Saver:
         try:
             if store.add_return(version, return_):
                 log.info(
-                    "policy %d is the best by its test episodes so far: it is tagged `best`",
+                    "`best` is another policy now, after a test episode of policy %d",
                     version,
                 )
         except (OSError, PolicyError) as error:

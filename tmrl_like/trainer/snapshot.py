@@ -227,7 +227,7 @@ def _parameters_in(value: object, depth: int = 3) -> Iterator[torch.Tensor]:
             parts = value
         elif not isinstance(value, type | ModuleType):
             parts = getattr(value, "__dict__", {}).values()
-        for part in parts:
+        for part in tuple(parts):
             yield from _parameters_in(part, depth - 1)
 
 

@@ -96,7 +96,7 @@ def test_the_best_is_the_version_whose_worst_of_three_test_episodes_is_best(stor
         (1, 5.0, True, 1),
         (1, 2.0, True, 2),  # further tests put it behind another
     ):
-        assert store.add_return(version, return_) is changed
+        assert store.add_return(version, return_) == changed * best
         assert version_of(store.find("best")) == best
     card = read_card(store.find("3"))
     returns = [50.0, 60.0, 2.0]
@@ -129,7 +129,7 @@ def test_a_version_that_may_be_tested_again_stays(store):
     add(store, 4, 5)
     store.collect(at_most=1)
     assert store.versions() == [1, 2, 5]
-    assert [store.add_return(2, 9.0), store.add_return(2, 8.0)] == [False, True]
+    assert [store.add_return(2, 9.0), store.add_return(2, 8.0)] == [0, 2]
     assert read_card(store.find("best")).worst == 8.0
 
 
@@ -143,7 +143,7 @@ def test_the_best_stays_when_its_version_goes_and_when_the_run_is_resumed(store)
     assert not resumed.add_return(1, 4.0)
     best = read_card(resumed.find("best"))
     assert (best.worst, best.episodes) == (4.0, 4)
-    assert [resumed.add_return(3, return_) for return_ in (4.5, 4.75, 4.5)] == [False, False, True]
+    assert [resumed.add_return(3, return_) for return_ in (4.5, 4.75, 4.5)] == [0, 0, 3]
     assert version_of(resumed.find("best")) == 3
     with pytest.raises(PolicyError, match="no policy 2"):
         resumed.add_return(2, 9.0)

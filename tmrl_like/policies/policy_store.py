@@ -132,9 +132,9 @@ class PolicyStore:
         write_policy(path, weights, card)
         return path
 
-    def add_return(self, version: int, return_: float) -> bool:
-        """Record the return of a version's test episode; return whether `best` is another version
-        now.
+    def add_return(self, version: int, return_: float) -> int:
+        """Record the return of a version's test episode; return the version that has become `best`,
+        or 0 if none has.
 
         `best` is the version whose worst test episode is best, among those tested `TESTS` times
         (TD7's rule: Fujimoto et al., "For SALE: State-Action Representation Learning for Deep
@@ -149,7 +149,7 @@ class PolicyStore:
         path = self.find(str(version))
         card, weights = read_policy(path)
         if card is None:
-            return False
+            return 0
         write_policy(path, weights, _with_return(card, return_))
         for name, other in self.cards():  # its tags are names of the file before
             is_same = (other.version, other.published_at_s) == (version, card.published_at_s)
@@ -157,7 +157,7 @@ class PolicyStore:
                 with contextlib.suppress(OSError):  # on Windows, while another process reads it
                     link_atomically(path, self.path(name))
         if version <= self._earlier:
-            return False
+            return 0
         self._tested.append(version)
         cards = {
             name: card
@@ -171,7 +171,7 @@ class PolicyStore:
         if names[best] != BEST:
             self._set_aside(BEST)
             link_atomically(self.path(names[best]), self.path(BEST))
-        return BEST not in cards or best != before
+        return best if BEST not in cards or best != before else 0
 
     def tag_steps(self, version: int, steps: int) -> None:
         """Tag a version as `step-STEPS`; that of an earlier training is kept as

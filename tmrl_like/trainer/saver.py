@@ -141,10 +141,9 @@ class Saver:
 
     def _note(self, store: PolicyStore, version: int, return_: float) -> None:
         try:
-            if store.add_return(version, return_):
+            if best := store.add_return(version, return_):
                 log.info(
-                    "`best` is another policy now, after a test episode of policy %d",
-                    version,
+                    "policy %d is the best by its test episodes so far: it is tagged `best`", best
                 )
         except (OSError, PolicyError) as error:
             log.debug("the return of policy %d is not noted: %s", version, error)

@@ -17,6 +17,7 @@ from engine_nodes import Nodes, certificate
 from kit.ports import free_ports
 from kit.waiting import until
 
+from tmrl_like.engine.client import NodeClient
 from tmrl_like.engine.connection import EngineConnection, hear
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, CredentialsError
@@ -158,6 +159,32 @@ def test_the_late_end_of_an_earlier_client_does_not_end_the_next_one(node):
     until(lambda: undisturbed.is_set() or len(clients) > 2)
     connection.close(0.0)
     assert len(clients) == 2
+
+
+def test_a_flush_comes_after_all_that_was_said_before_it():
+    said, hung_up = [], asyncio.Event()
+
+    async def be_node(reader, writer):
+        writer.write(b'INFO {"max_payload": 1048576}\r\n')
+        async for line in reader:
+            said.append(line.split()[0])
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+        writer.close()
+        hung_up.set()
+
+    async def act():
+        async with await asyncio.start_server(be_node, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            client = NodeClient(None)
+            await client.connect(f"nats://127.0.0.1:{port}")
+            await client.subscribe("a")
+            await client.flush()
+            assert b"PING" in said[said.index(b"SUB") :]
+            await client.close()
+            await hung_up.wait()
+
+    asyncio.run(act())
 
 
 def test_what_is_said_last_arrives(node):

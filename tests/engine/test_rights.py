@@ -4,12 +4,11 @@ more.
 
 import asyncio
 import json
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
-import nats
-import nats.errors
 from nats.js.api import StreamConfig
 
+from tmrl_like.engine.client import NodeClient
 from tmrl_like.engine.subjects import (
     ANSWERS,
     BEATS,
@@ -67,25 +66,10 @@ async def connected(nodes, name):
     async def note(error):
         errors.append(str(error).lower())
 
-    client = await nats.connect(
-        nodes.urls[0],
-        user_credentials=str(nodes.user(name)),
-        inbox_prefix=inbox(name),
-        error_cb=note,
-    )
+    client = NodeClient(str(nodes.user(name)))
+    await client.connect(nodes.urls[0], inbox_prefix=inbox(name), error_cb=note)
     yield client, errors
     await client.close()
-
-
-async def passed_on(client, subject, heard):
-    """Publish until a message is heard, and return whether one was: a node that does not store a
-    message passes it on once at most.
-    """
-    for _ in range(60):
-        await client.publish(subject, b"weights")
-        with suppress(nats.errors.TimeoutError):
-            return (await heard.next_msg(1.0)).data == b"weights"
-    return False
 
 
 async def assert_refused(client, errors, publish, hear):
@@ -117,7 +101,8 @@ def test_a_site_and_a_trainer_do_what_is_theirs_and_nothing_else(node):
             )
             heard = await gateway.subscribe(subject_of(RUN, POLICIES))
             await gateway.flush()
-            assert await passed_on(learner, subject_of(RUN, POLICIES), heard), of_gateway
+            await learner.publish(subject_of(RUN, POLICIES), b"weights")
+            assert (await heard.next_msg(60)).data == b"weights"
             answer = await gateway.request(OWN_SAMPLES, b"x", timeout=60)
             assert json.loads(answer.data)["seq"] == 1
             assert of_gateway == of_learner == []

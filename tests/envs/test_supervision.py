@@ -315,7 +315,9 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
 @pytest.mark.parametrize("wrap", [lambda env: env, Float32Env])
 def test_what_is_no_result_of_gymnasium_is_one_line(method, returns, wrap):
     changed = returning(returns, method=method)
-    told = rf"the environment's {method}\(\) returned .*; expected \(observation, .*a dict as info$"
+    bools = "" if method == "reset" else "bools as terminated and truncated, and "
+    expected = rf"expected \(observation, .*, with {bools}a dict as info$"
+    told = rf"the environment's {method}\(\) returned .*; {expected}"
     with make_worker(lambda: wrap(changed())) as worker, one_line(told):
         worker.run_episode()
 

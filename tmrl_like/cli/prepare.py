@@ -37,7 +37,7 @@ def prepare(arguments: Arguments, parts: tuple[str, ...], trains: bool = False) 
         tune_process(threads)
     elif "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
-    experiment.seed_generators()
+    experiment.seed_generators(getattr(arguments, "name", None) or "")
     return experiment
 
 

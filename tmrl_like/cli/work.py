@@ -11,7 +11,6 @@ def main(arguments: Arguments) -> int:
     """Collect samples until a stop is requested."""
     stopper = Stopper(arguments.supervised)
     experiment = prepare(arguments, (*TO_COLLECT, "on_worker_rollout", "takeover"))
-    experiment.seed_generators(arguments.name or "")
     from tmrl_like.cli.best import hooks_of
 
     given = arguments.policy or arguments.found.version

@@ -106,8 +106,10 @@ class Segment:
 
     @property
     def is_removed(self) -> bool:
-        """Whether the file is gone or, on Windows, would be if nobody had it mapped."""
-        return 0 < self.words[REMOVED] == self.words[NUMBER] or not self.path.exists()
+        """Whether the other process has removed the file; on Windows, it then stays until this one
+        removes it as well.
+        """
+        return 0 < self.words[REMOVED] == self.words[NUMBER]
 
     def begin(
         self, incarnation: int, number: int, first: int, breaks: int, lost: int, is_checked: bool

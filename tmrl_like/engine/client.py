@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 import nkeys
-from nats.aio.client import Client
+from nats.aio.client import DEFAULT_FLUSH_TIMEOUT, Client
 from nats.aio.transport import TcpTransport
 from nats.errors import Error
 
@@ -24,6 +24,13 @@ class NodeClient(Client):
         super().__init__()
         self._credentials = credentials
         self._transport = _AbruptTransport()  # type: ignore[no-untyped-call]
+
+    async def flush(self, timeout: int = DEFAULT_FLUSH_TIMEOUT) -> None:
+        """Return when the node has taken all that was said. The ping of nats-py overtakes what
+        still waits to be written, so a second one follows.
+        """
+        await super().flush(timeout)
+        await super().flush(timeout)
 
     def _connect_command(self) -> bytes:
         """Return the command that identifies this user; refuse an unencrypted node if `tls://` was

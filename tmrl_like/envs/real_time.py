@@ -81,7 +81,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         default_action: the action of a reset; it also fills the buffer before the first one.
         current_step: number of steps since the reset.
         running: whether an episode is under way.
-        is_stopped: whether `stop` was called and no reset has begun since.
+        is_stopped: whether `stop` was called, and no `release_stop` since; a reset ends it as well
+            where `release_stop` is never called.
         bench: rtgym's benchmark; exists only if `benchmark` is on.
         table: the inputs that integers choose from, or None if actions are the interface's own.
     """

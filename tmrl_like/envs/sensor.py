@@ -119,23 +119,26 @@ class Sensor(Generic[Value]):
 
     def _run(self) -> None:
         while not self._is_over:
+            before = self._newest
             try:
                 value = self._read()
+                if before is not None:
+                    _refuse_again(value, before.value)
             except Exception as error:
                 self._failure = error
                 self._has_said.set()
                 return
-            now, before = time.perf_counter(), self._newest
-            is_mutable = isinstance(value, np.ndarray | list | dict | bytearray)
-            if before is not None and is_mutable and value is before.value:
-                self._failure = TypeError(
-                    f"read returned the same {type(value).__name__} again; expected a function "
-                    "that waits for the next value, and returns a new object each time"
-                )
-                self._has_said.set()
-                return
+            now = time.perf_counter()
             self._newest = _Reading(value, now, 0.0 if before is None else now - before.at)
             self._has_said.set()
+
+
+def _refuse_again(value: object, before: object) -> None:
+    if value is before and isinstance(value, np.ndarray | list | dict | bytearray):
+        raise TypeError(
+            f"read returned the same {type(value).__name__} again; expected a function that waits "
+            "for the next value, and returns a new object each time"
+        )
 
 
 def sensors_of(env: Any) -> Sequence[Sensor[Any]]:

@@ -181,9 +181,10 @@ class PolicyStore:
         self.tag(str(version), f"step-{steps}")
 
     def _set_aside(self, name: str) -> None:
-        card = dict(self.cards()).get(name)
-        if card is not None and card.version <= self._earlier:
-            self.tag(name, f"{name}-{card.version}")
+        with contextlib.suppress(FileNotFoundError, PolicyError):  # not there, or unreadable
+            card = read_card(self.path(name))
+            if card is not None and card.version <= self._earlier:
+                self.tag(name, f"{name}-{card.version}")
 
     def collect(self, at_most: int) -> None:
         """Remove all versions but the newest `at_most`, one at least, and those tested last.

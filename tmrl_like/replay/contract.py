@@ -322,10 +322,11 @@ class MemoryDataloading(Tunable, ABC):
         """Return the six items of a transition as the agent sees them, but before a
         `sample_preprocessor` of whole batches.
         """
-        if self.obs_preprocessor is not None or self.sample_preprocessor is not None:
+        changes = self.sample_preprocessor is not None and not is_batched(self.sample_preprocessor)
+        if changes or self.obs_preprocessor is not None:
             six = copy.deepcopy(six)  # they may change what the memory holds
         six = self._seen(six)
-        return six if is_batched(self.sample_preprocessor) else self._changed(six)
+        return self._changed(six) if changes else six
 
     def _seen(self, six: Six) -> Six:
         """Return the six items of a transition or a batch, after `obs_preprocessor`."""
